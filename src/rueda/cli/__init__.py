@@ -1,0 +1,21 @@
+"""The command line: one thin file a command, each the twin of a function in the library.
+
+A user's mistake (:class:`rueda.errors.RuedaError`) is one line on standard error and exit status 2.
+Nothing here imports torch before a command needs it, so that ``rueda --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the ``rueda`` command."""
+    from rueda.cli.app import app
+    from rueda.errors import RuedaError
+
+    try:
+        app()
+    except RuedaError as error:
+        print(f"rueda: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,41 @@
+"""The ``rueda`` command and its sub-commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rueda.cli.data import data_app
+from rueda.cli.demo import demo
+from rueda.cli.recipe import recipe_app
+from rueda.cli.run import CONTEXT, run
+from rueda.cli.train import EPILOG, train
+
+app = typer.Typer(
+    name="rueda",
+    help="Takes training from one worker to many and keeps the accuracy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Takes training from one worker to many and keeps the accuracy."""
+    if show:
+        from rueda import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app.command("run", context_settings=CONTEXT)(run)
+app.command("train", epilog=EPILOG)(train)
+app.command("demo")(demo)
+app.add_typer(recipe_app, name="recipe")
+app.add_typer(data_app, name="data")

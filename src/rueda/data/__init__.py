@@ -1,0 +1,21 @@
+"""How examples reach a worker: the partition, loaders that move whole batches, augmentation."""
+
+from __future__ import annotations
+
+from rueda.data.arrays import Arrays
+from rueda.data.augment import Augmentation, Cutout, HorizontalFlip, RandomCrop
+from rueda.data.evaluation import EvalLoader
+from rueda.data.loader import Loader
+from rueda.data.sampler import DatasetLoader, PartitionSampler
+
+__all__ = [
+    "Arrays",
+    "Augmentation",
+    "Cutout",
+    "DatasetLoader",
+    "EvalLoader",
+    "HorizontalFlip",
+    "Loader",
+    "PartitionSampler",
+    "RandomCrop",
+]

@@ -1,0 +1,63 @@
+"""Batches for evaluation: every example counts exactly once, on any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from rueda.data.arrays import Arrays
+from rueda.data.batcher import Batcher
+from rueda.data.partition import check_worker, evaluation_share
+from rueda.data.stream import Ranked, batch_device
+from rueda.errors import DataError, explain
+
+
+class EvalLoader:
+    """Give this worker's batches ``(inputs, targets, weights)`` of all examples, in their own order.
+
+    ``weights`` is 1 for an example and 0 for padding, which fills the last batch so that all workers have the same
+    number of batches of the same length. Sums that are weighted so, added over the workers, equal those of one worker.
+
+    Args:
+        data: the examples.
+        batch: examples that this worker takes at a time; it may be larger than the data.
+        world: which worker this is; by default the current world.
+        reuse_buffers: use a batch's memory again as soon as nobody holds it any more.
+        dtype: of the inputs.
+        device: where batches are wanted, see :class:`Loader`.
+
+    >>> data = Arrays(torch.zeros(5, 1), torch.arange(5))
+    >>> [(targets.tolist(), weights.tolist()) for inputs, targets, weights in EvalLoader(data, batch=3)]
+    [([0, 1, 2], [1.0, 1.0, 1.0]), ([3, 4], [1.0, 1.0])]
+    """
+
+    def __init__(
+        self,
+        data: Arrays,
+        batch: int,
+        *,
+        world: Ranked | None = None,
+        reuse_buffers: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if world is None:
+            from rueda.world import current
+
+            world = current()
+        check_worker(world.rank, world.size)
+        if batch < 1:
+            raise DataError(explain("batch", expected="1 or more", got=batch, do="choose a larger batch"))
+        self.data, self.batch, self.rank, self.size = data, batch, world.rank, world.size
+        self._batcher = Batcher(data, dtype=dtype, device=batch_device(world, device), reuse_buffers=reuse_buffers)
+
+    def __len__(self) -> int:
+        """How many batches there are, the same on every worker."""
+        return -(-len(self.data) // (self.batch * self.size))
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        for position in range(0, len(self.data), self.batch * self.size):
+            indices, weights = evaluation_share(len(self.data), position, self.batch, self.rank, self.size)
+            inputs, targets = self._batcher.finish(*self._batcher.gather(indices))
+            yield inputs, targets, torch.from_numpy(weights).to(inputs.device, non_blocking=True)

@@ -1,0 +1,160 @@
+"""The same partition for any ``torch.utils.data.Dataset``: as a batch sampler, and as a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from rueda.data.stream import Batch, Ranked, Stream, batch_device
+from rueda.errors import DataError, explain
+
+
+class _Indices(Stream):
+    """The stream whose batches are lists of indices."""
+
+    def _fetch(self, epoch: int, position: int, local_batch: int) -> Any:
+        return self._order_of(epoch)[self._share(position, local_batch)].tolist()
+
+
+class PartitionSampler(Sampler[list[int]]):
+    """A batch sampler: ``DataLoader(dataset, batch_sampler=PartitionSampler(len(dataset), batch=32))``.
+
+    It gives this worker's indices of each batch, in the partition of :mod:`rueda.data.partition`, and goes on to the
+    next epoch by itself. Its state counts the batches that were asked for: with ``num_workers > 0`` a DataLoader asks
+    in advance, so resume through :class:`DatasetLoader`, which counts those that were handed out.
+
+    >>> sampler = PartitionSampler(6, batch=2, seed=1)
+    >>> list(sampler), list(sampler)
+    ([[4, 3], [0, 2], [1, 5]], [[2, 0], [5, 4], [3, 1]])
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        batch: int,
+        *,
+        world: Ranked | None = None,
+        seed: int = 0,
+        partition: str = "shards",
+        remainder: str = "drop",
+    ) -> None:
+        self._stream = _Indices(num_examples, batch, world=world, seed=seed, partition=partition, remainder=remainder)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self._stream  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0."""
+        return self._stream.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``; a sampler that is in it already stays where it is."""
+        self._stream.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say where the sampler stands."""
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the next unseen example."""
+        self._stream.load_state_dict(state)
+
+
+class DatasetLoader(Stream):
+    """Batches ``(inputs, targets)`` of any map-style ``Dataset``, with the interface of :class:`rueda.data.Loader`.
+
+    The examples come one by one from ``dataset[i]``, through torch's DataLoader: slower than whole batches from
+    :class:`Arrays`, but for any data.
+
+    Args:
+        dataset: has ``len()`` and ``dataset[i] -> (input, target)``.
+        batch: examples that this worker takes at each step.
+        world: which worker this is; by default the current world.
+        seed: of the order; the same on all workers.
+        partition: ``shards`` or ``random``.
+        remainder: ``drop`` or ``pad``.
+        num_workers: processes that read examples in advance.
+        device: where batches are wanted; by default where the world computes, if it says so.
+        options: ``collate_fn``, and with processes whatever else DataLoader takes.
+
+    >>> squares = torch.utils.data.TensorDataset(torch.arange(4.0) ** 2, torch.arange(4))
+    >>> [(inputs.tolist(), targets.tolist()) for inputs, targets in DatasetLoader(squares, batch=2)]
+    [([4.0, 1.0], [2, 1]), ([9.0, 0.0], [3, 0])]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch: int,
+        *,
+        world: Ranked | None = None,
+        seed: int = 0,
+        partition: str = "shards",
+        remainder: str = "drop",
+        num_workers: int = 0,
+        device: torch.device | str | None = None,
+        **options: Any,
+    ) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise DataError(
+                explain(
+                    "dataset",
+                    expected="one with a length",
+                    got=type(dataset).__name__,
+                    do="give it __len__ and __getitem__; an endless stream cannot be partitioned",
+                )
+            )
+        super().__init__(len(dataset), batch, world=world, seed=seed, partition=partition, remainder=remainder)
+        self.dataset, self.device = dataset, batch_device(world, device)
+        self._num_workers, self._options = num_workers, options
+        self._collate = options.get("collate_fn") or default_collate
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._num_workers == 0:
+            yield from super().__iter__()
+            return
+        while self._has_batch(self._position, self._batch):
+            local_batch, epoch, place = self._batch, self._epoch, self._position
+            for batch in self._read_ahead():
+                self._position = place = place + local_batch * self.size
+                yield self._send(batch)
+                if (self._batch, self._epoch, self._position) != (local_batch, epoch, place):
+                    break  # somebody changed the batch or moved the stream: what was read ahead is void
+        self._epoch, self._position = self._epoch + 1, 0
+
+    def _read_ahead(self) -> Iterator[Any]:
+        """Let torch's processes read the rest of the epoch."""
+        batches = range(self._position, self.num_examples, self._batch * self.size)
+        wanted = [
+            self._order_of(self._epoch)[self._share(position, self._batch)].tolist()
+            for position in batches
+            if self._has_batch(position, self._batch)
+        ]
+        yield from DataLoader(self.dataset, batch_sampler=wanted, num_workers=self._num_workers, **self._options)
+
+    def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
+        indices = self._order_of(epoch)[self._share(position, local_batch)].tolist()
+        return self._send(self._collate([self.dataset[index] for index in indices]))
+
+    def _send(self, batch: Any) -> Batch:
+        try:
+            inputs, targets = batch
+        except (TypeError, ValueError):
+            raise DataError(
+                explain(
+                    "dataset",
+                    expected="(input, target) for each example",
+                    got=type(batch).__name__,
+                    do="return a pair from __getitem__",
+                )
+            ) from None
+        if self.device is None or self.device.type == "cpu":
+            return inputs, targets
+        return inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)

@@ -1,0 +1,67 @@
+"""What can go wrong, as a tree.
+
+::
+
+    RuedaError                 every error that Rueda raises on purpose
+    ├── WorldError             the workers: a wrong environment, a rendezvous that nobody answers
+    │   └── LaunchError        a script, host or slot that cannot be started
+    ├── TaskError              a task that cannot be loaded or does not fit together
+    ├── DataError              a data set that is missing, torn, corrupt or of the wrong shape
+    ├── RecipeError            a recipe that contradicts itself or cannot be read
+    ├── RunError               a run folder that cannot be written or read
+    │   └── CheckpointError    a checkpoint that is torn, corrupt or of another model
+    └── MissingExtra           an optional package is needed; the message names the pip command
+
+The commands print such an error as one line and end with status 2. A message says what was expected,
+what came, and what to do: use :func:`explain` to write all three.
+"""
+
+from __future__ import annotations
+
+
+class RuedaError(Exception):
+    """The root: a mistake that the user can mend, told in one line."""
+
+
+class WorldError(RuedaError):
+    """The workers cannot find each other, or the environment contradicts itself."""
+
+
+class LaunchError(WorldError):
+    """A script, a host or a slot that cannot be started."""
+
+
+class TaskError(RuedaError):
+    """A task cannot be loaded or does not fit together."""
+
+
+class DataError(RuedaError):
+    """A data set is missing, torn, corrupt or of the wrong shape."""
+
+
+class RecipeError(RuedaError):
+    """A recipe contradicts itself or cannot be read."""
+
+
+class RunError(RuedaError):
+    """A run folder cannot be written or read."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint is torn, corrupt or belongs to another model."""
+
+
+class MissingExtra(RuedaError):
+    """An optional package is needed that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is needed but not installed: run `pip install 'rueda[{extra}]'`")
+
+
+def explain(what: str, *, expected: str, got: object, do: str) -> str:
+    """Write a message that says what was expected, what came and what to do.
+
+    >>> explain("WORLD_SIZE", expected="a positive whole number", got="two", do="unset it or correct it")
+    "WORLD_SIZE: expected a positive whole number, got 'two'; unset it or correct it"
+    """
+    return f"{what}: expected {expected}, got {got!r}; {do}"

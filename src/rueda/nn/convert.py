@@ -1,0 +1,94 @@
+"""Replace the batch normalisation of a model, layer by layer, and keep everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from rueda.errors import RecipeError, explain
+from rueda.nn.ghost_batch_norm import (
+    GhostBatchNorm,
+    GhostBatchNorm1d,
+    GhostBatchNorm2d,
+    GhostBatchNorm3d,
+    checked_ghost_batch,
+)
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+Layer = TypeVar("Layer", bound=BatchNorm)
+
+
+def apply_ghost_batch_norm(model: nn.Module, *, ghost_batch: int) -> nn.Module:
+    """Turn every batch-norm layer of `model` into a ghost batch norm.
+
+    Parameters and buffers are the same objects as before, so an optimizer that holds them stays valid; names,
+    `momentum`, `eps`, hooks and the training mode stay too. A layer that is a ghost batch norm already takes the
+    new ghost size. A layer used in several places stays one layer.
+
+    Args:
+        model: changed in place; a model that is itself a batch-norm layer is replaced.
+        ghost_batch: examples per ghost.
+
+    Returns:
+        The model.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    >>> apply_ghost_batch_norm(model, ghost_batch=32)[1]
+    GhostBatchNorm2d(8, eps=1e-05, momentum=0.1, ..., ghost_batch=32)
+    """
+    checked_ghost_batch(ghost_batch)
+
+    def ghost(layer: BatchNorm) -> nn.Module:
+        if isinstance(layer, GhostBatchNorm):
+            return turned_into(layer, type(layer), ghost_batch=ghost_batch)
+        for known, kind in _GHOSTS.items():
+            if isinstance(layer, known):
+                return turned_into(layer, kind, ghost_batch=ghost_batch)
+        raise RecipeError(
+            explain(
+                f"apply_ghost_batch_norm on {type(layer).__name__}",
+                expected="BatchNorm1d, 2d or 3d",
+                got="statistics shared by the workers, which ghosts would undo",
+                do="convert the model to one of the two",
+            )
+        )
+
+    return replace_batch_norm(model, ghost)
+
+
+_GHOSTS: dict[type[BatchNorm], type[GhostBatchNorm]] = {
+    nn.BatchNorm1d: GhostBatchNorm1d,
+    nn.BatchNorm2d: GhostBatchNorm2d,
+    nn.BatchNorm3d: GhostBatchNorm3d,
+}
+
+
+def replace_batch_norm(model: nn.Module, replacement: Callable[[BatchNorm], nn.Module]) -> nn.Module:
+    """Put `replacement(layer)` where a batch-norm layer stands; all or, if one is refused, none."""
+    layers = [each for each in model.modules() if isinstance(each, BatchNorm)]
+    for layer in layers:
+        if isinstance(layer, LazyModuleMixin):  # it becomes a plain layer with its first batch
+            raise RecipeError(
+                explain("the model", expected="layers of known size", got=type(layer).__name__, do="run a batch first")
+            )
+    found = {layer: replacement(layer) for layer in layers}
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child in found:
+                parent._modules[name] = found[child]
+    return found.get(model, model)  # type: ignore[call-overload, no-any-return]
+
+
+def turned_into(layer: BatchNorm, kind: type[Layer], **attributes: object) -> Layer:
+    """Make a layer of another kind with the same parameters, buffers, options, hooks and mode.
+
+    The parameters are shared, not copied: the old layer is meant to be dropped.
+    """
+    new = kind.__new__(kind)
+    new.__dict__.update(layer.__dict__)  # a module's state is its dictionary: parameters, buffers, hooks, options
+    for name, value in attributes.items():
+        setattr(new, name, value)
+    return new

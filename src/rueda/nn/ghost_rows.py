@@ -1,0 +1,196 @@
+"""Ghost batch norm on the CPU: a few ghosts finished before the next ones are touched, into one output.
+
+See `rueda.nn.ghost_kernels` for the formulas and for who chooses between the two routes here, *rows* and *native*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+_WIDEST_ROW = 65_536  # columns: a row of float32 coefficients takes 256 KiB and stays in the second-level cache
+_GROUP_BYTES = 32 << 20  # ghosts worked on together: few long operations, yet no more than a large cache holds
+_ROW = 1024  # columns aimed at in channels-last memory: shorter rows spend their time in loop heads
+
+
+def forward_rows(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, sizes: list[int], eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise by rows; return y, and each ghost's mean and biased variance, [G, C]."""
+    y = torch.empty_like(x)
+    means = x.new_empty(len(sizes), x.shape[1])
+    variances = torch.empty_like(means)
+    for ghosts, layout in _groups(x, sizes):
+        found = [_aten.batch_norm_update_stats(each, None, None, 0.0) for each in layout.columns(x)]
+        mean, variance = layout.pooled(*(torch.stack(each) for each in zip(*found, strict=True)))
+        scale = torch.rsqrt(variance + eps)  # [k, C], as all coefficients here
+        if weight is not None:
+            scale *= weight
+        shift = torch.mul(mean, scale).neg_() if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+        torch.addcmul(layout.spread(shift), layout.rows(x), layout.spread(scale), out=layout.rows(y))
+        means[ghosts] = mean
+        variances[ghosts] = variance
+    return y, means, variances
+
+
+def backward_rows(
+    dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, sizes: list[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dx, dw and db, by rows."""
+    dx = torch.empty_like(x)
+    sums = mean.new_zeros(2, x.shape[1])
+    for ghosts, layout in _groups(x, sizes):
+        mu, i = mean[ghosts], inverse[ghosts]
+        found = [
+            _aten.native_batch_norm_backward(*each, True, 0.0, [False, True, True])[1:]
+            for each in zip(layout.images(dy), layout.images(x), *[[None] * len(mu)] * 3, mu, i, strict=True)
+        ]
+        dw, db = (torch.stack(each) for each in zip(*found, strict=True))
+        a = i if weight is None else i * weight
+        b = (a * i * dw).div_(-layout.num_values)
+        c = (a * db).div_(-layout.num_values).addcmul_(b, mu, value=-1)
+        out = layout.rows(dx)
+        torch.addcmul(layout.spread(c), layout.rows(dy), layout.spread(a), out=out)
+        out.addcmul_(layout.rows(x), layout.spread(b))
+        sums[0] += dw.sum(0)
+        sums[1] += db.sum(0)
+    return dx, sums[0], sums[1]
+
+
+def has_rows(x: Tensor) -> bool:
+    """Say whether rows serve this tensor: full precision, and a row of coefficients stays in the cache."""
+    if x.dtype not in (torch.float32, torch.float64):
+        return False
+    return is_channels_last(x) or x[0].numel() <= _WIDEST_ROW
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Say whether the channels lie next to each other in memory, for any number of dimensions."""
+    return x.movedim(1, -1).is_contiguous()
+
+
+def _groups(x: Tensor, sizes: list[int]) -> Iterator[tuple[slice, _Layout]]:
+    """Walk over neighbouring ghosts of one size that fit the cache together: fewer, longer operations."""
+    bytes_per_example = max(1, x[0].numel() * x.element_size())
+    ghost = example = 0
+    while ghost < len(sizes):
+        size = sizes[ghost]
+        most = max(1, _GROUP_BYTES // (size * bytes_per_example))
+        num_ghosts = 1
+        while num_ghosts < most and sizes[ghost + num_ghosts : ghost + num_ghosts + 1] == [size]:
+            num_ghosts += 1
+        yield slice(ghost, ghost + num_ghosts), _Layout(x, example, size, num_ghosts)
+        ghost += num_ghosts
+        example += num_ghosts * size
+
+
+class _Layout:
+    """The views that the kernels take of k neighbouring ghosts of b examples each; nothing is copied.
+
+    With P pixels per example and r pixels per row:
+
+    ========  ========================  ==================
+    view      channels-last memory      contiguous memory
+    ========  ========================  ==================
+    rows      [k, b P / r, r C]         [k, b, C P]
+    columns   k x [1, r C, b P / r, 1]  k x [1, C P, b, 1]
+    images    k x [1, C, b P, 1]        k x [b, C, ...]
+    ========  ========================  ==================
+
+    *columns* are channels-last images for torch's kernel of moments, which takes 12 ms for 32 MiB of contiguous images
+    but 3 ms for channels-last ones: so contiguous images are shown to it with a channel per column of `rows`.
+    """
+
+    def __init__(self, x: Tensor, start: int, size: int, num_ghosts: int) -> None:
+        self.channels_last = is_channels_last(x)
+        self.num_ghosts, self.size = num_ghosts, size
+        self.examples = slice(start, start + size * num_ghosts)
+        self.num_channels, self.num_pixels = x.shape[1], x[0, 0].numel()
+        self.num_values = size * self.num_pixels
+        longest = max(1, _ROW // self.num_channels)
+        self.repeats = min(self.num_values & -self.num_values, 1 << (longest.bit_length() - 1))  # powers of two
+
+    def rows(self, x: Tensor) -> Tensor:
+        """View the ghosts as matrices where a column belongs to one channel."""
+        part = x[self.examples]
+        if self.channels_last:
+            return part.movedim(1, -1).reshape(self.num_ghosts, -1, self.repeats * self.num_channels)
+        return part.view(self.num_ghosts, self.size, -1)
+
+    def spread(self, coefficients: Tensor) -> Tensor:
+        """Lay coefficients [k, C] out as rows, [k, 1, columns]."""
+        if self.channels_last:
+            wide = coefficients.unsqueeze(1).expand(-1, self.repeats, -1)
+        else:
+            wide = coefficients.unsqueeze(2).expand(-1, -1, self.num_pixels)
+        return wide.reshape(self.num_ghosts, 1, -1)
+
+    def columns(self, x: Tensor) -> tuple[Tensor, ...]:
+        """View each ghost as a channels-last image with one channel per column of its rows."""
+        rows = self.rows(x)
+        return rows.view(self.num_ghosts, 1, rows.shape[1], 1, rows.shape[2]).permute(0, 1, 4, 2, 3).unbind()
+
+    def images(self, x: Tensor) -> tuple[Tensor, ...]:
+        """View each ghost as an image that torch has a fast kernel for."""
+        part = x[self.examples]
+        if self.channels_last:
+            pixels = part.movedim(1, -1).reshape(self.num_ghosts, 1, self.num_values, 1, self.num_channels)
+            return pixels.permute(0, 1, 4, 2, 3).unbind()
+        return part.view(self.num_ghosts, self.size, *x.shape[1:]).unbind()
+
+    def pooled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn the moments of columns, [k, columns], into those of channels, [k, C].
+
+        v = mean of the columns' variances + variance of the columns' means
+
+        is exact and free of cancellation, and shorter sums round less than one long sum per channel.
+        """
+        over = 1 if self.channels_last else 2
+        shape = (self.repeats, self.num_channels) if self.channels_last else (self.num_channels, self.num_pixels)
+        mean = mean.view(self.num_ghosts, *shape)
+        pooled = mean.mean(over)
+        spread = mean.sub_(pooled.unsqueeze(over)).square_()
+        return pooled, spread.add_(variance.view_as(spread)).mean(over)
+
+
+def forward_native(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, sizes: list[int], eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise by torch's kernel, ghost by ghost; the statistics are kept in float32 or better."""
+    y = torch.empty_like(x)
+    precise = torch.promote_types(x.dtype, torch.float32)
+    means = torch.zeros(len(sizes), x.shape[1], dtype=precise)
+    variances = torch.zeros_like(means)
+    ignored = torch.empty_like(means)
+    parts = zip(torch.split(x, sizes), torch.split(y, sizes), means, variances, ignored, strict=True)
+    for xg, yg, mean, variance, scratch in parts:
+        # Momentum 1 turns the running statistics into this ghost's own, which is how the kernel hands them out.
+        # Weights of a low precision would make it keep them in that precision, hence the conversion.
+        w, b = (None if each is None else each.to(precise) for each in (weight, bias))
+        save_mean = torch.empty_like(scratch)
+        _aten.native_batch_norm.out(
+            xg, w, b, mean, variance, True, 1.0, eps, out=yg, save_mean=save_mean, save_invstd=scratch
+        )
+        n = xg.numel() // xg.shape[1]
+        variance.mul_((n - 1) / n)
+    return y, means, variances
+
+
+def backward_native(
+    dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, sizes: list[int], eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dx, dw and db, by torch's kernel."""
+    dx = torch.empty_like(x)
+    dw, db = torch.empty_like(mean), torch.empty_like(mean)
+    w = None if weight is None else weight.to(mean.dtype)
+    parts = zip(torch.split(dy, sizes), torch.split(x, sizes), torch.split(dx, sizes), strict=True)
+    for g, (dyg, xg, dxg) in enumerate(parts):
+        grad, dw[g], db[g] = _aten.native_batch_norm_backward(
+            dyg, xg, w, mean[g], inverse[g], mean[g], inverse[g], True, eps, [True, True, True]
+        )
+        dxg.copy_(grad)
+    kind = mean.dtype if weight is None else weight.dtype
+    return dx, dw.sum(0).to(kind), db.sum(0).to(kind)

@@ -1,0 +1,193 @@
+"""AdaScale: the rate times a gain that is measured, not assumed.
+
+Johnson, Agrawal, Gu and Guestrin, *AdaScale SGD: A User-Friendly Algorithm for Distributed Training*, 2020.
+Averaging S gradients g_i into g lowers the noise, not the signal. With the variance s2 of one gradient and
+the square mu2 of the mean, estimated from what data-parallel workers hold anyway::
+
+    s2  = sum |g_i|² / (S - 1) - S / (S - 1) |g|²
+    mu2 = |g|² - s2 / S
+    r   = (s2 + mu2) / (s2 / S + mu2)              in [1, S]
+
+One step with the rate times r makes the progress of about r steps of one worker: r = S where noise rules
+(linear scaling), r = 1 where it does not, and the schedule's clock advances by r a step. The paper averages
+s2 and mu2 over steps with the decay theta = max(1 - S / 1000, 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from rueda.errors import RecipeError, explain
+from rueda.optim.engine.base import require
+from rueda.optim.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+
+def moments(sum_local_square_norms: float, mean_square_norm: float, num_workers: int) -> tuple[float, float]:
+    """Return the estimates (s2, mu2) of one step; either may come out below 0 by chance.
+
+    >>> moments(2 * 5.0, 3.0, 2)                # two gradients with |g_i|² = 5, their mean with |g|² = 3
+    (4.0, 1.0)
+    """
+    spread = sum_local_square_norms - num_workers * mean_square_norm
+    variance = spread / (num_workers - 1)
+    return variance, mean_square_norm - variance / num_workers
+
+
+def gain(sum_local_square_norms: float, mean_square_norm: float, num_workers: int) -> float:
+    """Return AdaScale's gain of one step from the squared norms of the workers' gradients and of their mean.
+
+    >>> gain(4 * 1.0, 1.0, 4)                   # four equal gradients: no noise, no gain
+    1.0
+    >>> gain(4 * 1.0, 0.25, 4)                  # orthogonal ones: nothing but noise
+    4.0
+    >>> gain(2 * 5.0, 3.0, 2)
+    1.6666666666666667
+    """
+    if num_workers == 1:
+        return 1.0
+    return _ratio(*moments(sum_local_square_norms, mean_square_norm, num_workers), num_workers)
+
+
+def _ratio(variance: float, square: float, num_workers: int) -> float:
+    variance, square = max(variance, 0.0), max(square, 0.0)
+    if variance + square == 0.0:
+        return 1.0
+    return (variance + square) / (variance / num_workers + square)
+
+
+class AdaScale(Wrapper):
+    """Any optimizer with its rate multiplied by the gain.
+
+    Before each step somebody who sees the workers' gradients tells it their norms: :meth:`observe`, or the
+    communication hook that :meth:`watch` gives to DistributedDataParallel. A step nobody told about uses the last gain.
+
+    Args:
+        optimizer: the optimizer; its rate is restored after each step, so a scheduler may drive it.
+        scale: S, the number of workers whose gradients are averaged.
+        smoothing: theta of the moving averages; None is the paper's, 0 takes each step for itself.
+
+    Read ``gain`` (r of the last observation) and ``clock`` (the sum of the gains of all steps): a schedule
+    made for one worker is evaluated at ``clock``, and the training is over when ``clock`` reaches the one
+    worker's number of steps.
+
+    >>> w = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> w.grad = torch.tensor([0.5])
+    >>> optimizer = AdaScale(torch.optim.SGD([w], lr=0.1), scale=4)
+    >>> optimizer.observe([1.0, 1.0, 1.0, 1.0], 0.25)
+    >>> optimizer.step()                                             # at rate 0.4
+    >>> w.data, optimizer.clock, optimizer.param_groups[0]["lr"]
+    (tensor([0.8000]), 4.0, 0.1)
+    """
+
+    def __init__(self, optimizer: Optimizer, scale: int, smoothing: float | None = None) -> None:
+        super().__init__(optimizer)
+        require("scale", scale >= 1, "a number of workers, at least 1", scale)
+        require("smoothing", smoothing is None or 0 <= smoothing < 1, "None, or from 0 to below 1", smoothing)
+        self.scale = scale
+        self.smoothing = max(1.0 - scale / 1000.0, 0.0) if smoothing is None else smoothing
+        self.clock = 0.0
+        self.gain = 1.0
+        self._variance = 0.0
+        self._square = 0.0
+        self._meter: _Meter | None = None
+
+    def observe(self, local_square_norms: Sequence[float | Tensor] | Tensor, mean_square_norm: float | Tensor) -> None:
+        """Take the squared norm of each worker's gradient and of their mean, and set the gain of the next step."""
+        numbers = [float(value) for value in local_square_norms]
+        if len(numbers) != self.scale:
+            raise RecipeError(
+                explain(
+                    "AdaScale.observe",
+                    expected=f"{self.scale} squared norms, one a worker",
+                    got=len(numbers),
+                    do="make AdaScale with scale=the number of workers",
+                )
+            )
+        self._take(sum(numbers), float(mean_square_norm))
+
+    def watch(self, model: DistributedDataParallel) -> None:
+        """Measure inside the gradient exchange of a DDP model; costs one number's all-reduce a step."""
+        self._meter = _Meter(model.process_group)
+        model.register_comm_hook(self._meter, lambda meter, bucket: _measure(meter, bucket))  # DDP reads annotations
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the inner optimizer step at its rate times the gain, and advance the clock."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._meter is not None:
+            self._take(*self._meter.read())
+        rates = [group["lr"] for group in self.param_groups]
+        try:
+            for group in self.param_groups:
+                group["lr"] = group["lr"] * self.gain
+            self.optimizer.step()
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
+        self.clock += self.gain
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner optimizer's state and, under ``adascale``, the clock and the averages."""
+        own = {"clock": self.clock, "gain": self.gain, "variance": self._variance, "square": self._square}
+        return {**super().state_dict(), "adascale": own}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load both; a state without ``adascale`` starts the clock at 0."""
+        state_dict = dict(state_dict)
+        own = state_dict.pop("adascale", {})
+        super().load_state_dict(state_dict)
+        self.clock, self.gain = own.get("clock", 0.0), own.get("gain", 1.0)
+        self._variance, self._square = own.get("variance", 0.0), own.get("square", 0.0)
+
+    def _take(self, sum_local: float, mean: float) -> None:
+        if self.scale == 1:
+            return
+        variance, square = moments(sum_local, mean, self.scale)
+        if variance + square not in (float("inf"), float("-inf")) and variance == variance and square == square:
+            theta = self.smoothing
+            self._variance = theta * self._variance + (1.0 - theta) * variance
+            self._square = theta * self._square + (1.0 - theta) * square
+            self.gain = _ratio(self._variance, self._square, self.scale)  # both start at 0: the bias cancels
+
+
+class _Meter:
+    """The squared norms of one step: this worker's gradient before the exchange, the mean after it."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.local: list[Tensor] = []
+        self.mean: list[Tensor] = []
+
+    def read(self) -> tuple[float, float]:
+        """Return the sum over the workers and the mean's; forgets both."""
+        total = torch.stack(self.local).sum()
+        torch.distributed.all_reduce(total, group=self.group)
+        result = float(total), float(torch.stack(self.mean).sum())
+        self.local, self.mean = [], []
+        return result
+
+
+def _measure(meter: _Meter, bucket: Any) -> torch.futures.Future[Tensor]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    buffer = bucket.buffer()
+    meter.local.append(buffer.float().square().sum())
+
+    def after(done: torch.futures.Future[Tensor]) -> Tensor:
+        mean = done.value()
+        meter.mean.append(mean.float().square().sum())
+        return mean
+
+    return allreduce_hook(meter.group, bucket).then(after)

@@ -1,0 +1,158 @@
+"""Grow the batch instead of decaying the rate, and train longer: schedules of the batch and of the regime.
+
+Smith, Kindermans, Ying and Le 2017 (1711.00489). The noise of SGD is g ~ rate N / (B (1 - m)) for N examples and
+momentum m. Decaying the rate by f and growing the batch by f lower it alike; the grown batch makes f times fewer
+updates, which more workers can make in parallel. It works while B << N: the paper stops near N/10.
+
+>>> growth = BatchGrowth(base_batch=128, factor=5, milestones=(60, 120, 160))
+>>> [growth(epoch) for epoch in (0, 60, 120, 160)]
+[128, 640, 3200, 16000]
+>>> num_updates(growth, 200, num_examples=50_000), num_updates(128, 200, num_examples=50_000)
+(28800, 78000)
+
+Everything here is a pure function of the epoch or of measured numbers, so that all workers change at the same step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rueda.errors import RecipeError, explain
+
+
+@dataclass(frozen=True)
+class BatchGrowth:
+    """The global batch as a function of the epoch: base_batch x factor^(milestones reached), up to a maximum.
+
+    Args:
+        base_batch: the global batch at the start.
+        factor: growth at each milestone; 5 where the rate would fall by 0.2.
+        milestones: epochs, rising.
+        maximum: the largest global batch; None for no bound. The paper's bound is a tenth of the examples.
+
+    >>> BatchGrowth(base_batch=128, factor=10, milestones=(2, 4), maximum=5000)(4)
+    5000
+    """
+
+    base_batch: int
+    factor: float
+    milestones: tuple[float, ...]
+    maximum: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
+        for what, expected, got, good in (
+            ("base_batch", "a positive whole number", self.base_batch, self.base_batch >= 1),
+            ("growth factor", "at least 1", self.factor, self.factor >= 1),
+            ("milestones", "rising epochs", self.milestones, rising),
+            ("maximum", "at least the base batch", self.maximum, (self.maximum or self.base_batch) >= self.base_batch),
+        ):
+            if not good:
+                raise RecipeError(explain(what, expected=expected, got=got, do="correct the batch growth"))
+
+    def __call__(self, epoch: float) -> int:
+        """Return the global batch of an epoch (counted from 0)."""
+        reached = sum(epoch >= milestone for milestone in self.milestones)
+        batch = round(self.base_batch * self.factor**reached)
+        return batch if self.maximum is None else min(batch, self.maximum)
+
+    def __str__(self) -> str:
+        sizes = " -> ".join(str(self(epoch)) for epoch in (-1.0, *self.milestones))
+        return f"batch {sizes} at epochs {', '.join(f'{each:g}' for each in self.milestones)}"
+
+
+def from_noise_scale(
+    noise_scale: float,
+    *,
+    current_batch: int,
+    multiple: int = 1,
+    largest_growth: float = 2.0,
+    maximum: int | None = None,
+) -> int:
+    """Choose the next global batch from a measured gradient noise scale (McCandlish et al. 2018, 1812.06162).
+
+    At a batch equal to the noise scale, examples and updates are both used at half of their best efficiency. The batch
+    follows the noise scale upwards, in bounded strides since a measurement is noisy, and never shrinks.
+
+    Args:
+        noise_scale: measured, in examples; not finite or not positive: unknown, the batch stays.
+        current_batch: the global batch now.
+        multiple: the batch is a multiple of this, such as the number of workers.
+        largest_growth: at most this factor at a time.
+        maximum: the largest global batch.
+
+    >>> from_noise_scale(980, current_batch=256, multiple=8), from_noise_scale(300, current_batch=256, multiple=8)
+    (512, 296)
+    >>> from_noise_scale(100, current_batch=256), from_noise_scale(9e9, current_batch=256, maximum=400)
+    (256, 400)
+    """
+    if not (math.isfinite(noise_scale) and noise_scale > 0):
+        return current_batch
+    wanted = min(noise_scale, current_batch * largest_growth, math.inf if maximum is None else maximum)
+    return max(current_batch, int(wanted // multiple) * multiple)
+
+
+class Realisation(NamedTuple):
+    """How each worker makes up its part of a global batch: `accumulation` passes of `local_batch` examples."""
+
+    local_batch: int
+    accumulation: int
+
+
+def realise(global_batch: int, num_workers: int, largest_local_batch: int | None = None) -> Realisation:
+    """Divide a global batch among workers whose memory holds `largest_local_batch` examples at a time.
+
+    Exact where it can be: global_batch = num_workers x local_batch x accumulation, with the fewest passes that fit
+    and divide. Where that would need more than twice the fewest passes, or the workers do not divide the batch, the
+    nearest batch that the fewest passes give is taken.
+
+    >>> realise(1024, 4), realise(1024, 4, 100)
+    (Realisation(local_batch=256, accumulation=1), Realisation(local_batch=64, accumulation=4))
+    >>> realise(1000, 3)  # 999 examples
+    Realisation(local_batch=333, accumulation=1)
+    """
+    largest = math.inf if largest_local_batch is None else largest_local_batch
+    if global_batch < num_workers or num_workers < 1 or largest < 1:
+        raise RecipeError(
+            explain(
+                "global batch",
+                expected=f"at least one example for each of {num_workers} workers and room for one",
+                got=(global_batch, largest_local_batch),
+                do="use fewer workers or a larger batch",
+            )
+        )
+    share = round(global_batch / num_workers)
+    fewest = 1 if largest_local_batch is None else math.ceil(share / largest_local_batch)
+    for passes in range(fewest, 2 * fewest + 1):
+        if share % passes == 0:
+            return Realisation(share // passes, passes)
+    return Realisation(min(round(share / fewest), int(largest)), fewest)
+
+
+def num_updates(batch: Callable[[float], int] | int, epochs: int, *, num_examples: int) -> int:
+    """Count the updates of a training in which an incomplete last batch is dropped.
+
+    >>> num_updates(128, 1, num_examples=50_000)
+    390
+    """
+    return sum(num_examples // (batch if isinstance(batch, int) else batch(epoch)) for epoch in range(epochs))
+
+
+def stretch(epochs: int, milestones: tuple[float, ...], factor: float) -> tuple[int, tuple[float, ...]]:
+    """Adapt the regime (Hoffer et al. 2017): epochs and milestones x factor, so that the number of updates stays.
+
+    Args:
+        epochs: of the small batch; the result is rounded up.
+        milestones: in epochs of the small batch.
+        factor: large batch / small batch.
+
+    >>> stretch(200, (60, 120, 160), 32)
+    (6400, (1920, 3840, 5120))
+    """
+    if not factor > 0:
+        raise RecipeError(explain("stretch", expected="a factor > 0", got=factor, do="check the batch sizes"))
+    return math.ceil(epochs * factor - 1e-9), tuple(milestone * factor for milestone in milestones)

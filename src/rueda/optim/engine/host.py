@@ -1,0 +1,45 @@
+"""torch's fused CPU kernels, called so that they compute more than they were made for.
+
+- SGD keeps ``buffer = momentum * buffer + (1 - dampening) (g + decay w)`` and steps ``w -= lr * buffer``. With
+  lr = 1 the factor ``1 - dampening`` is a rate for this tensor alone that stands inside the momentum: LARS.
+- AdamW steps ``w = (1 - lr decay) w - lr r`` with Adam's update r. With lr = -1 and decay = d - 1 it turns a copy of
+  w into ``r + d w``, LAMB's update; with decay = -1 it overwrites a scratch with r. The weights stay as they are
+  until the ratio is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 16  # elements; gradient, two moments, weight and update of a chunk stay in a 2 MB cache
+
+sgd: Any = torch._fused_sgd_  # 5 streams of memory, 3 without momentum
+
+
+def adam(
+    targets: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    firsts: Sequence[Tensor],
+    seconds: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    **numbers: Any,
+) -> None:
+    """Update both moments, and the targets in place: 7 streams of memory.
+
+    >>> w, g, m, v = torch.ones(2), torch.tensor([2.0, -3.0]), torch.zeros(2), torch.zeros(2)
+    >>> numbers = {"lr": -1.0, "weight_decay": -1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "maximize": False}
+    >>> adam([w], [g], [m], [v], [torch.tensor(1.0)], **numbers)
+    >>> w                                    # the first update of Adam is the sign
+    tensor([ 1.0000, -1.0000])
+    """
+    lists: Any = (list(targets), list(grads), list(firsts), list(seconds), [], list(steps))
+    torch._fused_adamw_(*lists, amsgrad=False, **numbers)
+
+
+def chunk() -> int:
+    """Return how many elements are worked on at a time: each thread has its own cache."""
+    return CHUNK * torch.get_num_threads()

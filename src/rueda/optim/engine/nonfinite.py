@@ -1,0 +1,38 @@
+"""What happens to a gradient or weight whose norm is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from rueda.errors import RuedaError, explain
+
+
+class NonFiniteError(RuedaError):
+    """A gradient or a weight holds NaN or inf; its tensor was left as it was."""
+
+
+def report(optimizer: str, groups: Sequence[dict[str, Any]], bad: Sequence[Tensor]) -> NonFiniteError:
+    """Say which tensors were left alone, by name where the groups carry names (``named_parameters``)."""
+    place = _place(groups, bad[0])
+    shape = "x".join(map(str, bad[0].shape)) or "scalar"
+    return NonFiniteError(
+        explain(
+            f"{optimizer}.step",
+            expected="finite gradients and weights",
+            got=f"nan or inf in {len(bad)} tensor(s), first {place} ({shape})",
+            do="those were left as they were: lower the rate, clip the gradients, or pass nonfinite='skip'",
+        )
+    )
+
+
+def _place(groups: Sequence[dict[str, Any]], tensor: Tensor) -> str:
+    for number, group in enumerate(groups):
+        for index, parameter in enumerate(group["params"]):
+            same = parameter is tensor or (parameter.is_cpu and parameter.data_ptr() == tensor.data_ptr())
+            if same:  # the host path may hold a flat view
+                names = group.get("param_names")
+                return str(names[index]) if names else f"number {index} of group {number}"
+    return "unknown"

@@ -1,0 +1,71 @@
+"""Parameter groups: weights in one, biases and normalisation parameters in another.
+
+A bias or a norm's scale has few elements and a norm that says nothing about its layer: decaying it costs
+accuracy, and a layer-wise rate drawn from it is noise. Goyal et al. 2017 leave them out of the decay, You et
+al. 2017 and 2019 out of the adaptation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.LocalResponseNorm,
+    nn.RMSNorm,
+)
+
+
+def parameter_groups(
+    model: nn.Module,
+    *,
+    weight_decay: float = 0.0,
+    exclude: Callable[[str, nn.Parameter], bool] | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Split a model's trainable parameters into those that are decayed and adapted, and those that are not.
+
+    Left out are biases, the parameters of normalisation layers, whatever has at most one dimension, and what
+    ``exclude`` (name, parameter) says. Shared parameters appear once. The groups suit torch's own optimizers
+    too, which ignore ``adapt``.
+
+    Args:
+        model: the model; for FSDP2, after ``fully_shard``.
+        weight_decay: of the first group; the second has 0.
+        exclude: says which further parameters to leave out.
+        options: further keys for both groups, such as ``lr``.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 2))
+    >>> for group in parameter_groups(model, weight_decay=1e-4):
+    ...     print(group["weight_decay"], group["adapt"], group["param_names"])
+    0.0001 True ['0.weight', '3.weight']
+    0.0 False ['0.bias', '1.weight', '1.bias', '3.bias']
+    """
+    seen: set[int] = set()
+    inside: list[tuple[str, nn.Parameter]] = []
+    outside: list[tuple[str, nn.Parameter]] = []
+    for prefix, module in model.named_modules():
+        for name, parameter in module.named_parameters(prefix=prefix, recurse=False):
+            if id(parameter) in seen or not parameter.requires_grad:
+                continue
+            seen.add(id(parameter))
+            is_left_out = (
+                parameter.dim() <= 1
+                or isinstance(module, _NORMS)
+                or name.rpartition(".")[2] == "bias"
+                or (exclude is not None and exclude(name, parameter))
+            )
+            (outside if is_left_out else inside).append((name, parameter))
+    groups = []
+    for members, decay, adapt in ((inside, weight_decay, True), (outside, 0.0, False)):
+        if members:
+            names, parameters = map(list, zip(*members, strict=True))
+            groups.append(
+                {"params": parameters, "param_names": names, "weight_decay": decay, "adapt": adapt, **options}
+            )
+    return groups

@@ -1,0 +1,180 @@
+"""Gradient noise: what a large batch has lost, put back.
+
+**Multiplicative** (Hoffer, Hubara and Soudry 2017, 1705.08741). Each example's gradient g_n is multiplied by its own
+z_n ~ N(1, sigma^2):
+
+    g^ = (1/M) sum_n z_n g_n
+
+No gradient per example is needed. The gradient is linear in the losses, so weighting the losses is the same, exactly:
+
+    grad of (1/M) sum_n z_n loss_n  =  (1/M) sum_n z_n g_n
+
+Given the batch, since the z_n are independent with mean 1 and variance sigma^2:
+
+    E[g^]   = (1/M) sum_n g_n                       the mean stays
+    cov[g^] = (sigma^2/M^2) sum_n g_n g_n^T         noise in the directions in which the examples pull
+
+**Additive** (Neelakantan et al. 2015, 1511.06807). Gaussian noise on the gradient, annealed:
+
+    g^ = g + N(0, sigma_t^2),   sigma_t^2 = eta / (1 + t)^gamma
+
+All draws are functions of (seed, step, rank): a resumed or rehearsed training repeats them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from rueda.errors import RecipeError, explain
+
+
+def noise_weights(
+    num_examples: int,
+    sigma: float,
+    *,
+    seed: int,
+    step: int,
+    rank: int = 0,
+    part: int = 0,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Draw the weights z_n ~ N(1, sigma^2) of a batch; multiply the examples' losses by them, then average.
+
+    Args:
+        num_examples: examples in this worker's batch.
+        sigma: standard deviation of a weight; see `sigma_for`.
+        seed: of the training.
+        step: the update's number.
+        rank: the worker: each must draw its own.
+        part: which of the accumulated batches of one update.
+        device: where the losses lie; drawn on the CPU, so the values do not depend on it.
+
+    >>> noise_weights(3, 0.5, seed=0, step=7).tolist() == noise_weights(3, 0.5, seed=0, step=7).tolist()
+    True
+    >>> noise_weights(2, 0.0, seed=0, step=7)
+    tensor([1., 1.])
+    """
+    _check_sigma(sigma)
+    weights = torch.empty(num_examples)
+    return weights.normal_(1.0, sigma, generator=_generator(seed, step, rank, part)).to(device)
+
+
+def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
+    """Average the examples' losses, [M], under their weights: (1/M) sum z_n loss_n.
+
+    >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([1.5, 0.5]))
+    tensor(1.5000)
+    """
+    if losses.shape != weights.shape:
+        raise RecipeError(
+            explain(
+                "gradient noise",
+                expected=f"one loss per example, shape {tuple(weights.shape)}",
+                got=tuple(losses.shape),
+                do="give the task a loss with reduction='none'",
+            )
+        )
+    return torch.dot(losses, weights.to(losses.dtype)) / len(losses)
+
+
+def sigma_for(batch: int, base_batch: int, *, rate_factor: float = 1.0) -> float:
+    """Return the sigma that gives the update of a large batch the covariance of a small one's.
+
+    For examples whose gradients have second moment G = E[g g^T], the gradient of M of them under noise has, to the
+    order the paper keeps (the mean gradient is small against a single one's), the covariance
+
+        cov = G (1 + sigma^2) / M      from sampling: G/M; from the noise: sigma^2 G/M
+
+    and the update has rate^2 times that. With rate = rate_factor x base rate, equality with G / base_batch asks for
+
+        sigma^2 = batch / (base_batch rate_factor^2) - 1
+
+    which grows as M at an unchanged rate. Square-root scaling (rate_factor^2 = batch/base_batch) needs no noise, and
+    linear scaling has more than enough: 0 is returned.
+
+    >>> sigma_for(1024, 128), round(sigma_for(512, 128), 3)
+    (2.6457513110645907, 1.732)
+    >>> sigma_for(1024, 128, rate_factor=8**0.5), sigma_for(1024, 128, rate_factor=8)
+    (0.0, 0.0)
+    """
+    if batch < 1 or base_batch < 1 or not rate_factor > 0:
+        raise RecipeError(
+            explain("sigma_for", expected="positive sizes", got=(batch, base_batch, rate_factor), do="check the recipe")
+        )
+    excess = batch / (base_batch * rate_factor**2) - 1.0
+    return math.sqrt(excess) if excess > 1e-12 else 0.0
+
+
+def annealed_sigma(step: int, *, eta: float, gamma: float = 0.55) -> float:
+    """Return the standard deviation of the additive noise: sqrt(eta / (1 + step)^gamma).
+
+    The paper uses eta in 0.01, 0.3, 1 and gamma = 0.55.
+
+    >>> annealed_sigma(0, eta=0.01), round(annealed_sigma(999, eta=0.01), 4)
+    (0.1, 0.015)
+    """
+    if eta < 0 or gamma < 0:
+        raise RecipeError(explain("additive noise", expected="eta, gamma >= 0", got=(eta, gamma), do="correct it"))
+    return math.sqrt(eta / (1.0 + step) ** gamma)
+
+
+@torch.no_grad()
+def add_noise(
+    parameters: Iterable[nn.Parameter],
+    *,
+    step: int,
+    eta: float,
+    gamma: float = 0.55,
+    seed: int,
+    rank: int | None = None,
+) -> float:
+    """Add annealed Gaussian noise to the gradients, in place; return its standard deviation.
+
+    Args:
+        parameters: those without a gradient are passed over.
+        step: the update's number t.
+        eta, gamma: of the annealing; see `annealed_sigma`.
+        seed: of the training.
+        rank: None: the same noise on all workers, to be added after the average of the gradients, which keeps the
+            workers equal. A worker's rank: its own noise, to be added before the average, which divides
+            the variance by the number of workers.
+    """
+    sigma = annealed_sigma(step, eta=eta, gamma=gamma)
+    grads = [each.grad for each in parameters if each.grad is not None]
+    if sigma == 0.0 or not grads:
+        return sigma
+    generators: dict[torch.device, torch.Generator] = {}
+    for grad in grads:
+        if grad.device not in generators:
+            generators[grad.device] = _generator(seed, step, -1 if rank is None else rank, -1, grad.device)
+    draws = [torch.empty_like(grad).normal_(generator=generators[grad.device]) for grad in grads]
+    torch._foreach_add_(grads, draws, alpha=sigma)
+    return sigma
+
+
+def _generator(seed: int, step: int, rank: int, part: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Make a generator whose stream belongs to (seed, step, rank, part) alone."""
+    key = 0
+    for value in (seed, step, rank, part):
+        key = _mix((key ^ (value & _MASK)) + 0x9E3779B97F4A7C15)
+    return torch.Generator(device=device).manual_seed(key >> 1)
+
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(value: int) -> int:
+    """Scramble 64 bits (the finaliser of SplitMix64: Steele, Lea and Flood 2014), so that near keys part ways."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _check_sigma(sigma: float) -> None:
+    if not (sigma >= 0 and math.isfinite(sigma)):
+        raise RecipeError(explain("sigma", expected="0 or more", got=sigma, do="use sigma_for"))

@@ -1,0 +1,69 @@
+"""An optimizer round another one: everything but ``step`` is the inner one's.
+
+It is an ``Optimizer`` itself, so that torch's schedulers take it, and it keeps nothing twice: groups, state
+and defaults are read from the inner optimizer each time, since loading a state replaces them there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from rueda.errors import RecipeError, explain
+
+
+class Wrapper(Optimizer):
+    """The base of LARC and AdaScale."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise RecipeError(
+                explain(
+                    type(self).__name__,
+                    expected="a torch optimizer to wrap",
+                    got=type(optimizer).__name__,
+                    do="make one first, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+                )
+            )
+        self.optimizer = optimizer
+        Optimizer.__setstate__(self, {})  # the hooks that torch and its schedulers expect, and no groups of its own
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The inner optimizer's groups."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The inner optimizer's state."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The inner optimizer's defaults."""
+        return self.optimizer.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the inner optimizer."""
+        self.optimizer.add_param_group(param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner optimizer's state."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the inner optimizer's state."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {key: value for key, value in self.__dict__.items() if not key.startswith("_optimizer_")}
+        own.pop("step", None)  # a scheduler's patch
+        return own
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.optimizer!r})"

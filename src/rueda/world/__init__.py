@@ -1,0 +1,34 @@
+"""Who trains: the workers of one training, how they find each other, and what they do together.
+
+The names are imported when they are first used, so that the launcher, which lives below this package, starts
+without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rueda.world.identity import Identity, identify
+    from rueda.world.life import current, finish, init
+    from rueda.world.world import World
+
+__all__ = ["Identity", "World", "current", "finish", "identify", "init"]
+
+_HOMES = {
+    "Identity": "identity",
+    "World": "world",
+    "current": "life",
+    "finish": "life",
+    "identify": "identity",
+    "init": "life",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name from its home when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rueda.world' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"rueda.world.{_HOMES[name]}"), name)

@@ -1,0 +1,250 @@
+"""Who am I? Every launcher says it in other words.
+
+=============  ======================  ======================  ==========================  =======================
+launcher       rank                    size                    local rank, local size      rendezvous
+=============  ======================  ======================  ==========================  =======================
+torchrun,      ``RANK``                ``WORLD_SIZE``          ``LOCAL_RANK``,             ``MASTER_ADDR``,
+``rueda run``                                                  ``LOCAL_WORLD_SIZE``        ``MASTER_PORT``
+Open MPI       ``OMPI_COMM_WORLD_*``   ``OMPI_COMM_WORLD_*``   ``OMPI_COMM_WORLD_LOCAL_*`` over MPI itself
+MPICH, Intel   ``PMI_RANK``            ``PMI_SIZE``            ``MPI_LOCALRANKID``,        over MPI itself
+MPI (Hydra)                                                    ``MPI_LOCALNRANKS``
+Slurm (srun)   ``SLURM_PROCID``        ``SLURM_STEP_NUM_TASKS``, ``SLURM_LOCALID``,        first host of the node
+                                       ``SLURM_NTASKS``        ``SLURM_TASKS_PER_NODE``    list, port from job id
+nobody         0                       1                       0, 1                        none
+=============  ======================  ======================  ==========================  =======================
+
+The rows are tried in this order: mpirun inside a Slurm job is mpirun, and torchrun inside either is torchrun.
+``MASTER_ADDR`` and ``MASTER_PORT``, where set, win over the rendezvous of any launcher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rueda.errors import WorldError, explain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """One worker's place among all workers, as its launcher told it.
+
+    ``address`` and ``port`` say where rank 0 waits for the others; None means that the launcher did not say.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = "nobody"
+    address: str | None = None
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        for rank, size, what in (
+            (self.rank, self.size, "rank"),
+            (self.local_rank, self.local_size, "local rank"),
+        ):
+            if not 0 <= rank < size:
+                raise WorldError(
+                    explain(
+                        f"the {what} that {self.launcher} gave",
+                        expected=f"a number from 0 to {size - 1} among {size} workers",
+                        got=rank,
+                        do="start every worker with the same launcher and the same number of workers",
+                    )
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Words:
+    """The variables in which a launcher speaks; ``sign`` tells that it was this launcher."""
+
+    launcher: str
+    sign: tuple[str, ...]
+    rank: str
+    size: tuple[str, ...]
+    local_rank: str
+    local_size: str | None
+
+
+_LAUNCHERS = (
+    _Words(
+        launcher="torchrun",
+        sign=("RANK", "WORLD_SIZE"),
+        rank="RANK",
+        size=("WORLD_SIZE",),
+        local_rank="LOCAL_RANK",
+        local_size="LOCAL_WORLD_SIZE",
+    ),
+    _Words(
+        launcher="Open MPI",
+        sign=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        rank="OMPI_COMM_WORLD_RANK",
+        size=("OMPI_COMM_WORLD_SIZE",),
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Words(
+        # srun --mpi=pmi2 sets PMI_RANK too; only Hydra sets MPI_LOCALRANKID.
+        launcher="Hydra",
+        sign=("MPI_LOCALRANKID",),
+        rank="PMI_RANK",
+        size=("PMI_SIZE",),
+        local_rank="MPI_LOCALRANKID",
+        local_size="MPI_LOCALNRANKS",
+    ),
+    _Words(
+        # A batch script itself has SLURM_PROCID=0 but no step: it is one process, started by nobody.
+        launcher="Slurm",
+        sign=("SLURM_STEP_ID",),
+        rank="SLURM_PROCID",
+        size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        local_rank="SLURM_LOCALID",
+        local_size=None,
+    ),
+)
+
+
+def identify(environ: Mapping[str, str]) -> Identity:
+    """Read the launcher's variables.
+
+    >>> identify({})
+    Identity(rank=0, size=1, local_rank=0, local_size=1, launcher='nobody', address=None, port=None)
+    >>> identify({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+    ...           "MASTER_ADDR": "server1", "MASTER_PORT": "29500"}).local_rank
+    1
+    >>> identify({"RANK": "3"})
+    Traceback (most recent call last):
+    rueda.errors.WorldError: WORLD_SIZE: expected a positive whole number, since RANK is set, got None; ...
+    """
+    for words in _LAUNCHERS:
+        if any(name in environ for name in words.sign):
+            return _read(words, environ)
+    return Identity()
+
+
+def _read(words: _Words, environ: Mapping[str, str]) -> Identity:
+    known = next(name for name in words.sign if name in environ)
+    size_name = next((name for name in words.size if name in environ), words.size[0])
+    rank = _number(environ, words.rank, known, lowest=0)
+    size = _number(environ, size_name, known, lowest=1)
+    if rank >= size:
+        raise WorldError(
+            explain(
+                words.rank,
+                expected=f"a rank below {size_name}={size}",
+                got=rank,
+                do=f"give the workers the ranks 0 to {size - 1}",
+            )
+        )
+    node = _place_on_node(words, environ, rank, size)
+    address, port = _rendezvous(words, environ, size)
+    return Identity(
+        rank=rank, size=size, launcher=words.launcher, address=address, port=port,
+        local_rank=node[0], local_size=node[1],
+    )  # fmt: skip
+
+
+def _place_on_node(words: _Words, environ: Mapping[str, str], rank: int, size: int) -> tuple[int, int]:
+    if words.local_rank not in environ:
+        if size == 1:
+            return 0, 1
+        raise WorldError(
+            explain(
+                words.local_rank,
+                expected="this worker's number on its own machine, which chooses its device",
+                got=None,
+                do="set it (0 for the first worker of each machine), or start with `rueda run`",
+            )
+        )
+    local_rank = _number(environ, words.local_rank, words.local_rank, lowest=0)
+    if words.local_size is not None and words.local_size in environ:
+        local_size = _number(environ, words.local_size, words.local_size, lowest=1)
+    elif words.launcher == "Slurm" and "SLURM_TASKS_PER_NODE" in environ:
+        counts = tasks_per_node(environ["SLURM_STEP_TASKS_PER_NODE"]
+                                if "SLURM_STEP_TASKS_PER_NODE" in environ
+                                else environ["SLURM_TASKS_PER_NODE"])  # fmt: skip
+        local_size = counts[min(int(environ.get("SLURM_NODEID", 0)), len(counts) - 1)]
+    else:
+        # Old launchers do not tell: the workers of one machine are at least those up to this one.
+        local_size = max(local_rank + 1, size if rank == local_rank else 1)
+    return local_rank, local_size
+
+
+def _rendezvous(words: _Words, environ: Mapping[str, str], size: int) -> tuple[str | None, int | None]:
+    if size == 1:
+        return None, None
+    address = environ.get("MASTER_ADDR")
+    port = _number(environ, "MASTER_PORT", "MASTER_PORT", lowest=1) if "MASTER_PORT" in environ else None
+    if address is not None and port is not None:
+        return address, port
+    if words.launcher == "torchrun":
+        missing = "MASTER_PORT" if port is None else "MASTER_ADDR"
+        raise WorldError(
+            explain(
+                missing,
+                expected="the address and port at which rank 0 waits, since WORLD_SIZE > 1",
+                got=environ.get(missing),
+                do=f"set {missing}, or start with `rueda run -np {size}`",
+            )
+        )
+    if words.launcher == "Slurm":
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
+        if nodes is None:
+            raise WorldError(
+                explain("SLURM_JOB_NODELIST", expected="the nodes of the job", got=None, do="start with srun")
+            )
+        job = int(environ.get("SLURM_JOB_ID", 0)) * 17 + int(environ["SLURM_STEP_ID"])
+        # Below 32768, where Linux takes its ephemeral ports from; different for the jobs of one node.
+        return address or first_host(nodes), port or 20000 + job % 12000
+    return address, port
+
+
+def _number(environ: Mapping[str, str], name: str, because: str, *, lowest: int) -> int:
+    text = environ.get(name)
+    try:
+        value = int(text) if text is not None else lowest - 1
+    except ValueError:
+        value = lowest - 1
+    if value < lowest:
+        kind = "a positive whole number" if lowest else "a whole number from 0"
+        reason = f", since {because} is set" if because != name else ""
+        raise WorldError(
+            explain(
+                name,
+                expected=kind + reason,
+                got=text,
+                do=f"set {name}, or unset {because} to run on one worker",
+            )
+        )
+    return value
+
+
+def first_host(nodelist: str) -> str:
+    """Give the first host of a Slurm node list.
+
+    >>> first_host("node07"), first_host("gpu[003-006,009],login1"), first_host("r[1-2]n[08-09]-ib")
+    ('node07', 'gpu003', 'r1n08-ib')
+    """
+    # Commas inside brackets separate numbers, not hosts.
+    first = re.split(r",(?![^\[]*\])", nodelist.strip())[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Expand Slurm's counts.
+
+    >>> tasks_per_node("4(x2),3")
+    [4, 4, 3]
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            raise WorldError(
+                explain("SLURM_TASKS_PER_NODE", expected="counts such as 4(x2),3", got=text, do="start with srun")
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts

@@ -1,0 +1,74 @@
+"""Which variables the workers see.
+
+Workers on the driver's own host inherit its whole environment. Other hosts get, by name, what decides how a program
+runs; ``-x NAME`` adds to it. Values travel over ssh's standard input and never stand on a command line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from rueda.errors import LaunchError, explain
+
+_NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL")
+_PREFIXES = ("RUEDA_", "HOROVOD_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_")
+
+
+def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Select what another host must know.
+
+    >>> forwarded({"NCCL_DEBUG": "INFO", "PYTHONPATH": "lib", "HOME": "/home/ada", "SECRET": "x"})
+    {'NCCL_DEBUG': 'INFO', 'PYTHONPATH': 'lib'}
+    """
+    return {name: value for name, value in environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
+
+
+def requested(entries: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Read ``-x NAME`` (as it is here) and ``-x NAME=VALUE``.
+
+    >>> requested(["A=1=2", "HOME"], {"HOME": "/home/ada"})
+    {'A': '1=2', 'HOME': '/home/ada'}
+    >>> requested(["TOKEN"], {})
+    Traceback (most recent call last):
+    rueda.errors.LaunchError: -x TOKEN: expected a variable that is set here, got None; set it, or write TOKEN=value
+    """
+    chosen: dict[str, str] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not name or "\0" in entry:
+            raise LaunchError(explain("-x", expected="NAME or NAME=VALUE", got=entry, do="name a variable"))
+        if not equals:
+            if name not in environ:
+                raise LaunchError(
+                    explain(f"-x {name}", expected="a variable that is set here", got=None,
+                            do=f"set it, or write {name}=value")
+                )  # fmt: skip
+            value = environ[name]
+        chosen[name] = value
+    return chosen
+
+
+def cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
+    """Give what each worker of this host gets beside the environment of the agent; the user's own values win.
+
+    ``workers`` processes that each start a thread a core stand in each other's way: a core is one worker's.
+
+    >>> for_workers({"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}, 2)
+    {}
+    """
+    from rueda.world.malloc import environment as malloc
+
+    wanted = {
+        "OMP_NUM_THREADS": str(max(1, cores() // workers)),
+        "PYTHONUNBUFFERED": "1",  # lines appear when they are printed
+        **malloc(environ),
+    }
+    return {name: value for name, value in wanted.items() if name not in environ}

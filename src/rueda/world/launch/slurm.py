@@ -1,0 +1,151 @@
+"""The same command as a Slurm batch script.
+
+``srun`` starts the workers and takes the launcher's place; the script gives each the variables that torchrun would
+(``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` ...), so scripts that know only ``torch.distributed`` run unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from rueda.errors import LaunchError, explain
+from rueda.world.launch.plan import LaunchPlan
+
+_WORKER = (
+    "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
+    'LOCAL_WORLD_SIZE=$PER_NODE GROUP_RANK=$SLURM_NODEID; exec "$@"'
+)
+
+
+def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[str] = ()) -> str:
+    """Write the batch script of a plan.
+
+    Args:
+        plan: what to run.
+        nodes: how many machines share the workers; None: the hosts of the plan, by name.
+        options: further options of sbatch, such as ``--gres=gpu:4``.
+
+    >>> from rueda.world.launch.hosts import Host
+    >>> plan = LaunchPlan(program=("train.py", "--lr", "0.1"), hosts=(Host(name="localhost", slots=8),))
+    >>> print(batch_script(plan, nodes=2))
+    #!/bin/bash
+    #SBATCH --job-name=train
+    #SBATCH --nodes=2
+    #SBATCH --ntasks-per-node=4
+    <BLANKLINE>
+    export PER_NODE=4
+    export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+    srun --ntasks=8 --ntasks-per-node=4 --kill-on-bad-exit=1 --label bash -c \\
+      'export RANK=...; exec "$@"' \\
+      worker python -u train.py --lr 0.1
+    <BLANKLINE>
+    """
+    count, per_node = shape(plan, nodes)
+    lines = [f"--job-name={job_name(plan)}", f"--nodes={count}", f"--ntasks-per-node={per_node}"]
+    if nodes is None:
+        lines.append("--nodelist=" + ",".join(host.name for host in plan.hosts))
+    for option in options:
+        if not option.startswith("-") or "\n" in option:
+            raise LaunchError(
+                explain(
+                    "--sbatch",
+                    expected="one option, such as --gres=gpu:4",
+                    got=option,
+                    do="write --sbatch=--gres=gpu:4",
+                )
+            )
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment.items()]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *(f"#SBATCH {line}" for line in [*lines, *options]),
+            "",
+            *exports,
+            f"export PER_NODE={per_node}",
+            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))",
+            "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}",
+            f"srun --ntasks={plan.workers} --ntasks-per-node={per_node} --kill-on-bad-exit=1 --label bash -c \\",
+            f"  {shlex.quote(_WORKER)} \\",
+            f"  worker {shlex.join(portable_command(plan))}",
+            "",
+        ]
+    )
+
+
+def submit_script(script: str) -> str:
+    """Hand a script to sbatch and give its answer (``Submitted batch job 7``)."""
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        raise LaunchError(
+            "there is no sbatch on PATH; submit from a machine of the Slurm cluster, or leave out --submit"
+        )
+    done = subprocess.run([sbatch], input=script, text=True, capture_output=True)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise LaunchError(f"sbatch refused the script ({last}); print it with --slurm and correct it")
+    return done.stdout.strip()
+
+
+def shape(plan: LaunchPlan, nodes: int | None) -> tuple[int, int]:
+    """Give the number of machines and the workers on each, which must be the same on all.
+
+    >>> from rueda.world.launch.hosts import Host
+    >>> shape(LaunchPlan(program=("a",), hosts=(Host(name="localhost", slots=6),)), nodes=4)
+    Traceback (most recent call last):
+    rueda.errors.LaunchError: --nodes: expected a divisor of the 6 workers, got 4; change --nodes or -np
+    """
+    if nodes is None:
+        slots = sorted({host.slots for host in plan.hosts})
+        if len(slots) > 1:
+            raise LaunchError(
+                explain(
+                    "the hosts",
+                    expected="as many workers on each",
+                    got=slots,
+                    do="choose -np and slots that divide evenly",
+                )
+            )
+        return len(plan.hosts), slots[0]
+    if nodes < 1 or plan.workers % nodes:
+        raise LaunchError(
+            explain(
+                "--nodes", expected=f"a divisor of the {plan.workers} workers", got=nodes, do="change --nodes or -np"
+            )
+        )
+    return nodes, plan.workers // nodes
+
+
+def portable_command(plan: LaunchPlan) -> list[str]:
+    """Give the command without any path of this machine.
+
+    >>> portable_command(LaunchPlan(program=("tool.train", "-v"), module=True))
+    ['python', '-u', '-m', 'tool.train', '-v']
+    """
+    if plan.module:
+        return ["python", "-u", "-m", *plan.program]
+    if plan.program[0].endswith(".py"):
+        return ["python", "-u", *plan.program]
+    return list(plan.program)
+
+
+def job_name(plan: LaunchPlan) -> str:
+    """Name the job after the program: a DNS label, which Slurm and Kubernetes both take.
+
+    >>> job_name(LaunchPlan(program=("python", "My_Train.py")))
+    'my-train'
+    >>> job_name(LaunchPlan(program=("3.py",)))
+    'rueda-3'
+    """
+    words = list(plan.program)
+    scripts = [word for word in words if word.endswith(".py")]
+    stem = PurePath((scripts or words)[0]).name.removesuffix(".py")
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:50].strip("-")
+    return name if name and name[0].isalpha() else f"rueda-{name}".strip("-")

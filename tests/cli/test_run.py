@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rueda.cli.run import CONTEXT, run
+from rueda.errors import LaunchError
+from rueda.world.launch import LaunchPlan, Show
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command(name="run", context_settings=CONTEXT)(run)
+app.command(name="other")(lambda: None)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LaunchPlan, Show]]:
+    """What would have been launched."""
+    seen: list[tuple[LaunchPlan, Show]] = []
+
+    def launch(plan: LaunchPlan, *, show: Show) -> int:
+        seen.append((plan, show))
+        return 7
+
+    monkeypatch.setattr("rueda.world.launch.driver.launch", launch)
+    return seen
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["run", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "module", "slots"),
+    [
+        (["-np", "4", "train.py"], ("train.py",), False, [4]),
+        (["-np", "2", "train.py", "-np", "3", "--help", "--"], ("train.py", "-np", "3", "--help", "--"), False, [2]),
+        (["-np", "2", "-m", "tool.train", "-m", "x"], ("tool.train", "-m", "x"), True, [2]),
+        (["-np", "2", "--", "-odd.py", "-v"], ("-odd.py", "-v"), False, [2]),
+        (["-np", "5", "-H", "a:4,b:4", "python", "train.py"], ("python", "train.py"), False, [4, 1]),
+        (["-H", "a:4,b:3", "train.py"], ("train.py",), False, [4, 3]),
+    ],
+)  # fmt: skip
+def test_words(
+    words: list[str], program: tuple[str, ...], module: bool, slots: list[int], launched: list[tuple[LaunchPlan, Show]]
+) -> None:
+    result = call(*words)
+    assert result.exit_code == 7, result.output
+    ((plan, show),) = launched
+    assert (plan.program, plan.module, [host.slots for host in plan.hosts]) == (program, module, slots)
+    assert show == Show()
+
+
+def test_options(launched: list[tuple[LaunchPlan, Show]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hosts").write_text("a slots=2\nb:1\n")
+    monkeypatch.setenv("TOKEN", "t")
+    words = [
+        "--hostfile",
+        str(tmp_path / "hosts"),
+        "--ssh",
+        "ssh -F 'my config'",
+        "--python",
+        "/opt/python",
+        "-x",
+        "A=1",
+    ]
+    assert call(*words, "-x", "TOKEN", "--quiet-ranks", "--output", "logs", "train.py").exit_code == 7
+    ((plan, show),) = launched
+    assert [(host.name, host.slots) for host in plan.hosts] == [("a", 2), ("b", 1)]
+    assert plan.ssh == ("ssh", "-F", "my config")
+    assert plan.python == "/opt/python"
+    assert plan.environment == {"A": "1", "TOKEN": "t"}
+    assert show == Show(quiet_ranks=True, folder=Path("logs"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py"],
+        ["-np", "0", "train.py"],
+        ["-np", "-2", "train.py"],
+        ["-np", "3", "-H", "a:1,b:1", "train.py"],
+        ["-H", "a:1", "--hostfile", "h", "train.py"],
+        ["--hostfile", "no-such-file", "train.py"],
+        ["-H", "-oProxyCommand=x", "train.py"],
+        ["-np", "2", "-x", "NOT_SET_ANYWHERE", "train.py"],
+        ["-np", "2", "--ssh", "", "train.py"],
+        ["-np", "4", "--slurm", "--nodes", "3", "train.py"],
+        ["-np", "4", "--kubernetes", "train.py"],
+        ["-np", "4", "--kubernetes", "--image", "i", "--slurm", "train.py"],
+        ["-np", "4", "--nodes", "2", "train.py"],
+        ["-np", "4", "--submit", "train.py"],
+        ["-np", "4", "--image", "i", "train.py"],
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], launched: list[tuple[LaunchPlan, Show]]) -> None:
+    error = call(*words).exception
+    assert isinstance(error, LaunchError)
+    assert "\n" not in str(error)
+    assert launched == []
+
+
+def test_other_places() -> None:
+    script = call("-np", "8", "--nodes", "2", "--slurm", "--sbatch=--gres=gpu:4", "train.py", "--lr", "0.1")
+    assert "#SBATCH --gres=gpu:4\n" in script.output
+    assert script.output.endswith("worker python -u train.py --lr 0.1\n")
+    text = call("-np", "8", "--nodes", "2", "--kubernetes", "--image", "i", "train.py").output
+    assert "kind: TrainJob" in text and "numProcPerNode: 4" in text
+
+
+def test_the_driver_loads_no_torch() -> None:
+    code = "import sys, rueda.cli.run, rueda.world.launch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

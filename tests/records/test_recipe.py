@@ -1,0 +1,118 @@
+"""Recipes: there and back, by text and by file, and every contradiction refused with what to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rueda.errors import RecipeError
+from rueda.records import Recipe
+from rueda.records.named import NAMED, named_recipe
+from rueda.records.recipe import describe_fields, field_names
+
+
+def test_round_trip_with_reasons(tmp_path: Path) -> None:
+    recipe = Recipe(
+        workers=8, batch=128, rate=0.1, milestones=(2.0, 4.0), schedule="step", betas=(0.9, 0.999), clip=1.0,
+        model={"batch_norm": True, "width": 2}, reasons={"batch": "noise scale 980 at step 2,000"},
+    )  # fmt: skip
+    recipe.save(tmp_path / "recipe.toml")
+    assert "batch = 128 # noise scale 980 at step 2,000" in (tmp_path / "recipe.toml").read_text()
+    again = Recipe.load(tmp_path / "recipe.toml")
+    assert again == recipe and again.reasons == recipe.reasons
+    assert Recipe.from_toml(Recipe().to_toml()) == Recipe()
+    assert again.change(batch=64).reasons == {}  # the reason went with the value
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("workers", [1, 8, 64])
+def test_named_recipes_are_valid_for_any_number_of_workers(name: str, workers: int) -> None:
+    for base in (Recipe(), Recipe(epochs=1, batch=8), Recipe(optimizer="adam", rate=1e-3, epochs=12, batch=512)):
+        recipe = named_recipe(name, base, workers)
+        assert Recipe.from_toml(recipe.to_toml()) == recipe
+        if name != "batch-growth":  # which starts at one worker's batch, shared by all
+            assert recipe.batch == base.batch
+
+
+SETTINGS = [
+    ("batch=512", "batch", 512), ("rate=1e-3", "rate", 0.001), ("nesterov=true", "nesterov", True),
+    ("clip=none", "clip", None), ("clip=2", "clip", 2.0), ("optimizer=lamb", "optimizer", "lamb"),
+    ("betas=0.9,0.99", "betas", (0.9, 0.99)), ("model.batch_norm=true", "model", {"batch_norm": True}),
+    ("model.width=4", "model", {"width": 4}), ("seed = 7", "seed", 7), ("scaling=none", "scaling", "none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "name", "value"), SETTINGS)
+def test_settings(setting: str, name: str, value: object) -> None:
+    found = getattr(Recipe().with_settings([setting]), name)
+    assert found == value and type(found) is type(value)
+
+
+BAD = {
+    "batch=0": "batch: expected a positive number, got 0",
+    "batch=2.5": "batch: expected a whole number, got '2.5'",
+    "batch=many": "batch: expected a whole number",
+    "btach=3": "did you mean batch?",
+    "batch": "--set: expected name=value",
+    "optimizer=sdg": "optimizer: expected one of sgd, adam",
+    "nesterov=maybe": "nesterov: expected true or false",
+    "warmup_epochs=9": "warmup_epochs = 9 is longer than the training of 5 epochs; lower it",
+    "ghost_batch=65": "ghost_batch = 65 is larger than the local batch = 64",
+    "schedule=step": "needs milestones",
+    "growth_factor=2": "needs milestones",
+    "momentum=1": "less than 1",
+    "target_accuracy=85": "is not a fraction",
+    "rate=-1": "rate: expected a positive number",
+    "rate=nan": "rate: expected a positive number",
+    "milestones=4,2": "must rise",
+}
+
+
+@pytest.mark.parametrize(("setting", "message"), BAD.items())
+def test_bad_settings(setting: str, message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe().with_settings([setting])
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ghost_batch": 8, "sync_batch_norm": True}, "keep one"),
+        ({"growth_factor": 2.0, "milestones": (2.0,), "schedule": "step"}, "set schedule = 'constant'"),
+        ({"optimizer": "adam", "nesterov": True}, "nesterov = false"),
+        ({"adascale": True, "scaling": "linear"}, "scaling = 'none'"),
+        ({"schedule": "one-cycle", "warmup_epochs": 1.0}, "warmup_epochs = 0"),
+        ({"reasons": {"bacth": "typo"}}, "reasons"),
+    ],
+)
+def test_contradictions(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        Recipe().change(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch = ", "expected TOML"),
+        ("batch = 'x'", "batch: expected a whole number, got 'x'"),
+        ("model = 3", "model: expected a table"),
+        ("milestones = 3", "milestones: expected a list"),
+        ("workers = 8\nbatsh = 2", "did you mean batch?"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(file)
+    assert message in str(caught.value) and str(file) in str(caught.value)
+    with pytest.raises(RecipeError, match="a recipe file"):
+        Recipe.load(tmp_path / "absent.toml")
+
+
+def test_every_field_is_described() -> None:
+    described = describe_fields()
+    assert [name for name, _, _ in described] == field_names()
+    assert all(len(meaning) > 3 for _, _, meaning in described)

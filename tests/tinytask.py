@@ -1,0 +1,45 @@
+"""A task that trains in a blink: clouds of points in 8 dimensions, 3 classes, a network of two layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import rueda
+from rueda.records import Recipe
+from rueda.tasks.task import Task
+from rueda.train.loop import Training
+from rueda.world import World, current
+
+
+def clouds(num_examples: int, seed: int) -> rueda.Arrays:
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(0, 3, (num_examples,), generator=generator)
+    centres = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    inputs = centres[targets] + 1.5 * torch.randn(num_examples, 8, generator=generator)
+    return rueda.Arrays(inputs, targets)
+
+
+def network(dropout: float = 0.0, batch_norm: bool = False) -> nn.Module:
+    norm = [nn.BatchNorm1d(16)] if batch_norm else []
+    return nn.Sequential(nn.Linear(8, 16), *norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 3))
+
+
+def tiny_task(num_train: int = 240, num_test: int = 101) -> Task:
+    return Task(
+        name="clouds",
+        model=network,
+        train=lambda: clouds(num_train, 1),
+        test=lambda: clouds(num_test, 2),
+        recipe=Recipe(batch=24, epochs=2, rate=0.1),
+    )
+
+
+def training(task: Task, recipe: Recipe, *, alone: bool = False) -> Training:
+    """Prepare a training on the workers of the test, or on this one alone."""
+    world = World() if alone else current()
+    return Training(task, recipe.change(workers=world.size), world, None, resume=False, show=False, tensorboard=False)
+
+
+def parameters(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

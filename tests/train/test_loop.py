@@ -1,0 +1,208 @@
+"""The loop: one worker against N, counts to the last digit, early stop, divergence, accumulation."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import rueda
+from harness import workers
+from rueda.errors import RecipeError, RunError, TaskError
+from rueda.records import Recipe
+from rueda.tasks.task import Task, squared_error
+from rueda.train.evaluate import evaluate
+from rueda.train.loaders import evaluation_loader
+from rueda.world import World, current
+from tinytask import clouds, parameters, tiny_task, training
+
+OPTIMIZERS = [Recipe(optimizer="sgd", rate=0.1), Recipe(optimizer="adam", rate=0.01)]
+
+
+def check_parity(recipe: Recipe) -> None:
+    """20 steps at global batch 24: one worker, and N workers with a share each, in float64."""
+    size = current().size
+    common = recipe.change(precision="float64", epochs=2, batch=24)
+    one = training(tiny_task(), common, alone=True).run_all()
+    many = training(tiny_task(), common.change(batch=24 // size)).run_all()
+    assert one.row is not None and many.row is not None
+    assert one.row.step == many.row.step == 20
+    expected, found = parameters(one.model), parameters(many.model)
+    assert (found - expected).norm() <= 1e-6 * expected.norm()
+    assert one.row.test_correct == many.row.test_correct
+    assert many.row.train_loss == pytest.approx(one.row.train_loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("recipe", OPTIMIZERS, ids=lambda recipe: recipe.optimizer)
+@workers(2)
+def test_two_workers_equal_one(recipe: Recipe) -> None:
+    check_parity(recipe)
+
+
+@pytest.mark.parametrize("recipe", OPTIMIZERS, ids=lambda recipe: recipe.optimizer)
+@workers(4)
+def test_four_workers_equal_one(recipe: Recipe) -> None:
+    check_parity(recipe)
+
+
+@workers(3)
+def test_clipping_and_accumulation_on_three_workers() -> None:
+    check_parity(Recipe(rate=0.1, clip=0.05))
+    plain = training(tiny_task(), Recipe(batch=8, precision="float64", epochs=2)).run_all()
+    parts = training(tiny_task(), Recipe(batch=2, accumulate=4, precision="float64", epochs=2)).run_all()
+    assert plain.row is not None and parts.row is not None
+    assert plain.row.step == parts.row.step == 20 and plain.row.global_batch == parts.row.global_batch == 24
+    assert torch.allclose(parameters(plain.model), parameters(parts.model), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("num_test", [1, 2, 3, 101, 300])
+@workers(3)
+def test_evaluation_counts_every_example_once(num_test: int) -> None:
+    """Accuracy of N workers equals that of one, to the last count, whatever N does not divide."""
+    task = tiny_task(num_test=num_test)
+    result = training(task, Recipe(batch=8, epochs=1)).run_all()
+    data = task.load("test")
+    alone = evaluate(task, result.model, evaluation_loader(data, 64, World(), torch.float32), World())
+    outputs = result.model.eval()(data.inputs)
+    truth = int((outputs.argmax(1) == data.targets).sum())
+    assert result.row is not None
+    assert result.row.test_correct == alone.correct == truth
+    assert alone.num_examples == num_test
+    assert result.row.test_accuracy == truth / num_test
+
+
+@workers(2)
+def test_batch_norm_statistics_are_the_mean_over_the_workers() -> None:
+    recipe = Recipe(batch=12, epochs=1, precision="float64", model={"batch_norm": True}, recalibrate="never")
+    world = current()
+    result = training(tiny_task(), recipe).run_all()
+    mine = result.model[1].running_mean  # type: ignore[index]
+    assert torch.equal(mine, world.broadcast(mine))
+    other = training(tiny_task(), recipe)
+    other.run_all()
+    assert not torch.allclose(mine, torch.zeros_like(mine))
+
+
+@workers(2)
+def test_early_stop_is_agreed(tmp_path: Path) -> None:
+    result = rueda.fit(
+        tiny_task(), Recipe(batch=12, epochs=30, rate=0.1, target_accuracy=0.6, patience=2), folder=tmp_path / "run",
+        progress=False,
+    )  # fmt: skip
+    assert result.status == "reached-target" and result.row is not None
+    rows = rueda.Run(tmp_path / "run").rows("epoch")
+    assert current().all_gather_object(result.row.epoch) == [len(rows)] * 2
+    reached = [row["test_accuracy"] >= 0.6 for row in rows]
+    assert reached[-2:] == [True, True] and [True, True] not in [reached[i : i + 2] for i in range(len(reached) - 2)]
+
+
+def test_metrics_have_the_promised_columns(tmp_path: Path) -> None:
+    rueda.fit(tiny_task(), Recipe(batch=24, epochs=2, log_every=5), folder=tmp_path / "run", progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["kind"], row["step"]) for row in lines] == [
+        ("step", 5), ("step", 10), ("epoch", 10), ("step", 15), ("step", 20), ("epoch", 20),
+    ]  # fmt: skip
+    last = lines[-1]
+    assert last["examples"] == 480 and last["global_batch"] == 24 and last["rate"] == 0.05 and last["epoch"] == 2
+    assert last["seconds"] > 0 and last["images_per_second"] > 0
+    assert 0 <= last["test_accuracy"] <= 1 and last["test_accuracy"] == last["test_correct"] / 101
+    with pytest.raises(RunError, match="holds a run already"):
+        rueda.fit(tiny_task(), folder=tmp_path / "run", progress=False)
+
+
+def test_divergence_is_a_result(tmp_path: Path) -> None:
+    def infinite(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return squared_error(outputs.sum(1), targets.float()) * 1e30
+
+    task = tiny_task()
+    result = rueda.fit(
+        Task(name="gone", model=task.model, train=task.train, test=task.test, loss=infinite),
+        Recipe(batch=24, epochs=5, rate=10.0), folder=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    assert result.status == "diverged" and result.row is not None and result.row.epoch == 1
+    row = rueda.Run(tmp_path / "run").rows()[-1]
+    assert row["diverged"] is True and row["train_loss"] is None
+
+
+def test_seed_decides_everything() -> None:
+    recipe = Recipe(batch=24, epochs=1, model={"dropout": 0.5})
+    first, again, other = (
+        parameters(training(tiny_task(), recipe.change(seed=seed)).run_all().model) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@workers(2)
+def test_dropout_differs_between_workers() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Watch(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            mask = torch.nn.functional.dropout(torch.ones(len(inputs), 8), 0.5, self.training)
+            seen.append(mask)
+            return inputs * mask
+
+    task = Task(
+        name="watch", model=lambda: nn.Sequential(Watch(), nn.Linear(8, 3)),
+        train=lambda: clouds(48, 1), test=lambda: clouds(5, 2), recipe=Recipe(batch=12, epochs=1),
+    )  # fmt: skip
+    training(task, task.recipe).run_all()
+    mine, other = current().all_gather(torch.stack(seen[:2]))
+    assert not torch.equal(mine, other)
+    assert not torch.equal(mine[0], mine[1])  # nor is it the same at every step
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_autocast(precision: str) -> None:
+    result = training(tiny_task(), Recipe(batch=24, epochs=4, rate=0.1, precision=precision)).run_all()
+    assert result.row is not None and result.row.test_accuracy is not None and result.row.test_accuracy > 0.5
+    assert all(parameter.dtype == torch.float32 for parameter in result.model.parameters())
+
+
+def test_torch_dataset_as_data() -> None:
+    arrays = tiny_task()
+    train, test = arrays.load("train"), arrays.load("test")
+    task = Task(
+        name="dataset", model=arrays.model,
+        train=torch.utils.data.TensorDataset(train.inputs, train.targets),
+        test=lambda: torch.utils.data.TensorDataset(test.inputs, test.targets),
+    )  # fmt: skip
+    recipe = Recipe(batch=24, epochs=2)
+    one, other = training(task, recipe).run_all(), training(arrays, recipe).run_all()
+    assert torch.equal(parameters(one.model), parameters(other.model))
+    assert one.row is not None and other.row is not None and one.row.test_correct == other.row.test_correct
+
+
+BAD = {
+    "an averaged loss": ({"loss": nn.functional.cross_entropy}, TaskError, r'one value an example.*reduction="none"'),
+    "data of no kind": ({"train": [1, 2, 3]}, TaskError, "expected rueda.Arrays or a torch Dataset, got 'list'"),
+    "a model of no kind": ({"model": lambda: 3}, TaskError, "expected a torch.nn.Module"),
+}
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), BAD.values(), ids=BAD)
+def test_bad_tasks(changes: dict[str, object], error: type[Exception], message: str) -> None:
+    task = tiny_task()
+    parts = {"model": task.model, "train": task.train, "test": task.test, **changes}
+    with pytest.raises(error, match=message):
+        rueda.fit(Task(name="bad", **parts), Recipe(batch=24, epochs=1), progress=False)  # type: ignore[arg-type]
+
+
+def test_recipe_and_workers_must_fit() -> None:
+    with pytest.raises(RecipeError, match="for 8 workers, but 1 run"):
+        rueda.fit(tiny_task(), Recipe(workers=8), progress=False)
+    with pytest.raises(TaskError, match="does not take model"):
+        rueda.fit(tiny_task(), Recipe(model={"depth": 3}), progress=False)
+
+
+def test_a_task_without_a_metric() -> None:
+    result = training(rueda.load_task("linear"), rueda.load_task("linear").recipe).run_all()
+    assert result.row is not None
+    assert result.row.test_accuracy is None and result.row.train_accuracy is None
+    # The noise stands inside the slope: the best mean squared error is about 100.
+    assert result.row.test_loss is not None and 60 < result.row.test_loss < 160
+    assert not math.isnan(result.row.train_loss or math.nan)
