@@ -18,9 +18,10 @@ The names below are all that most programs need; ``import rueda`` itself loads n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rueda.errors import RuedaError
+from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.data import Arrays, Loader
@@ -46,29 +47,21 @@ __all__ = [
     "load_task",
 ]
 
-_HOMES = {
-    "Arrays": "data",
-    "Loader": "data",
-    "Recipe": "records",
-    "Run": "records",
-    "Task": "tasks",
-    "World": "world",
-    "finish": "world",
-    "init": "world",
-    "load_task": "tasks",
-    "fit": "train",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rueda' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"rueda.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(
+    __name__,
+    {
+        "Arrays": "data",
+        "Loader": "data",
+        "Recipe": "records",
+        "Run": "records",
+        "Task": "tasks",
+        "World": "world",
+        "finish": "world",
+        "init": "world",
+        "load_task": "tasks",
+        "fit": "train",
+    },
+)
 
 
 def __dir__() -> list[str]:

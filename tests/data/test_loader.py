@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gc
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -184,7 +187,8 @@ def test_batches_equal_a_plain_computation() -> None:
 @pytest.mark.parametrize("way", ["send", "device"])
 def test_batches_made_for_a_device_equal_those_of_the_host(way: str) -> None:
     """The path of a GPU, walked on the CPU: whole batches through torch's operations, nothing in chunks."""
-    loaders = [Loader(pictures(), 20, world=Place(1, 2), augment=AUGMENT, remainder="pad") for _ in range(2)]
+    augment = (*AUGMENT, RandomCrop(1), HorizontalFlip())
+    loaders = [Loader(pictures(), 20, world=Place(1, 2), augment=augment, remainder="pad") for _ in range(2)]
     loaders[1]._batcher.way = way
     for host, device in zip(*loaders, strict=True):
         assert torch.equal(host[0], device[0])
@@ -216,6 +220,21 @@ def test_any_function_can_augment() -> None:
     (plain, _), (changed, _) = (next(iter(Loader(data, 48, world=Place(), augment=each))) for each in ((), [negative]))
     mean, std = (torch.tensor(each).reshape(3, 1, 1) for each in (data.mean, data.std))
     torch.testing.assert_close((changed * std + mean), 1 - (plain * std + mean))
+
+
+class Black(RandomCrop):
+    """Derived from one that works in place, and yet called."""
+
+    def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(images)
+
+
+def test_a_derived_augmentation_is_called_and_two_of_a_kind_draw_apart() -> None:
+    white = Arrays(torch.full((64, 1, 16, 16), 255, dtype=torch.uint8), torch.arange(64))
+    black, _ = next(iter(Loader(white, 64, world=Place(), augment=[Black()])))
+    assert not black.any()
+    once, twice = (next(iter(Loader(white, 64, world=Place(), augment=[Cutout(4)] * times)))[0] for times in (1, 2))
+    assert float((twice == 0).float().mean()) > 1.5 * float((once == 0).float().mean())
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -268,6 +287,33 @@ def test_the_prefetch_thread_ends(way: str) -> None:
         for thread in threads:
             thread.join(timeout=10)
     assert not loader_threads()
+
+
+INTERRUPTED = """
+import torch
+from rueda.data import Arrays, HorizontalFlip, Loader
+
+data = Arrays(torch.zeros(4096, 3, 32, 32, dtype=torch.uint8), torch.zeros(4096, dtype=torch.int64))
+loader = Loader(data, 512, prefetch=3, augment=[HorizontalFlip()])
+print("ready", flush=True)
+while True:
+    for _ in loader:
+        pass
+"""
+
+
+def test_ctrl_c_ends_a_process_that_prefetches() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
 
 
 def test_evaluation_on_n_workers_equals_one() -> None:

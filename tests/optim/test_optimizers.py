@@ -84,7 +84,12 @@ CASES = {
                            novograd(decay=0.01, averaging=True)),
 }  # fmt: skip
 PLAIN = ("lars-decay", "lamb-decay", "novograd-decay")
-PATHS = {"host": {}, "lanes": {"fused": False}, "lanes-skip": {"fused": False, "nonfinite": "skip"}}
+PATHS = {
+    "host": {},
+    "host-skip": {"nonfinite": "skip"},
+    "lanes": {"fused": False},
+    "lanes-skip": {"fused": False, "nonfinite": "skip"},
+}
 
 
 def make(seed=0, dtype=torch.float64, shapes=tuple(SHAPES)) -> list[nn.Parameter]:
@@ -259,9 +264,14 @@ def test_a_gradient_that_is_not_finite_leaves_its_tensor_alone(case, path, bad):
     reference.step()
     for index in (0, 1, 4):
         assert torch.equal(params[index], kept[index])
+        if (kind, path) == (LAMB, "host") and index != 1:  # starts anew, for speed: see lamb_host
+            assert all(not value.any() for value in optimizer.state[params[index]].values())
+            continue
         for name, value in state[index].items():
-            assert value == optimizer.state[params[index]][name] if isinstance(value, float) else torch.equal(
-                value, optimizer.state[params[index]][name]
+            assert (
+                value == optimizer.state[params[index]][name]
+                if isinstance(value, float)
+                else torch.equal(value, optimizer.state[params[index]][name])
             ), name
     for index in (2, 3):
         assert torch.equal(params[index], good[index])

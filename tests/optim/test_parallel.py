@@ -31,7 +31,9 @@ def model() -> nn.Module:
 
 def batches(steps: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(steps, 8, 6, generator=generator).double(), torch.randn(steps, 8, 3, generator=generator).double()
+    return torch.randn(steps, 8, 6, generator=generator).double(), torch.randn(
+        steps, 8, 3, generator=generator
+    ).double()
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, share: slice, steps: int = 6) -> None:

@@ -65,7 +65,7 @@ class RandomCrop:
         num = len(images)
         canvas, windows, middle = _canvas(images, self.padding)
         rows = _rows(images)
-        canvas[:num] = 0
+        canvas[:num].fill(0)
         down, right = 2 * self.padding - places
         windows[np.arange(num), down, right] = rows
         rows[...] = middle[:num]

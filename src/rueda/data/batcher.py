@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from rueda.data.arrays import Arrays
 from rueda.data.augment import Augmentation, Cutout, Draws, HorizontalFlip, RandomCrop, as_whole, check_images
 from rueda.data.buffers import Buffers
+from rueda.data.counter import fork, fork_tensor
 from rueda.data.partition import Indices
 from rueda.errors import DataError, explain
 
-CHUNK_BYTES = 1536 * 1024  # of floats; with their bytes and padded copy they fit into a core's second-level cache
+CHUNK_BYTES = 1536 * 1024  # of floats, by measurement: smaller chunks cost calls, larger ones leave the cache
 _PLACED = (RandomCrop, HorizontalFlip)  # they can draw for an epoch at once and work in place
 
 
@@ -85,8 +86,8 @@ class Batcher:
         targets = targets.to(self.device, non_blocking=True)
         if self.augment and keys is not None:
             keys = keys.to(self.device, non_blocking=True)
-            for augmentation in self.augment:
-                inputs = augmentation(inputs, keys)
+            for number, augmentation in enumerate(self.augment):
+                inputs = augmentation(inputs, fork_tensor(keys, number))
         return self.data.floats(inputs, self.dtype or inputs.dtype), targets
 
     def _on_host(self, indices: Indices, draws: EpochDraws | None, share: slice | Indices) -> torch.Tensor:
@@ -108,7 +109,10 @@ class Batcher:
 
 @dataclass(frozen=True)
 class EpochDraws:
-    """What the augmentation draws: a key for each place in the epoch and, for augmentations that can, their draws."""
+    """What the augmentation draws: a key for each place in the epoch and, for augmentations that can, their draws.
+
+    Augmentation number k gets ``fork(keys, k)``: two of one kind draw different numbers.
+    """
 
     keys: NDArray[np.uint64]  # [N]
     drawn: tuple[Draws | None, ...]  # [k, N] an augmentation
@@ -116,7 +120,12 @@ class EpochDraws:
     @classmethod
     def of(cls, augment: Sequence[Augmentation], keys: NDArray[np.uint64]) -> EpochDraws:
         """Draw for these keys."""
-        return cls(keys, tuple(each.draw(keys) if isinstance(each, _PLACED) else None for each in augment))
+        drawn = [
+            # the very class: whoever derives another from it means it to be called
+            each.draw(fork(keys, number)) if isinstance(each, _PLACED) and type(each) in _PLACED else None
+            for number, each in enumerate(augment)
+        ]
+        return cls(keys, tuple(drawn))
 
     def share(self, share: slice | Indices) -> EpochDraws:
         """Take one worker's part of a batch."""
@@ -124,10 +133,10 @@ class EpochDraws:
 
     def apply(self, augment: Sequence[Augmentation], images: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Augment a chunk of the batch; ``images`` may be changed."""
-        for augmentation, drawn in zip(augment, self.drawn, strict=True):
+        for number, (augmentation, drawn) in enumerate(zip(augment, self.drawn, strict=True)):
             if drawn is not None and isinstance(augmentation, _PLACED):
                 augmentation.apply(images.numpy(), drawn[:, start:stop])
             else:
-                keys = np.ascontiguousarray(self.keys[start:stop]).view(np.int64)
+                keys = fork(self.keys[start:stop], number).view(np.int64)
                 images = augmentation(images, torch.from_numpy(keys)).contiguous()
         return images

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-_MOST = 4  # buffers that are watched; older ones belong to whoever holds them
+_MOST = 8  # buffers that are watched; older ones belong to whoever holds them
 
 
 class Buffers:
@@ -40,5 +40,6 @@ class Buffers:
                 return tensor.view(shape)  # another tensor on the same storage: it raises the count while it lives
         tensor = torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
         storage = tensor.untyped_storage()._cdata
-        self._kept = [(tensor, storage, self._count(storage)), *self._kept[: _MOST - 1]]
+        alike = [kept for kept in self._kept if kept[0].shape == shape and kept[0].dtype == dtype]  # drop the others
+        self._kept = [(tensor, storage, self._count(storage)), *alike[: _MOST - 1]]
         return tensor.view(shape)

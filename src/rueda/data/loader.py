@@ -79,6 +79,11 @@ class Loader(Stream):
             self._thread.shutdown(wait=True)
             self._thread = None
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the next unseen example of a saved state, which may come from another number of workers."""
+        self.close()  # what is made ready belongs to another place
+        super().load_state_dict(state)
+
     def _forget(self) -> None:
         for future in self._ready.values():
             future.cancel()

@@ -15,19 +15,16 @@ AdamW's step."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, Work, known, require
-from rueda.optim.engine.host import adam, chunk, sgd
 from rueda.optim.engine.lanes import Item, Lane, State, state_like
 from rueda.optim.engine.norms import square, squares
 from rueda.optim.engine.tensors import Factor, chosen, cleaned, multiplied, multiply_
-
-_FAR = 1e9  # a step count at which the bias correction is exactly 1
+from rueda.optim.lamb_host import HostLamb
 
 
 class LAMB(LayerwiseOptimizer):
@@ -102,80 +99,9 @@ class LAMB(LayerwiseOptimizer):
         return scaled
 
     def update_items(self, group: Group, items: list[Item], bad: list[Tensor]) -> None:
-        """Left-out tensors by AdamW; small ones bucket by bucket, in the cache; large ones chunk by chunk."""
-        limit, size = chunk(), 0
-        bucket: list[Item] = []
-        plain: list[Item] = []
-        for item in items:
-            p, grad, _, adapted = item
-            if not square(grad) < inf:  # NaN compares as false
-                bad.append(p)
-            elif not adapted:
-                plain.append(item)
-            elif (count := p.numel()) > limit:
-                self._step_large(group, item, bad, limit)
-            else:
-                if size + count > limit:
-                    self._step_bucket(group, bucket, bad, size)
-                    bucket, size = [], 0
-                bucket.append(item)
-                size += count
-        if bucket:
-            self._step_bucket(group, bucket, bad, size)
-        if plain:
-            params, grads, states, _ = zip(*plain, strict=True)
-            numbers = _numbers(group, float(group["lr"]), self.decay_of(group, False))
-            self._adam(group, params, grads, states, numbers)
-
-    def _adam(self, group: Group, targets: Any, grads: Any, states: Any, numbers: dict[str, float]) -> None:
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a number would be wrapped once a tensor
-        firsts, seconds = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
-        if not group["debias"]:
-            steps = [torch.full((), _FAR)] * len(steps)
-        adam(targets, grads, firsts, seconds, steps, **numbers)
-
-    def _step_bucket(self, group: Group, bucket: list[Item], bad: list[Tensor], size: int) -> None:
-        params, grads, states, _ = zip(*bucket, strict=True)
-        weights = [p.view(-1) for p in params]
-        line, dot, decay = self.scratch(size, params[0]), torch.dot, self.decay_of(group, True)
-        if decay:
-            torch.cat(weights, out=line)
-        updates = torch.split(line, [p.numel() for p in params])
-        self._adam(group, updates, grads, states, _numbers(group, -1.0, decay - 1.0))  # the scratch now holds u
-        lr, phi = float(group["lr"]), group["phi"]
-        for p, weight, update in zip(params, weights, updates, strict=True):
-            rate = _rate(lr, phi, dot(weight, weight).item(), dot(update, update).item())
-            if rate is None:
-                bad.append(p)
-                update.zero_()
-            else:
-                weight.add_(update, alpha=-rate)
-
-    def _step_large(self, group: Group, item: Item, bad: list[Tensor], limit: int) -> None:
-        p, grad, state, _ = item
-        decay, dot, numbers = self.decay_of(group, True), torch.dot, _numbers(group, -1.0, -1.0)
-        weight, update = p.view(-1), self.scratch(p.numel(), p)
-        state["step"].add_(1.0)
-        steps = [state["step"] if group["debias"] else torch.full((), _FAR)]
-        lines = (update, grad.view(-1), state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1), weight)
-        w2 = r2 = rw = 0.0
-        for u, g, m, v, w in zip(*(torch.split(line, limit) for line in lines), strict=True):
-            adam([u], [g], [m], [v], steps, **numbers)  # overwrites u with Adam's update r
-            w2 += dot(w, w).item()
-            r2 += dot(u, u).item()
-            if decay:
-                rw += dot(u, w).item()
-        u2 = r2 + 2.0 * decay * rw + decay * decay * w2  # |r + d w|², with no pass that forms r + d w
-        if u2 < 1e-3 * r2:  # the two nearly cancel, and so do the sums: measure it
-            u2 = square(torch.add(update, weight, alpha=decay))
-        rate = _rate(float(group["lr"]), group["phi"], w2, u2)
-        if rate is None:
-            bad.append(p)
-            update.zero_()
-        else:
-            options = {"nesterov": False, "maximize": False, "is_first_step": False}
-            sgd([weight], [update], [], weight_decay=decay, momentum=0.0, lr=rate, dampening=0.0, **options)
+        """See :mod:`rueda.optim.lamb_host`."""
+        decays = self.decay_of(group, False), self.decay_of(group, True)
+        HostLamb(group, decays, self.scratch, bad).step(items)
 
     def update_lane(
         self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None
@@ -210,22 +136,6 @@ class LAMB(LayerwiseOptimizer):
             rate = chosen(ok, rate, 0.0)
         multiply_(updates, rate)
         torch._foreach_sub_(weights, updates)
-
-
-def _rate(lr: float, phi: tuple[float, float] | None, w2: float, u2: float) -> float | None:
-    """Return lr phi(|w|) / |u| from the squares; None if they are not finite."""
-    if not (w2 < inf and u2 < inf):  # NaN compares as false
-        return None
-    w, u = sqrt(w2), sqrt(u2)
-    if phi is not None:
-        w = min(max(w, phi[0]), phi[1])
-    return lr * w / u if w and u else lr
-
-
-def _numbers(group: Group, lr: float, decay: float) -> dict[str, float]:
-    beta1, beta2 = group["betas"]
-    common = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "maximize": group["maximize"]}
-    return {"lr": lr, "weight_decay": decay, **common}
 
 
 def _step_device(group: Group, p: Tensor) -> torch.device:

@@ -68,7 +68,7 @@ def _line_in(file: Path, error: Exception) -> str:
     traceback = error.__traceback__
     line = ""
     while traceback is not None:
-        if Path(traceback.tb_frame.f_code.co_filename) == file:
+        if Path(traceback.tb_frame.f_code.co_filename) == file.resolve():
             line = f", line {traceback.tb_lineno},"
         traceback = traceback.tb_next
     return line

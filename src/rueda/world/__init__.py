@@ -6,7 +6,9 @@ without torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.world.identity import Identity, identify
@@ -15,20 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "World", "current", "finish", "identify", "init"]
 
-_HOMES = {
-    "Identity": "identity",
-    "World": "world",
-    "current": "life",
-    "finish": "life",
-    "identify": "identity",
-    "init": "life",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name from its home when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rueda.world' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"rueda.world.{_HOMES[name]}"), name)
+__getattr__ = lazily(
+    __name__,
+    {
+        "Identity": "identity",
+        "World": "world",
+        "current": "life",
+        "finish": "life",
+        "identify": "identity",
+        "init": "life",
+    },
+)

@@ -80,7 +80,8 @@ class LayerwiseOptimizer(Optimizer):
         for group, items, lanes in self.prepare(work):
             skipped: list[Tensor] = []
             if items:
-                self.update_items(group, items, skipped)
+                with torch.inference_mode():  # views and norms cost less; weights and state stay what they are
+                    self.update_items(group, items, skipped)
             for lane in lanes:
                 skipped += self._step_lane(group, lane)
             if group["nonfinite"] == "raise":

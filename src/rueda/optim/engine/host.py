@@ -9,11 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 CHUNK = 1 << 16  # elements; gradient, two moments, weight and update of a chunk stay in a 2 MB cache
 
@@ -21,14 +19,14 @@ sgd: Any = torch._fused_sgd_  # 5 streams of memory, 3 without momentum
 
 
 def adam(
-    targets: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    firsts: Sequence[Tensor],
-    seconds: Sequence[Tensor],
-    steps: Sequence[Tensor],
+    targets: Any,
+    grads: Any,
+    firsts: Any,
+    seconds: Any,
+    steps: Any,
     **numbers: Any,
 ) -> None:
-    """Update both moments, and the targets in place: 7 streams of memory.
+    """Update lists of moments, and of targets, in place: 7 streams of memory.
 
     >>> w, g, m, v = torch.ones(2), torch.tensor([2.0, -3.0]), torch.zeros(2), torch.zeros(2)
     >>> numbers = {"lr": -1.0, "weight_decay": -1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "maximize": False}
@@ -36,8 +34,7 @@ def adam(
     >>> w                                    # the first update of Adam is the sign
     tensor([ 1.0000, -1.0000])
     """
-    lists: Any = (list(targets), list(grads), list(firsts), list(seconds), [], list(steps))
-    torch._fused_adamw_(*lists, amsgrad=False, **numbers)
+    torch._fused_adamw_(targets, grads, firsts, seconds, [], steps, amsgrad=False, **numbers)
 
 
 def chunk() -> int:

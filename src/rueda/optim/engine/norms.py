@@ -25,7 +25,7 @@ def square(tensor: Tensor) -> float:
     >>> square(torch.tensor([3.0, 4.0]))
     25.0
     """
-    flat = tensor.view(-1)
+    flat = tensor.ravel()  # a view, cheaper than view(-1)
     if flat.numel() <= BLOCK:
         return torch.dot(flat, flat).item()
     return math.fsum(torch.dot(block, block).item() for block in torch.split(flat, BLOCK))

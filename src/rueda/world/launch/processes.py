@@ -84,10 +84,14 @@ def sweep(groups: Iterable[int], *, seconds: float) -> None:
 
     The helpers of :mod:`multiprocessing` ignore SIGTERM and end by themselves when their owner has gone.
     """
-    groups = list(groups)
+    if not os.path.exists("/proc/self/stat"):
+        for pid in groups:
+            signal_group(pid, signal.SIGKILL)
+        return
     deadline = time.monotonic() + seconds
     for number in (signal.SIGTERM, signal.SIGKILL):
-        signal_tree(groups, number)
+        # One by one: the workers are gone, and the number of a group that is gone may be somebody else's by now.
+        signal_tree((), number)
         pause = 0.005
         while descendants(os.getpid()):
             now = time.monotonic()

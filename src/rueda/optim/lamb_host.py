@@ -1,0 +1,142 @@
+"""LAMB on the CPU's host path: both passes over a small tensor while it is in the cache, large ones in chunks.
+
+Three kinds of tensors, by the fewest streams of memory each can do with (AdamW itself needs 7):
+
+- left-out ones are AdamW's: all in one call of its kernel;
+- small ones are gathered into buckets of a chunk, whose updates, norms and steps are done before the cache is left: 7;
+- large ones put their update into a scratch chunk by chunk and are stepped by it in a second pass: 10.
+
+Whether a gradient is finite shows in the norm of the update, when the moments have taken it in. With
+``nonfinite="raise"`` that is soon enough: the weights are kept, the moments of that tensor start anew, the error says so.
+``"skip"`` says nothing, so the moments must stay what they were: the gradient's norm is taken first, one stream more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rueda.optim.engine.host import adam, chunk, sgd
+from rueda.optim.engine.lanes import Item, State
+from rueda.optim.engine.norms import square
+
+_FAR = 1e9  # a step count at which the bias correction is exactly 1
+
+
+class HostLamb:
+    """One step of a parameter group's CPU tensors.
+
+    Args:
+        group: the parameter group.
+        decays: the weight decay of left-out and of adapted tensors.
+        scratch: gives a reused line of so many elements.
+        bad: takes the tensors that are not finite and so were left alone.
+    """
+
+    def __init__(
+        self,
+        group: dict[str, Any],
+        decays: tuple[float, float],
+        scratch: Callable[[int, Tensor], Tensor],
+        bad: list[Tensor],
+    ) -> None:
+        self.lr, self.phi, self.debias = float(group["lr"]), group["phi"], group["debias"]
+        self.plain_decay, self.decay = decays
+        self.scratch, self.bad, self.limit = scratch, bad, chunk()
+        self.looks_first = group["nonfinite"] == "skip"
+        beta1, beta2 = group["betas"]
+        self.numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "maximize": group["maximize"]}
+
+    def step(self, items: list[Item]) -> None:
+        """Step all tensors whose gradients are finite."""
+        limit, size = self.limit, 0
+        bucket: list[tuple[Tensor, Tensor, State, int]] = []
+        plain: list[tuple[Tensor, Tensor, State, int]] = []
+        for p, grad, state, adapted in items:
+            if (self.looks_first or not adapted) and not square(grad) < inf:  # NaN compares as false
+                self.bad.append(p)
+                continue
+            count = p.numel()
+            if not adapted:
+                plain.append((p, grad, state, count))
+            elif count > limit:
+                self._step_large(p, grad, state)
+            else:
+                if size + count > limit:
+                    self._step_bucket(bucket, size)
+                    bucket, size = [], 0
+                bucket.append((p, grad, state, count))
+                size += count
+        if bucket:
+            self._step_bucket(bucket, size)
+        if plain:
+            params, grads, states, _ = zip(*plain, strict=True)
+            self._adam(params, grads, states, self.lr, self.plain_decay)
+
+    def _adam(self, targets: Any, grads: Any, states: tuple[State, ...], lr: float, decay: float) -> None:
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a number would be wrapped once a tensor
+        if not self.debias:
+            steps = [torch.full((), _FAR)] * len(steps)
+        firsts, seconds = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+        adam(targets, grads, firsts, seconds, steps, lr=lr, weight_decay=decay, **self.numbers)
+
+    def _step_bucket(self, bucket: list[tuple[Tensor, Tensor, State, int]], size: int) -> None:
+        params, grads, states, counts = zip(*bucket, strict=True)
+        weights = [p.ravel() for p in params]
+        line, dot, lr, phi = self.scratch(size, params[0]), torch.dot, self.lr, self.phi
+        if self.decay:
+            torch.cat(weights, out=line)
+        updates = line.split_with_sizes(counts)
+        self._adam(updates, grads, states, -1.0, self.decay - 1.0)  # the scratch now holds u
+        for p, weight, update, state in zip(params, weights, updates, states, strict=True):
+            rate = _rate(lr, phi, dot(weight, weight).item(), dot(update, update).item())
+            if rate is None:
+                self._leave(p, update, state)
+            else:
+                weight.add_(update, alpha=-rate)
+
+    def _step_large(self, p: Tensor, grad: Tensor, state: State) -> None:
+        decay, dot, numbers = self.decay, torch.dot, self.numbers
+        weight, update = p.ravel(), self.scratch(p.numel(), p)
+        state["step"].add_(1.0)
+        steps = [state["step"] if self.debias else torch.full((), _FAR)]
+        lines = (update, grad.ravel(), state["exp_avg"].ravel(), state["exp_avg_sq"].ravel(), weight)
+        w2 = r2 = rw = 0.0
+        for u, g, m, v, w in zip(*(torch.split(line, self.limit) for line in lines), strict=True):
+            adam([u], [g], [m], [v], steps, lr=-1.0, weight_decay=-1.0, **numbers)  # u becomes Adam's update r
+            w2 += dot(w, w).item()
+            r2 += dot(u, u).item()
+            if decay:
+                rw += dot(u, w).item()
+        u2 = r2 + 2.0 * decay * rw + decay * decay * w2  # |r + d w|², with no pass that forms r + d w
+        if u2 < 1e-3 * r2:  # the two nearly cancel, and so do the sums: measure it
+            u2 = square(torch.add(update, weight, alpha=decay))
+        rate = _rate(self.lr, self.phi, w2, u2)
+        if rate is None:
+            self._leave(p, update, state)
+        else:
+            options = {"nesterov": False, "maximize": False, "is_first_step": False}
+            sgd([weight], [update], [], weight_decay=decay, momentum=0.0, lr=rate, dampening=0.0, **options)
+
+    def _leave(self, p: Tensor, update: Tensor, state: State) -> None:
+        """Keep the weights; start the moments anew if they have taken in what is not finite."""
+        self.bad.append(p)
+        update.zero_()  # the scratch is used again, and 0 times NaN is NaN
+        if not self.looks_first:
+            for value in state.values():
+                value.zero_()
+
+
+def _rate(lr: float, phi: tuple[float, float] | None, w2: float, u2: float) -> float | None:
+    """Return lr phi(|w|) / |u| from the squares; None if they are not finite."""
+    if not (w2 < inf and u2 < inf):  # NaN compares as false
+        return None
+    w, u = sqrt(w2), sqrt(u2)
+    if phi is not None:
+        w = min(max(w, phi[0]), phi[1])
+    return lr * w / u if w and u else lr

@@ -1,0 +1,108 @@
+"""The documents are true: the README's commands and code run, the reference page is that of --help, links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def run(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **environ}, text=True, capture_output=True, timeout=180
+    )
+
+
+def test_readme_shows_the_examples_as_they_are() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    for name in ("serial.py", "parallel.py"):
+        assert (ROOT / "examples" / name).read_text() in blocks, f"README lacks examples/{name}"
+
+
+def test_five_lines_make_the_serial_script_parallel(tmp_path: Path) -> None:
+    done = run(sys.executable, str(ROOT / "examples" / "serial.py"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    serial = torch.load(tmp_path / "model.pt", weights_only=True)
+    models = {}
+    for workers in ("1", "2"):
+        done = run(
+            sys.executable, "-m", "rueda", "run", "-np", workers, str(ROOT / "examples" / "parallel.py"), cwd=tmp_path
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        models[workers] = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert serial.keys() == models["1"].keys() == models["2"].keys()
+    old, new = ((ROOT / "examples" / name).read_text().splitlines() for name in ("serial.py", "parallel.py"))
+    marked = [line for line in new if re.search(r"# \d\. ", line)]
+    assert len(marked) == 5
+    assert not [line for line in new if line not in old and line not in marked and not line.startswith("import rueda")]
+
+
+def test_the_task_of_the_readme_trains(tmp_path: Path) -> None:
+    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "rueda.Task(" in block)
+    (tmp_path / "mytask.py").write_text(block)
+    done = run(sys.executable, "-m", "rueda", "train", "mytask.py", "--workers", "2", "--epochs", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "test loss" in done.stderr
+
+
+def test_the_two_commands_are_makes_own() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in ("demo", "test"):
+        assert f"make {command}" in README and f"\n{command}: .venv/installed" in makefile
+
+
+def test_demo_prints_its_table(tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "rueda", "demo", "--epochs", "1", cwd=tmp_path, COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert "global batch" in done.stdout and re.search(r"2 │ +128 │", done.stdout)
+
+
+def test_reference_page_is_that_of_help() -> None:
+    from rueda.cli.reference import reference
+
+    assert (ROOT / "docs" / "commands.md").read_text() == reference(), "run: python -m rueda.cli.reference > docs/commands.md"
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy, since a build leaves folders behind."""
+    import shutil
+
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), cwd=source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "site")
+    assert "rueda/py.typed" in names and not any(name.startswith("tests") for name in names)
+    sources = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "rueda").rglob("*.py")}
+    assert sources <= set(names)
+    code = "import rueda; assert 'site' in rueda.__file__; from rueda.cli import main; main()"
+    done = run(
+        sys.executable, "-c", code, "train", "linear", "--epochs", "1", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
