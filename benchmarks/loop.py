@@ -83,7 +83,7 @@ def rueda_loop(batch: int, augment: bool, model: Callable[[], nn.Module]) -> flo
     recipe = rueda.Recipe(workers=world.size, batch=batch, epochs=NUM_EPOCHS, rate=0.01, recalibrate="never")
     training = Training(task, recipe, world, None, resume=False, show=False, tensorboard=False)
     rows: list[Row] = []
-    training._append = rows.append  # type: ignore[method-assign]
+    training._append = rows.append  # type: ignore[method-assign, assignment]
     training.run_all()
     return statistics.median(row.images_per_second for row in rows[1:])
 
@@ -114,7 +114,7 @@ def hand_written(batch: int, model: Callable[[], nn.Module], tuned: bool) -> flo
             optimizer.zero_grad()
             outputs = network(inputs)
             loss = F.cross_entropy(outputs, targets)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             correct += int((outputs.argmax(1) == targets).sum())
             count += len(targets)

@@ -259,7 +259,9 @@ def test_a_gradient_that_is_not_finite_leaves_its_tensor_alone(case, path, bad):
     if arguments.get("nonfinite") == "skip":
         optimizer.step()
     else:
-        with pytest.raises(NonFiniteError, match=r"nan or inf in 3 tensor\(s\), first number 0 of group 0 \(8x5\)"):
+        with pytest.raises(
+            NonFiniteError, match=r"nan or inf in 3 tensor\(s\), first number [01] of group 0 \((8x5|5)\)"
+        ):
             optimizer.step()
     reference.step()
     for index in (0, 1, 4):

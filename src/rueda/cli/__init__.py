@@ -6,6 +6,7 @@ Nothing here imports torch before a command needs it, so that ``rueda --help`` a
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,6 +14,9 @@ def main() -> None:
     """Run the ``rueda`` command."""
     from rueda.cli.app import app
     from rueda.errors import RuedaError
+    from rueda.world.cores import waiting
+
+    os.environ.update(waiting(os.environ))  # torch reads it when it is loaded, which is later
 
     try:
         app()

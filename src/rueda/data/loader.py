@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from rueda.data.arrays import Arrays
 from rueda.data.augment import Augmentation
+from rueda.data.background import Background, Call
 from rueda.data.batcher import Batcher, EpochDraws
 from rueda.data.partition import example_keys
 from rueda.data.stream import Batch, Ranked, Stream, batch_device
@@ -68,15 +68,15 @@ class Loader(Stream):
         if prefetch < 0:
             raise DataError(explain("prefetch", expected="0 or more batches", got=prefetch, do="correct it"))
         self.prefetch = prefetch
-        self._ready: dict[_Key, Future[tuple[Any, ...]]] = {}
-        self._thread: ThreadPoolExecutor | None = None
+        self._ready: dict[_Key, Call] = {}
+        self._thread: Background | None = None
         self._drawn: tuple[tuple[int, int], EpochDraws] | None = None
 
     def close(self) -> None:
         """End the thread that makes batches ready; the next batch would start another."""
         self._forget()
         if self._thread is not None:
-            self._thread.shutdown(wait=True)
+            self._thread.stop()
             self._thread = None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -85,8 +85,8 @@ class Loader(Stream):
         super().load_state_dict(state)
 
     def _forget(self) -> None:
-        for future in self._ready.values():
-            future.cancel()
+        for call in self._ready.values():
+            call.cancel()
         self._ready.clear()
 
     def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
@@ -120,8 +120,8 @@ class Loader(Stream):
             self._drawn = ((epoch, self.seed), EpochDraws.of(self._batcher.augment, keys))
         return self._drawn[1]
 
-    def _submit(self, epoch: int, position: int, local_batch: int) -> Future[tuple[Any, ...]]:
+    def _submit(self, epoch: int, position: int, local_batch: int) -> Call:
         """Have a batch made by the thread, after those that it was asked for before."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="rueda-loader")
-        return self._thread.submit(self._gather, epoch, position, local_batch)
+            self._thread = Background("rueda-loader")
+        return self._thread.call(self._gather, epoch, position, local_batch)

@@ -87,7 +87,8 @@ class LARS(LayerwiseOptimizer):
         lr, momentum, trust, eps = float(group["lr"]), group["momentum"], group["trust"], group["eps"]
         nesterov, clipped = group["nesterov"], group["form"] == "clipped"
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        options = {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
+        numbers = {"momentum": momentum, "lr": 1.0, "weight_decay": 0.0, "dampening": 0.0}
+        numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
         for p, grad, state, adapted in items:
             decay, rate, g2, w2 = decays[adapted], lr, square(grad), square(p) if adapted else 0.0
             if not (g2 < inf and w2 < inf):  # NaN compares as false
@@ -97,15 +98,15 @@ class LARS(LayerwiseOptimizer):
                 w = sqrt(w2)
                 local = trust * w / (sqrt(g2) + decay * w + eps)
                 rate = min(lr, local) if clipped else lr * local
-            if not momentum:
-                sgd([p], [grad], [], weight_decay=decay, momentum=0.0, lr=rate, dampening=0.0, **options)
-            elif nesterov:
+            numbers["weight_decay"] = decay
+            if nesterov:
                 self._look_ahead(group, p, grad, state, decay, rate)
+            elif momentum:
+                numbers["dampening"] = 1.0 - rate
+                sgd([p], [grad], [state["momentum_buffer"]], **numbers)
             else:
-                buffers = [state["momentum_buffer"]]
-                sgd(
-                    [p], [grad], buffers, weight_decay=decay, momentum=momentum, lr=1.0, dampening=1.0 - rate, **options
-                )
+                numbers["lr"] = rate
+                sgd([p], [grad], [], **numbers)
 
     def _look_ahead(self, group: Group, p: Tensor, grad: Tensor, state: State, decay: float, rate: float) -> None:
         """Scale first: the kernel's own look-ahead takes the gradient as it comes."""

@@ -79,7 +79,8 @@ class NovoGrad(LayerwiseOptimizer):
         lr, (beta1, beta2), eps = float(group["lr"]), group["betas"], group["eps"]
         share = 1.0 - beta1 if group["grad_averaging"] else 1.0
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        options = {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
+        numbers = {"momentum": beta1, "lr": lr, "weight_decay": 0.0, "dampening": 0.0}
+        numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
         for p, grad, state, adapted in items:
             g2, v = square(grad), float(state["exp_avg_sq"])
             if not g2 < inf:  # NaN compares as false
@@ -87,12 +88,13 @@ class NovoGrad(LayerwiseOptimizer):
                 continue
             state["exp_avg_sq"] = v = g2 if v < 0 else beta2 * v + (1.0 - beta2) * g2
             scale = 1.0 / (sqrt(v) + eps)
-            decay = decays[adapted] / scale  # the kernel scales gradient and decay alike
+            numbers["weight_decay"] = decays[adapted] / scale  # the kernel scales gradient and decay alike
             if beta1:
-                damp, buffers = 1.0 - share * scale, [state["exp_avg"]]
-                sgd([p], [grad], buffers, weight_decay=decay, momentum=beta1, lr=lr, dampening=damp, **options)
+                numbers["dampening"] = 1.0 - share * scale
+                sgd([p], [grad], [state["exp_avg"]], **numbers)
             else:
-                sgd([p], [grad], [], weight_decay=decay, momentum=0.0, lr=lr * scale, dampening=0.0, **options)
+                numbers["lr"] = lr * scale
+                sgd([p], [grad], [], **numbers)
 
     def update_lane(
         self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None

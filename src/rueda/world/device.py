@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
 from rueda.errors import WorldError
+from rueda.world.cores import usable_cores
 from rueda.world.identity import Identity
 
 # These launchers bind each worker to its own cores; the others leave all cores to all workers.
@@ -62,16 +62,3 @@ def choose_threads(identity: Identity, environ: Mapping[str, str] = os.environ) 
     if identity.launcher in _BINDING_LAUNCHERS:
         return max(1, min(mine, (os.cpu_count() or 1) // identity.local_size))
     return max(1, mine // identity.local_size)
-
-
-def usable_cores() -> int:
-    """Count the cores that this process may use: its affinity, within its container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    try:
-        limit, period = quota.read_text().split()[:2]
-        if limit != "max":
-            cores = min(cores, max(1, round(int(limit) / int(period))))
-    except (OSError, ValueError):
-        pass  # no cgroup v2 here
-    return cores

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rueda.errors import LaunchError
-from rueda.world.launch.environment import cores, for_workers, forwarded
+from rueda.world.cores import usable_cores
+from rueda.world.launch.environment import for_workers, forwarded
 from rueda.world.launch.program import resolve
 
 ODD = ["--lr", "a b", "$HOME", "'", '"', "ü", "a\nb", "-np", "*"]
@@ -53,7 +54,7 @@ def test_what_is_missing(program: list[str], words: str, tmp_path: Path, monkeyp
 
 def test_the_workers_environment() -> None:
     given = for_workers({}, 1)
-    assert given["OMP_NUM_THREADS"] == str(cores())
+    assert given["OMP_NUM_THREADS"] == str(usable_cores())
     assert for_workers({}, 10_000)["OMP_NUM_THREADS"] == "1"
     assert given["PYTHONUNBUFFERED"] == "1"
     if sys.platform.startswith("linux"):

@@ -38,6 +38,7 @@ def resnet(depth: int = 8, *, in_channels: int = 3, num_classes: int = 10) -> nn
     >>> [sum(p.numel() for p in resnet(depth).parameters()) for depth in (8, 18)]
     [78042, 11173962]
     """
+    widths: tuple[int, ...]
     if depth == 18:
         widths, blocks = (64, 128, 256, 512), 2
     elif depth >= 8 and (depth - 2) % 6 == 0:

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from rueda.errors import LaunchError
+from rueda.world.cores import usable_cores
 from rueda.world.launch import environment, meeting, processes, program
 from rueda.world.launch.wire import Message, Sender, read_packet
 
@@ -79,7 +80,7 @@ def main() -> None:
     control = Control(orders, sender)
     control.start()
     processes.adopt_orphans()
-    sender.message(say="hello", cores=environment.cores())
+    sender.message(say="hello", cores=usable_cores())
     try:
         argv = program.resolve(plan["program"], module=plan["module"])
         _serve(plan, argv, control, sender)

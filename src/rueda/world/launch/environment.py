@@ -6,13 +6,13 @@ runs; ``-x NAME`` adds to it. Values travel over ssh's standard input and never 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from rueda.errors import LaunchError, explain
+from rueda.world.cores import usable_cores, waiting
 
 _NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL")
-_PREFIXES = ("RUEDA_", "HOROVOD_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_")
+_PREFIXES = ("RUEDA_", "HOROVOD_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_")
 
 
 def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
@@ -49,26 +49,20 @@ def requested(entries: Iterable[str], environ: Mapping[str, str]) -> dict[str, s
     return chosen
 
 
-def cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
     """Give what each worker of this host gets beside the environment of the agent; the user's own values win.
 
     ``workers`` processes that each start a thread a core stand in each other's way: a core is one worker's.
 
-    >>> for_workers({"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}, 2)
+    >>> for_workers({"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "0", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}, 2)
     {}
     """
     from rueda.world.malloc import environment as malloc
 
     wanted = {
-        "OMP_NUM_THREADS": str(max(1, cores() // workers)),
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // workers)),
         "PYTHONUNBUFFERED": "1",  # lines appear when they are printed
+        **waiting(environ),
         **malloc(environ),
     }
     return {name: value for name, value in wanted.items() if name not in environ}
