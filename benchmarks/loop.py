@@ -25,11 +25,12 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from _common import save
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from _common import save
 
 NUM_TRAIN = 5120
 NUM_EPOCHS = 3

@@ -1,4 +1,4 @@
-"""The documents are true: the README's commands and code run, the reference page is that of --help, links lead somewhere."""
+"""The documents are true: commands and code of the README run, the reference page is that of --help, links work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ README = (ROOT / "README.md").read_text()
 
 def run(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **environ}, text=True, capture_output=True, timeout=180
+        words,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        text=True,
+        capture_output=True,
+        timeout=180,
     )
 
 
@@ -69,7 +74,9 @@ def test_demo_prints_its_table(tmp_path: Path) -> None:
 def test_reference_page_is_that_of_help() -> None:
     from rueda.cli.reference import reference
 
-    assert (ROOT / "docs" / "commands.md").read_text() == reference(), "run: python -m rueda.cli.reference > docs/commands.md"
+    assert (ROOT / "docs" / "commands.md").read_text() == reference(), (
+        "run: python -m rueda.cli.reference > docs/commands.md"
+    )
 
 
 def test_links_lead_somewhere() -> None:

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from harness import workers
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from harness import workers
 from rueda.errors import RecipeError
 from rueda.optim import AdaScale, gain
 from rueda.optim.adascale import moments

@@ -9,9 +9,9 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from harness import workers
 from torch import nn
 
+from harness import workers
 from rueda.optim import LAMB, LARC, LARS, NonFiniteError, NovoGrad, parameter_groups
 
 MAKERS = {

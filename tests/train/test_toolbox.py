@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
-from harness import workers
-from tinytask import clouds, network, parameters, tiny_task, training
 from torch import nn
 
 import rueda
+from harness import workers
 from rueda.errors import RecipeError
 from rueda.nn import GhostBatchNorm1d, SyncBatchNorm
 from rueda.optim import AdaScale
@@ -16,6 +17,7 @@ from rueda.records import Recipe, Row
 from rueda.records.named import NAMED, named_recipe
 from rueda.tasks.task import Task
 from rueda.world import current
+from tinytask import clouds, network, parameters, tiny_task, training
 
 
 def rows_of(recipe: Recipe, *, alone: bool = False, task: Task | None = None) -> list[Row]:
@@ -98,7 +100,7 @@ def test_rates_scale_and_warm_up() -> None:
     assert len(steps) == 40
     rates = [row.rate for row in steps]
     assert rates[0] == pytest.approx(0.1) and rates[20:] == pytest.approx([0.2] * 20)
-    increments = [b - a for a, b in zip(rates[:20], rates[1:21], strict=True)]
+    increments = [b - a for a, b in pairwise(rates[:21])]
     assert increments == pytest.approx([0.1 / 20] * 20)  # a constant more each step
 
 

@@ -1,4 +1,4 @@
-"""The reference page of all commands, made from their ``--help``: ``python -m rueda.cli.reference > docs/commands.md``."""
+"""The page of all commands, made from their ``--help``: ``python -m rueda.cli.reference > docs/commands.md``."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ Three kinds of tensors, by the fewest streams of memory each can do with (AdamW 
 - large ones put their update into a scratch chunk by chunk and are stepped by it in a second pass: 10.
 
 Whether a gradient is finite shows in the norm of the update, when the moments have taken it in. With
-``nonfinite="raise"`` that is soon enough: the weights are kept, the moments of that tensor start anew, the error says so.
-``"skip"`` says nothing, so the moments must stay what they were: the gradient's norm is taken first, one stream more.
+``nonfinite="raise"`` that is soon enough: the weights are kept, and the moments of that tensor start anew. ``"skip"``
+says nothing, so the moments must stay what they were: the gradient's norm is taken first, one stream more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.optim.engine.host import adam, chunk, sgd
+from rueda.optim.engine.host import adam, chunk, rate, sgd
 from rueda.optim.engine.lanes import Item, State
 from rueda.optim.engine.norms import square
 
@@ -49,6 +49,7 @@ class HostLamb:
         self.scratch, self.bad, self.limit = scratch, bad, chunk()
         self.looks_first = group["nonfinite"] == "skip"
         beta1, beta2 = group["betas"]
+        self.overwrite = rate(-1.0)
         self.numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "maximize": group["maximize"]}
 
     def step(self, items: list[Item]) -> None:
@@ -77,7 +78,7 @@ class HostLamb:
             params, grads, states, _ = zip(*plain, strict=True)
             self._adam(params, grads, states, self.lr, self.plain_decay)
 
-    def _adam(self, targets: Any, grads: Any, states: tuple[State, ...], lr: float, decay: float) -> None:
+    def _adam(self, targets: Any, grads: Any, states: tuple[State, ...], lr: Any, decay: float) -> None:
         steps = [state["step"] for state in states]
         torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a number would be wrapped once a tensor
         if not self.debias:
@@ -92,23 +93,24 @@ class HostLamb:
         if self.decay:
             torch.cat(weights, out=line)
         updates = line.split_with_sizes(counts)
-        self._adam(updates, grads, states, -1.0, self.decay - 1.0)  # the scratch now holds u
+        self._adam(updates, grads, states, self.overwrite, self.decay - 1.0)  # the scratch now holds u
         for p, weight, update, state in zip(params, weights, updates, states, strict=True):
-            rate = _rate(lr, phi, dot(weight, weight).item(), dot(update, update).item())
-            if rate is None:
+            scale = _scale(lr, phi, dot(weight, weight).item(), dot(update, update).item())
+            if scale is None:
                 self._leave(p, update, state)
             else:
-                weight.add_(update, alpha=-rate)
+                weight.add_(update, alpha=-scale)
 
     def _step_large(self, p: Tensor, grad: Tensor, state: State) -> None:
-        decay, dot, numbers = self.decay, torch.dot, self.numbers
+        decay, dot = self.decay, torch.dot
+        numbers = {"lr": self.overwrite, "weight_decay": -1.0, **self.numbers}
         weight, update = p.ravel(), self.scratch(p.numel(), p)
         state["step"].add_(1.0)
         steps = [state["step"] if self.debias else torch.full((), _FAR)]
         lines = (update, grad.ravel(), state["exp_avg"].ravel(), state["exp_avg_sq"].ravel(), weight)
         w2 = r2 = rw = 0.0
         for u, g, m, v, w in zip(*(torch.split(line, self.limit) for line in lines), strict=True):
-            adam([u], [g], [m], [v], steps, lr=-1.0, weight_decay=-1.0, **numbers)  # u becomes Adam's update r
+            adam([u], [g], [m], [v], steps, **numbers)  # u becomes Adam's update r
             w2 += dot(w, w).item()
             r2 += dot(u, u).item()
             if decay:
@@ -116,12 +118,12 @@ class HostLamb:
         u2 = r2 + 2.0 * decay * rw + decay * decay * w2  # |r + d w|², with no pass that forms r + d w
         if u2 < 1e-3 * r2:  # the two nearly cancel, and so do the sums: measure it
             u2 = square(torch.add(update, weight, alpha=decay))
-        rate = _rate(self.lr, self.phi, w2, u2)
-        if rate is None:
+        scale = _scale(self.lr, self.phi, w2, u2)
+        if scale is None:
             self._leave(p, update, state)
         else:
             options = {"nesterov": False, "maximize": False, "is_first_step": False}
-            sgd([weight], [update], [], weight_decay=decay, momentum=0.0, lr=rate, dampening=0.0, **options)
+            sgd([weight], [update], [], weight_decay=decay, momentum=0.0, lr=scale, dampening=0.0, **options)
 
     def _leave(self, p: Tensor, update: Tensor, state: State) -> None:
         """Keep the weights; start the moments anew if they have taken in what is not finite."""
@@ -132,7 +134,7 @@ class HostLamb:
                 value.zero_()
 
 
-def _rate(lr: float, phi: tuple[float, float] | None, w2: float, u2: float) -> float | None:
+def _scale(lr: float, phi: tuple[float, float] | None, w2: float, u2: float) -> float | None:
     """Return lr phi(|w|) / |u| from the squares; None if they are not finite."""
     if not (w2 < inf and u2 < inf):  # NaN compares as false
         return None

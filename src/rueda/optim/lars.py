@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
+from rueda.optim.engine.host import rate as constant
 from rueda.optim.engine.host import sgd
 from rueda.optim.engine.lanes import Item, Lane, State, state_like
 from rueda.optim.engine.norms import square
@@ -87,7 +88,8 @@ class LARS(LayerwiseOptimizer):
         lr, momentum, trust, eps = float(group["lr"]), group["momentum"], group["trust"], group["eps"]
         nesterov, clipped = group["nesterov"], group["form"] == "clipped"
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        numbers = {"momentum": momentum, "lr": 1.0, "weight_decay": 0.0, "dampening": 0.0}
+        one = constant(1.0)
+        numbers = {"momentum": momentum, "lr": one, "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
         for p, grad, state, adapted in items:
             decay, rate, g2, w2 = decays[adapted], lr, square(grad), square(p) if adapted else 0.0
@@ -103,7 +105,7 @@ class LARS(LayerwiseOptimizer):
                 self._look_ahead(group, p, grad, state, decay, rate)
             elif momentum:
                 numbers["dampening"] = 1.0 - rate
-                sgd([p], [grad], [state["momentum_buffer"]], **numbers)
+                sgd((p,), (grad,), (state["momentum_buffer"],), **numbers)
             else:
                 numbers["lr"] = rate
                 sgd([p], [grad], [], **numbers)

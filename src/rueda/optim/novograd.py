@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
-from rueda.optim.engine.host import sgd
+from rueda.optim.engine.host import rate, sgd
 from rueda.optim.engine.lanes import Item, Lane, State, state_like
 from rueda.optim.engine.norms import square
 from rueda.optim.engine.tensors import chosen, cleaned, multiplied, multiply_
@@ -79,7 +79,7 @@ class NovoGrad(LayerwiseOptimizer):
         lr, (beta1, beta2), eps = float(group["lr"]), group["betas"], group["eps"]
         share = 1.0 - beta1 if group["grad_averaging"] else 1.0
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        numbers = {"momentum": beta1, "lr": lr, "weight_decay": 0.0, "dampening": 0.0}
+        numbers = {"momentum": beta1, "lr": rate(lr), "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
         for p, grad, state, adapted in items:
             g2, v = square(grad), float(state["exp_avg_sq"])
@@ -91,7 +91,7 @@ class NovoGrad(LayerwiseOptimizer):
             numbers["weight_decay"] = decays[adapted] / scale  # the kernel scales gradient and decay alike
             if beta1:
                 numbers["dampening"] = 1.0 - share * scale
-                sgd([p], [grad], [state["exp_avg"]], **numbers)
+                sgd((p,), (grad,), (state["exp_avg"],), **numbers)
             else:
                 numbers["lr"] = lr * scale
                 sgd([p], [grad], [], **numbers)

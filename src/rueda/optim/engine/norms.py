@@ -27,8 +27,8 @@ def square(tensor: Tensor) -> float:
     """
     flat = tensor.ravel()  # a view, cheaper than view(-1)
     if flat.numel() <= BLOCK:
-        return torch.dot(flat, flat).item()
-    return math.fsum(torch.dot(block, block).item() for block in torch.split(flat, BLOCK))
+        return flat.dot(flat).item()
+    return math.fsum(block.dot(block).item() for block in torch.split(flat, BLOCK))
 
 
 def squares(*lists: Sequence[Tensor], shards: Sequence[ProcessGroup] = ()) -> Tensor:

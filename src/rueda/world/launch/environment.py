@@ -54,7 +54,8 @@ def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
 
     ``workers`` processes that each start a thread a core stand in each other's way: a core is one worker's.
 
-    >>> for_workers({"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "0", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}, 2)
+    >>> own = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "0", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}
+    >>> for_workers(own, 2)
     {}
     """
     from rueda.world.malloc import environment as malloc

@@ -1,0 +1,91 @@
+"""The built-in tasks and their models: published sizes, shapes, and data that fit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import rueda
+from realdata import real_data
+from rueda.errors import TaskError
+from rueda.tasks.builtin import BUILTIN
+from rueda.tasks.models import lecture_cnn, resnet, small_cnn, wide_resnet
+
+SIZES = {  # model, input, trainable parameters, all state
+    "lecture": (lecture_cnn, (2, 3, 32, 32), 482_442, 482_442),
+    # Running statistics count in the published 490,378; torch also keeps a counter for each of the 9 layers.
+    "lecture with batch norm": (lambda: lecture_cnn(batch_norm=True), (2, 3, 32, 32), 486_410, 490_378 + 9),
+    "ResNet-8": (lambda: resnet(8), (2, 3, 32, 32), 78_042, None),
+    "ResNet-18": (lambda: resnet(18), (2, 3, 32, 32), 11_173_962, None),
+    "small CNN": (small_cnn, (2, 1, 28, 28), 16_938, 16_938),
+    "narrow Wide ResNet": (lambda: wide_resnet(width=1), (2, 1, 28, 28), None, None),
+}
+
+
+@pytest.mark.parametrize(("build", "shape", "trainable", "state"), SIZES.values(), ids=SIZES)
+def test_models(build, shape: tuple[int, ...], trainable: int | None, state: int | None) -> None:  # type: ignore[no-untyped-def]
+    model = build()
+    assert model(torch.zeros(shape)).shape == (2, 10)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert trainable is None or count == trainable
+    assert state is None or sum(tensor.numel() for tensor in model.state_dict().values()) == state
+
+
+def test_the_lecture_network_has_the_published_shapes() -> None:
+    shapes = []
+    model = lecture_cnn()
+    for layer in model:  # type: ignore[union-attr]
+        layer.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape[1:])))
+    model(torch.zeros(1, 3, 32, 32))
+    assert shapes == [
+        (64, 16, 16), (64, 16, 16), (64, 7, 7), (256, 7, 7), (512, 4, 4), (512, 2, 2), (2048,), (10,),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [7, 9, 0, -4])
+def test_no_such_resnet(depth: int) -> None:
+    with pytest.raises(TaskError, match="depth: expected 18, or 6 n"):
+        resnet(depth)
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_every_task_takes_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "glyphs" not in name and name != "linear":
+        monkeypatch.setenv("RUEDA_DATA", str(real_data()))
+    task = rueda.load_task(name)
+    data = task.load("train")
+    assert isinstance(data, rueda.Arrays) and len(task.load("test")) > 0
+    few = rueda.Task(
+        name=name, model=task.model, train=data.subset(slice(0, 16)), test=data.subset(slice(0, 5)), loss=task.loss,
+        metric=task.metric, augment=task.augment, recipe=task.recipe,
+    )  # fmt: skip
+    result = rueda.fit(few, task.recipe.change(batch=8, epochs=1), progress=False)
+    assert result.row is not None and result.row.step == 2 and result.row.test_loss is not None
+
+
+def test_the_linear_task_is_the_labs() -> None:
+    data = rueda.load_task("linear").load("train")
+    assert isinstance(data, rueda.Arrays)
+    x, y = data.inputs.double(), data.targets.double()
+    assert len(x) == 100 and x.min() >= 0 and x.max() <= 10
+    design = torch.stack([x, torch.ones_like(x)], dim=1)
+    slope, intercept = torch.linalg.lstsq(design, y.unsqueeze(1)).solution.flatten().tolist()
+    best = ((design @ torch.tensor([slope, intercept]).double() - y) ** 2).mean()
+    assert 9 < slope < 11 and -8 < intercept < 12 and 60 < best < 150  # sigma_y = 10
+    hessian = 2 * design.T @ design / 100
+    low, high = torch.linalg.eigvalsh(hessian).tolist()
+    assert 0.3 < low < 0.7 and 55 < high < 80  # about 0.489 and 68.2
+
+
+def test_a_users_file(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("WIDTH = 5\n")
+    (tmp_path / "mine.py").write_text(
+        "import torch, rueda\nfrom torch import nn\nfrom helper import WIDTH\n"
+        "data = rueda.Arrays(torch.randn(20, 2), torch.randint(0, 3, (20,)))\n"
+        "task = rueda.Task(name='mine', model=lambda: nn.Sequential(nn.Linear(2, WIDTH), nn.Linear(WIDTH, 3)),\n"
+        "                  train=data, test=data)\n"
+    )
+    task = rueda.load_task(str(tmp_path / "mine.py"))
+    assert task.name == "mine" and task.build(task.recipe)(torch.zeros(1, 2)).shape == (1, 3)
