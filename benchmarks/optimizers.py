@@ -72,9 +72,8 @@ def load_peers(console: Console) -> dict[str, Any]:
             for package, path in (("timm", folder), ("timm.optim", f"{folder}/optim")):
                 sys.modules[package] = types.ModuleType(package)
                 sys.modules[package].__path__ = [path]
-            peers[name] = {
-                part: importlib.import_module(f"timm.optim.{part}") for part in ("lamb", "lars", "nvnovograd")
-            }
+            parts = ("lamb", "lars", "nvnovograd")
+            peers[name] = {part: importlib.import_module(f"timm.optim.{part}") for part in parts}
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -84,9 +83,9 @@ def load_peers(console: Console) -> dict[str, Any]:
 
 def candidates(peers: dict[str, Any]) -> dict[str, dict[str, Maker]]:
     """Return the makers by family, the same decay for all; Rueda's first."""
-    lamb, lars, novo = {"lr": 1e-3, "weight_decay": 0.01}, {"lr": 0.1, "weight_decay": 1e-4}, {"lr": 0.01}
-    novo |= {"weight_decay": 1e-4}
-    momentum = {**lars, "momentum": 0.9}
+    lamb: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.01}
+    momentum: dict[str, Any] = {"lr": 0.1, "weight_decay": 1e-4, "momentum": 0.9}
+    novo: dict[str, Any] = {"lr": 0.01, "weight_decay": 1e-4}
     families: dict[str, dict[str, Maker]] = {
         "torch": {
             "SGD(fused)": lambda p: torch.optim.SGD(p, fused=True, **momentum),
@@ -167,7 +166,7 @@ def main() -> None:
         cells = (f"{statistics.median(times[name][row]):.1f} ({min(times[name][row]):.1f})" for name in sets)
         table.add_row(row, *cells)
     console.print(table)
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, shapes in sets.items():
         results[name] = {
             "elements": sum(map(math.prod, shapes)),
@@ -180,11 +179,11 @@ def main() -> None:
         }
         for family, entry in results[name]["speedups"].items():
             verdict = "ok" if entry["speedup"] >= entry["bar"] else "BELOW"
-            console.print(
+            print(
                 f"{name}: {family} {entry['speedup']:.2f}x as fast as {entry['fastest_peer']}"
                 f" (minima {entry['speedup_of_minima']:.2f}x; bar {entry['bar']}x) {verdict}"
             )
-        console.print(f"{name}: LAMB takes {results[name]['lamb_over_adamw_fused']:.2f}x the time of AdamW(fused)")
+        print(f"{name}: LAMB takes {results[name]['lamb_over_adamw_fused']:.2f}x the time of AdamW(fused)")
     versions = {name: metadata.version(name) for name in peers}
     settings = {"threads": 1, "repeats": options.repeats, "clock": "wall" if options.wall else "processor"}
     save("optimizers", {**settings, "peers": versions, "sets": results})

@@ -1,4 +1,4 @@
-"""One table of tests for LARS, LAMB and NovoGrad: each against its paper's update in float64, and as a torch citizen."""
+"""One table for LARS, LAMB and NovoGrad: each against its paper's update in float64, and as a torch citizen."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def test_capturable_keeps_all_numbers_in_tensors(case):
     optimizer = kind(params, **arguments, capturable=True, nonfinite="skip")
     for a, b in zip(walk(optimizer, params, range(4)), walk(kind(others, **arguments), others, range(4)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
-    kept = [{name: value for name, value in optimizer.state[p].items()} for p in params]
+    kept = [dict(optimizer.state[p]) for p in params]
     walk(optimizer, params, range(4, 5))
     for p, state in zip(params, kept, strict=True):  # a captured graph reads and writes the same memory again
         assert all(optimizer.state[p][name] is value for name, value in state.items())

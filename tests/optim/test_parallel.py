@@ -88,7 +88,7 @@ def test_a_nan_in_one_shard_is_known_to_all():
     before = [p.to_local().clone() for p in net.parameters()]
     if dist.get_rank() == 1:
         net[0].weight.grad.to_local().fill_(torch.nan)
-    with pytest.raises(NonFiniteError, match="0.weight"):
+    with pytest.raises(NonFiniteError, match=r"0\.weight"):
         optimizer.step()
     assert torch.equal(net[0].weight.to_local(), before[0])
     assert all(p.to_local().isfinite().all() for p in net.parameters())
@@ -129,7 +129,7 @@ def test_a_compiled_step_is_the_same(kind, nonfinite, backend):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler itself
         compiled = torch.compile(other.step, backend=backend)
-        for step in range(4):
+        for _ in range(4):
             for p, q in zip(first, second, strict=True):
                 p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64)
                 q.grad = p.grad.clone()

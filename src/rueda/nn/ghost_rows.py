@@ -5,7 +5,7 @@ See `rueda.nn.ghost_kernels` for the formulas and for who chooses between the tw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 _aten = torch.ops.aten
 _WIDEST_ROW = 65_536  # columns: a row of float32 coefficients takes 256 KiB and stays in the second-level cache
 _GROUP_BYTES = 32 << 20  # ghosts worked on together: few long operations, yet no more than a large cache holds
+_BLOCK_BYTES = 512 << 10  # what stays in the second-level cache (1 to 2 MiB) between two operations on it
 _ROW = 1024  # columns aimed at in channels-last memory: shorter rows spend their time in loop heads
 
 
@@ -50,11 +51,11 @@ def backward_rows(
         ]
         dw, db = (torch.stack(each) for each in zip(*found, strict=True))
         a = i if weight is None else i * weight
-        b = (a * i * dw).div_(-layout.num_values)
-        c = (a * db).div_(-layout.num_values).addcmul_(b, mu, value=-1)
-        out = layout.rows(dx)
-        torch.addcmul(layout.spread(c), layout.rows(dy), layout.spread(a), out=out)
-        out.addcmul_(layout.rows(x), layout.spread(b))
+        b = (i * dw).div_(-layout.num_values)
+        c = (db / -layout.num_values).addcmul_(b, mu, value=-1).mul_(a)
+        for dyb, xb, dxb, ab, bb, cb in layout.blocks((dy, x, dx), (a, b, c)):
+            torch.addcmul(dyb, xb, bb, out=dxb)
+            torch.addcmul(cb, dxb, ab, out=dxb)  # finds the block in the cache: no second trip to memory
         sums[0] += dw.sum(0)
         sums[1] += db.sum(0)
     return dx, sums[0], sums[1]
@@ -127,6 +128,18 @@ class _Layout:
         else:
             wide = coefficients.unsqueeze(2).expand(-1, -1, self.num_pixels)
         return wide.reshape(self.num_ghosts, 1, -1)
+
+    def blocks(self, tensors: Sequence[Tensor], coefficients: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+        """Cut the rows of tensors like x into blocks that stay in the cache, with their coefficients [k, C] spread."""
+        matrices = [self.rows(each) for each in tensors]
+        wide = [self.spread(each) for each in coefficients]
+        _, rows_per_ghost, num_columns = matrices[0].shape
+        num_rows = max(1, _BLOCK_BYTES // (num_columns * matrices[0].element_size()))
+        num_ghosts = max(1, num_rows // rows_per_ghost)  # small ghosts share a block, large ones take several
+        for ghosts in zip(*(each.split(num_ghosts) for each in matrices + wide), strict=True):
+            spread = ghosts[len(matrices) :]
+            for block in zip(*(each.split(num_rows, 1) for each in ghosts[: len(matrices)]), strict=True):
+                yield *block, *spread
 
     def columns(self, x: Tensor) -> tuple[Tensor, ...]:
         """View each ghost as a channels-last image with one channel per column of its rows."""

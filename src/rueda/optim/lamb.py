@@ -10,7 +10,8 @@ You et al., *Large Batch Optimization for Deep Learning: Training BERT in 76 min
 Implementations differ, and here each difference is an option that must be asked for: ``debias=False`` leaves
 out the bias correction, ``phi=(0, 10)`` clamps the weight norm at 10, ``max_grad_norm`` first scales all
 gradients together. A ratio without meaning (phi(|w|) or |u| is 0) is 1; a tensor that is left out takes
-AdamW's step."""
+AdamW's step.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
 from rueda.optim.engine.host import rate, sgd
 from rueda.optim.engine.lanes import Item, Lane, State, state_like
-from rueda.optim.engine.norms import square
+from rueda.optim.engine.norms import BLOCK, square
 from rueda.optim.engine.tensors import chosen, cleaned, multiplied, multiply_
 
 
@@ -82,7 +82,8 @@ class NovoGrad(LayerwiseOptimizer):
         numbers = {"momentum": beta1, "lr": rate(lr), "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
         for p, grad, state, adapted in items:
-            g2, v = square(grad), float(state["exp_avg_sq"])
+            flat, v = grad.ravel(), float(state["exp_avg_sq"])
+            g2 = flat.dot(flat).item() if flat.numel() <= BLOCK else square(flat)
             if not g2 < inf:  # NaN compares as false
                 bad.append(p)
                 continue

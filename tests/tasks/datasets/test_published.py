@@ -374,7 +374,9 @@ def test_the_cache_stands_where_the_environment_says(monkeypatch: pytest.MonkeyP
 def test_only_the_first_worker_fetches(tmp_path: Path) -> None:
     from rueda.world import current
 
-    world, fetched = current(), []
+    world = current()
+    fetched: list[Path] = []
+    failing: list[bool] = []
     kept = {
         (kind, name): getattr(kind, name)
         for kind in (fashion_mnist.FashionMnist, cifar10.Cifar10)
@@ -386,6 +388,8 @@ def test_only_the_first_worker_fetches(tmp_path: Path) -> None:
 
     def download(self: Any, folder: Path, progress: object) -> None:
         fetched.append(folder)
+        if failing:
+            raise DataError("nobody answers")
         write("cifar-10", folder)
 
     real = cifar10.Cifar10.download
@@ -393,6 +397,11 @@ def test_only_the_first_worker_fetches(tmp_path: Path) -> None:
     try:
         check("cifar-10", datasets.load("cifar-10"), datasets.load("cifar-10", "test"))
         assert len(fetched) == (1 if world.rank == 0 else 0)
+        os.environ["RUEDA_CACHE"] = str(tmp_path / "other")
+        failing.append(True)
+        with pytest.raises(DataError, match="nobody answers" if world.rank == 0 else "the first worker"):
+            datasets.load("cifar-10")
+        assert len(fetched) == (2 if world.rank == 0 else 0), "nor does another worker try after a failure"
     finally:
         cifar10.Cifar10.download = real  # type: ignore[method-assign]
         del os.environ["RUEDA_CACHE"]

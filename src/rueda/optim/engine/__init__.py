@@ -8,4 +8,5 @@ A step takes one of two paths, tensor by tensor:
 - **lanes** (:mod:`.lanes`): everything else, such as CUDA, sharded (``DTensor``) and half-precision
   parameters and compiled steps. Norms are a vector on the device, reduced across shards, the update is a
   chain of ``torch._foreach_*`` and nothing waits for the device (except ``nonfinite="raise"``, which reads
-one flag a lane)."""
+  one flag a lane).
+"""

@@ -7,7 +7,7 @@ A step has four phases: **sort** the tensors into items (host path) and lanes (m
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -30,21 +30,18 @@ class LayerwiseOptimizer(Optimizer):
 
     Options that all share, each also a key of a parameter group:
 
-    - ``adapt``: None (default) leaves parameters with at most one dimension, biases and norms, out of weight
-      decay and of layer-wise adaptation; True adapts and decays all; False adapts none and decays as
-    ``weight_decay`` says. - ``nonfinite``: a tensor whose gradient holds NaN or inf keeps its weights and
-      its state, and one whose ratio is not finite keeps its weights; ``"raise"`` (default) reports it after
-      the others were stepped, ``"skip"`` says nothing. On CUDA ``"raise"`` waits for the device once a lane,
-    ``"skip"`` never does. - ``maximize``: climb instead of descend.
+    - ``adapt``: None (default) leaves parameters with at most one dimension, biases and norms, out of weight decay
+      and of layer-wise adaptation; True adapts and decays all; False adapts none and decays as ``weight_decay`` says.
+    - ``nonfinite``: a tensor whose gradient, or whose ratio, is not finite keeps its weights. ``"raise"`` (default)
+      reports it when the others have been stepped; ``"skip"`` says nothing, and the tensor keeps its state too. On
+      CUDA ``"raise"`` waits for the device once a lane, ``"skip"`` never does.
+    - ``maximize``: climb instead of descend.
     - ``capturable``: keep every number on the device, for CUDA graphs; needs ``nonfinite="skip"``.
     - ``fused``: None uses torch's fused CPU kernels where they fit, False never.
     """
 
     needs_weight_norm = True
     buffer = "exp_avg"  # a state tensor shaped as the parameter
-
-    def __init__(self, params: Iterable[Any], defaults: Group) -> None:
-        super().__init__(params, defaults)
 
     @abstractmethod
     def check(self, group: Group) -> None:

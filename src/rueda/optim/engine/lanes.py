@@ -34,7 +34,6 @@ class Lane:
 
     def pick(self, flags: Sequence[bool]) -> Lane:
         """Return a lane of the flagged tensors only."""
-
         rows = [i for i, flag in enumerate(flags) if flag]
         return Lane(
             self.adapted,
