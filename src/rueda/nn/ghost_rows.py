@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 _WIDEST_ROW = 65_536  # columns: a row of float32 coefficients takes 256 KiB and stays in the second-level cache
 _GROUP_BYTES = 32 << 20  # ghosts worked on together: few long operations, yet no more than a large cache holds
 _BLOCK_BYTES = 512 << 10  # what stays in the second-level cache (1 to 2 MiB) between two operations on it
-_ROW = 1024  # columns aimed at in channels-last memory: shorter rows spend their time in loop heads
+_ROW = 2048  # columns aimed at in channels-last memory: shorter rows spend their time in loop heads
 
 
 def forward_rows(
@@ -88,6 +88,11 @@ def _groups(x: Tensor, sizes: list[int]) -> Iterator[tuple[slice, _Layout]]:
         example += num_ghosts * size
 
 
+def _block_rows(matrix: Tensor) -> int:
+    """Return how many rows of a matrix make a block."""
+    return max(1, _BLOCK_BYTES // (matrix.shape[1] * matrix.element_size()))
+
+
 class _Layout:
     """The views that the kernels take of k neighbouring ghosts of b examples each; nothing is copied.
 
@@ -129,17 +134,19 @@ class _Layout:
             wide = coefficients.unsqueeze(2).expand(-1, -1, self.num_pixels)
         return wide.reshape(self.num_ghosts, 1, -1)
 
-    def blocks(self, tensors: Sequence[Tensor], coefficients: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        """Cut the rows of tensors like x into blocks that stay in the cache, with their coefficients [k, C] spread."""
-        matrices = [self.rows(each) for each in tensors]
-        wide = [self.spread(each) for each in coefficients]
-        _, rows_per_ghost, num_columns = matrices[0].shape
-        num_rows = max(1, _BLOCK_BYTES // (num_columns * matrices[0].element_size()))
-        num_ghosts = max(1, num_rows // rows_per_ghost)  # small ghosts share a block, large ones take several
-        for ghosts in zip(*(each.split(num_ghosts) for each in matrices + wide), strict=True):
-            spread = ghosts[len(matrices) :]
-            for block in zip(*(each.split(num_rows, 1) for each in ghosts[: len(matrices)]), strict=True):
-                yield *block, *spread
+    def blocks(self, tensors: Sequence[Tensor], coefficients: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Cut the rows of tensors like x into blocks that stay in the cache, each with its rows of coefficients.
+
+        A list, not an iterator: views made between two blocks cost many times more, since the blocks have driven the
+        interpreter's own data out of the cache.
+        """
+        ghosts = zip(*(self.rows(each) for each in tensors), strict=True)
+        spread = zip(*(self.spread(each) for each in coefficients), strict=True)
+        return [
+            (*block, *rows)
+            for ghost, rows in zip(ghosts, spread, strict=True)
+            for block in zip(*(each.split(_block_rows(each)) for each in ghost), strict=True)
+        ]
 
     def columns(self, x: Tensor) -> tuple[Tensor, ...]:
         """View each ghost as a channels-last image with one channel per column of its rows."""

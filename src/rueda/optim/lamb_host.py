@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.optim.engine.host import adam, chunk, rate, sgd
+from rueda.optim.engine.host import adam, chunk, fixed, sgd
 from rueda.optim.engine.lanes import Item, State
 from rueda.optim.engine.norms import square
 
@@ -49,7 +49,7 @@ class HostLamb:
         self.scratch, self.bad, self.limit = scratch, bad, chunk()
         self.looks_first = group["nonfinite"] == "skip"
         beta1, beta2 = group["betas"]
-        self.overwrite = rate(-1.0)
+        self.overwrite = fixed(-1.0)
         self.numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "maximize": group["maximize"]}
 
     def step(self, items: list[Item]) -> None:

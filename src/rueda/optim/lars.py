@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
-from rueda.optim.engine.host import rate as constant
-from rueda.optim.engine.host import sgd
+from rueda.optim.engine.host import fixed, runs, sgd
 from rueda.optim.engine.lanes import Item, Lane, State, state_like
 from rueda.optim.engine.norms import square
 from rueda.optim.engine.tensors import chosen, cleaned, multiplied, multiply_
@@ -88,27 +87,29 @@ class LARS(LayerwiseOptimizer):
         lr, momentum, trust, eps = float(group["lr"]), group["momentum"], group["trust"], group["eps"]
         nesterov, clipped = group["nesterov"], group["form"] == "clipped"
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        one = constant(1.0)
+        one = fixed(1.0)
         numbers = {"momentum": momentum, "lr": one, "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
-        for p, grad, state, adapted in items:
-            decay, rate, g2, w2 = decays[adapted], lr, square(grad), square(p) if adapted else 0.0
-            if not (g2 < inf and w2 < inf):  # NaN compares as false
-                bad.append(p)
-                continue
-            if g2 and w2:
-                w = sqrt(w2)
-                local = trust * w / (sqrt(g2) + decay * w + eps)
-                rate = min(lr, local) if clipped else lr * local
-            numbers["weight_decay"] = decay
-            if nesterov:
-                self._look_ahead(group, p, grad, state, decay, rate)
-            elif momentum:
-                numbers["dampening"] = 1.0 - rate
-                sgd((p,), (grad,), (state["momentum_buffer"],), **numbers)
-            else:
-                numbers["lr"] = rate
-                sgd([p], [grad], [], **numbers)
+        for run in runs(items):
+            norms = [(square(grad), square(p) if adapted else 0.0) for p, grad, _, adapted in run]
+            for (p, grad, state, adapted), (g2, w2) in zip(run, norms, strict=True):
+                if not (g2 < inf and w2 < inf):  # NaN compares as false
+                    bad.append(p)
+                    continue
+                decay, rate = decays[adapted], lr
+                if g2 and w2:
+                    w = sqrt(w2)
+                    local = trust * w / (sqrt(g2) + decay * w + eps)
+                    rate = min(lr, local) if clipped else lr * local
+                numbers["weight_decay"] = decay
+                if nesterov:
+                    self._look_ahead(group, p, grad, state, decay, rate)
+                elif momentum:
+                    numbers["dampening"] = 1.0 - rate
+                    sgd((p,), (grad,), (state["momentum_buffer"],), **numbers)
+                else:
+                    numbers["lr"] = rate
+                    sgd((p,), (grad,), (), **numbers)
 
     def _look_ahead(self, group: Group, p: Tensor, grad: Tensor, state: State, decay: float, rate: float) -> None:
         """Scale first: the kernel's own look-ahead takes the gradient as it comes."""

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.errors import RecipeError, explain
+from rueda.world.seeds import derive
 
 
 def noise_weights(
@@ -158,21 +159,7 @@ def add_noise(
 
 def _generator(seed: int, step: int, rank: int, part: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Make a generator whose stream belongs to (seed, step, rank, part) alone."""
-    key = 0
-    for value in (seed, step, rank, part):
-        key = _mix((key ^ (value & _MASK)) + 0x9E3779B97F4A7C15)
-    return torch.Generator(device=device).manual_seed(key >> 1)
-
-
-_MASK = (1 << 64) - 1
-
-
-def _mix(value: int) -> int:
-    """Scramble 64 bits (the finaliser of SplitMix64: Steele, Lea and Flood 2014), so that near keys part ways."""
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+    return torch.Generator(device=device).manual_seed(derive("gradient noise", seed, step, rank, part))
 
 
 def _check_sigma(sigma: float) -> None:

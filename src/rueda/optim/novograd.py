@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
-from rueda.optim.engine.host import rate, sgd
+from rueda.optim.engine.host import fixed, runs, sgd
 from rueda.optim.engine.lanes import Item, Lane, State, state_like
-from rueda.optim.engine.norms import BLOCK, square
+from rueda.optim.engine.norms import square
 from rueda.optim.engine.tensors import chosen, cleaned, multiplied, multiply_
 
 
@@ -79,23 +79,24 @@ class NovoGrad(LayerwiseOptimizer):
         lr, (beta1, beta2), eps = float(group["lr"]), group["betas"], group["eps"]
         share = 1.0 - beta1 if group["grad_averaging"] else 1.0
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        numbers = {"momentum": beta1, "lr": rate(lr), "weight_decay": 0.0, "dampening": 0.0}
+        numbers = {"momentum": beta1, "lr": fixed(lr), "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
-        for p, grad, state, adapted in items:
-            flat, v = grad.ravel(), float(state["exp_avg_sq"])
-            g2 = flat.dot(flat).item() if flat.numel() <= BLOCK else square(flat)
-            if not g2 < inf:  # NaN compares as false
-                bad.append(p)
-                continue
-            state["exp_avg_sq"] = v = g2 if v < 0 else beta2 * v + (1.0 - beta2) * g2
-            scale = 1.0 / (sqrt(v) + eps)
-            numbers["weight_decay"] = decays[adapted] / scale  # the kernel scales gradient and decay alike
-            if beta1:
-                numbers["dampening"] = 1.0 - share * scale
-                sgd((p,), (grad,), (state["exp_avg"],), **numbers)
-            else:
-                numbers["lr"] = lr * scale
-                sgd([p], [grad], [], **numbers)
+        for run in runs(items):
+            norms = [square(item[1]) for item in run]
+            for (p, grad, state, adapted), g2 in zip(run, norms, strict=True):
+                if not g2 < inf:  # NaN compares as false
+                    bad.append(p)
+                    continue
+                v = float(state["exp_avg_sq"])
+                state["exp_avg_sq"] = v = g2 if v < 0 else beta2 * v + (1.0 - beta2) * g2
+                scale = 1.0 / (sqrt(v) + eps)
+                numbers["weight_decay"] = decays[adapted] / scale  # the kernel scales gradient and decay alike
+                if beta1:
+                    numbers["dampening"] = 1.0 - share * scale
+                    sgd((p,), (grad,), (state["exp_avg"],), **numbers)
+                else:
+                    numbers["lr"] = lr * scale
+                    sgd((p,), (grad,), (), **numbers)
 
     def update_lane(
         self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from rueda.train.loop import Result, fit
+from rueda.train.loop import fit
+from rueda.train.state import Result
 
 __all__ = ["Result", "fit"]

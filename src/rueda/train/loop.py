@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,53 +30,13 @@ from rueda.train.progress import Progress, epoch_line
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.rates import build_schedule
 from rueda.train.regime import adapted, batch_at, noise_sigma
+from rueda.train.state import Place, Result
+from rueda.train.tensorboard import open_writer, write_row
 from rueda.train.update import Totals, Updater, autocast_for
 from rueda.world import World, init
 from rueda.world.seeds import seed_model, seed_worker
 
 _DTYPES = {"float64": torch.float64}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a training came to."""
-
-    status: str
-    """finished, reached-target, diverged or interrupted"""
-    row: Row | None
-    """the last epoch's figures"""
-    model: nn.Module
-    """the trained model, unwrapped"""
-    recipe: Recipe
-    """the recipe as it was run"""
-    folder: Path | None
-    """the run folder, if one was asked for"""
-    signal: int | None = None
-    """what interrupted it"""
-
-
-@dataclass
-class Place:
-    """Where the training is: what a checkpoint holds beside the model and the optimizer."""
-
-    epoch: int = 0
-    """epochs finished"""
-    step: int = 0
-    """updates made"""
-    clock: float = 0.0
-    """where the rate schedule is, in updates of the first batch size"""
-    examples: int = 0
-    """examples seen by all workers"""
-    seconds: float = 0.0
-    """training time, evaluation excluded"""
-    best: float = -math.inf
-    """best test result so far"""
-    recalibrated_at: int = 0
-    """the update after which batch-norm statistics were last recomputed"""
-    reached: int = 0
-    """epochs in a row that reached the target"""
-    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """loss, correct answers and examples of the epoch under way, before this process took over"""
 
 
 def fit(
@@ -144,7 +104,7 @@ class Training:
         # Restore.
         if run is not None:
             self._open_run(run, resume)
-        self.writer = _tensorboard_writer(run) if tensorboard and run is not None and world.is_main else None
+        self.writer = open_writer(run) if tensorboard and run is not None and world.is_main else None
 
     def run_all(self) -> Result:
         """Train until the recipe is done, the target is reached, the loss is gone, or a signal comes."""
@@ -305,11 +265,7 @@ class Training:
         if self.run is not None:
             self.world.on_main(self.run.append, row)
         if self.writer is not None:
-            for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_second", "rate"):
-                value = getattr(row, name)
-                if value is not None:
-                    self.writer.add_scalar(name, value, row.step)
-            self.writer.flush()
+            write_row(self.writer, row)
 
     # Checkpoints.
 
@@ -370,13 +326,3 @@ class Training:
 def _evaluation_batch(recipe: Recipe, world: World) -> int:
     # On a CPU a batch that stays in the cache is faster; a GPU wants to be filled.
     return min(recipe.batch, 256) if world.device.type == "cpu" else max(recipe.batch, 1024)
-
-
-def _tensorboard_writer(run: Run) -> Any:
-    from rueda.errors import MissingExtra
-
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("tensorboard", "tensorboard") from None
-    return SummaryWriter(str(run.folder / "tensorboard"))

@@ -1,0 +1,28 @@
+"""TensorBoard events, for those who have it open anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rueda.errors import MissingExtra
+from rueda.records import Row, Run
+
+_FIGURES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_second", "rate", "global_batch")
+
+
+def open_writer(run: Run) -> Any:
+    """Open a writer into the run folder."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("tensorboard", "tensorboard") from None
+    return SummaryWriter(str(run.folder / "tensorboard"))
+
+
+def write_row(writer: Any, row: Row) -> None:
+    """Write the figures of a row at its step."""
+    for name in _FIGURES:
+        value = getattr(row, name)
+        if value is not None:
+            writer.add_scalar(name, value, row.step)
+    writer.flush()
