@@ -82,7 +82,7 @@ def rueda_loop(batch: int, augment: bool, model: Callable[[], nn.Module]) -> flo
         augment=(RandomCrop(padding=4), HorizontalFlip()) if augment else (),
     )  # fmt: skip
     recipe = rueda.Recipe(workers=world.size, batch=batch, epochs=NUM_EPOCHS, rate=0.01, recalibrate="never")
-    training = Training(task, recipe, world, None, resume=False, show=False, tensorboard=False)
+    training = Training(task, recipe, world)
     rows: list[Row] = []
     training._append = rows.append  # type: ignore[method-assign, assignment]
     training.run_all()

@@ -22,7 +22,7 @@ def clouds(num_examples: int, seed: int) -> rueda.Arrays:
 
 def network(dropout: float = 0.0, batch_norm: bool = False) -> nn.Module:
     norm = [nn.BatchNorm1d(16)] if batch_norm else []
-    return nn.Sequential(nn.Linear(8, 16), *norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 3))
+    return nn.Sequential(nn.Linear(8, 16, bias=not batch_norm), *norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 3))
 
 
 def tiny_task(num_train: int = 240, num_test: int = 101) -> Task:
@@ -38,8 +38,13 @@ def tiny_task(num_train: int = 240, num_test: int = 101) -> Task:
 def training(task: Task, recipe: Recipe, *, alone: bool = False) -> Training:
     """Prepare a training on the workers of the test, or on this one alone."""
     world = World() if alone else current()
-    return Training(task, recipe.change(workers=world.size), world, None, resume=False, show=False, tensorboard=False)
+    return Training(task, recipe.change(workers=world.size), world)
 
 
 def parameters(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def rehearsal(task: Task, recipe: Recipe) -> Training:
+    """Prepare a rehearsal of the recipe's workers in this process."""
+    return Training(task, recipe, World(), rehearse=True)

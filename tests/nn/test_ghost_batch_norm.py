@@ -94,10 +94,13 @@ def test_images_wider_than_a_cached_row(monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(mine, chunked, rtol=1e-11, atol=1e-11)
 
 
-def test_groups_of_ghosts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = both("2d", 26, 4)[0]
-    monkeypatch.setattr(ghost_rows, "_GROUP_BYTES", 1)
-    for one, other in zip(together, both("2d", 26, 4)[0], strict=True):
+@pytest.mark.parametrize("memory", ["contiguous", "channels last"])
+@pytest.mark.parametrize("limits", [["_GROUP_BYTES"], ["_ROW"], ["_ROW", "_BLOCK_BYTES"]], ids=str)
+def test_cache_sizes_change_nothing(monkeypatch: pytest.MonkeyPatch, memory: str, limits: list[str]) -> None:
+    together = both("2d", 26, 4, memory=memory)[0]
+    for limit in limits:
+        monkeypatch.setattr(ghost_rows, limit, 1)
+    for one, other in zip(together, both("2d", 26, 4, memory=memory)[0], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 

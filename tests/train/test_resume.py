@@ -152,7 +152,7 @@ def test_resume_on_another_number_of_workers(tmp_path: Path) -> None:
         from rueda.world import World
 
         with disturbed(15, stop), contextlib.suppress(RuntimeError):
-            Training(tiny_task(), recipe, World(), Run(folder), resume=False, show=False, tensorboard=False).run_all()
+            Training(tiny_task(), recipe, World(), Run(folder)).run_all()
     world.barrier()
     # A third of the batch each: the same global batches, so the same result as one worker that was never stopped.
     resumed = rueda.fit(tiny_task(), recipe.change(batch=8), folder=folder, resume=True, progress=False)

@@ -4,7 +4,7 @@ For a ghost with n values per channel, mean mu and biased variance v, i = 1/sqrt
 
     y  = w i (x - mu) + b
     dw = sum dy i (x - mu)        db = sum dy
-    dx = w i (dy - db/n - i (x - mu) dw/n)  =  A dy + B x + C   with one A, B, C per ghost and channel
+    dx = w i (dy - db/n - i (x - mu) dw/n)  =  A (dy + B x) + C   with one A, B, C per ghost and channel
 
 Three routes give the same numbers:
 
@@ -136,9 +136,9 @@ def _backward_vectorised(
         db = dyg.sum(over, keepdim=True)
         dw = (dyg * (xg - mu)).sum(over, keepdim=True) * i
         a = i if weight is None else i * _per_channel(weight, xg)
-        b = a * i * dw / -n
-        c = a * db / -n - b * mu
-        outputs.append(torch.addcmul(c, dyg, a).addcmul_(xg, b).to(x.dtype).flatten(0, 1))
+        b = i * dw / -n
+        c = a * (db / -n - b * mu)
+        outputs.append(torch.addcmul(c, torch.addcmul(dyg, xg, b), a).to(x.dtype).flatten(0, 1))
         dws.append(dw.sum(0).flatten())
         dbs.append(db.sum(0).flatten())
         start += num_ghosts

@@ -5,7 +5,7 @@ See `rueda.nn.ghost_kernels` for the formulas and for who chooses between the tw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 _aten = torch.ops.aten
 _WIDEST_ROW = 65_536  # columns: a row of float32 coefficients takes 256 KiB and stays in the second-level cache
 _GROUP_BYTES = 32 << 20  # ghosts worked on together: few long operations, yet no more than a large cache holds
-_BLOCK_BYTES = 512 << 10  # what stays in the second-level cache (1 to 2 MiB) between two operations on it
+_BLOCK_BYTES = 512 << 10  # stays in the second-level cache (1 to 2 MiB) between two operations on it
 _ROW = 2048  # columns aimed at in channels-last memory: shorter rows spend their time in loop heads
 
 
@@ -42,23 +42,23 @@ def backward_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dx, dw and db, by rows."""
     dx = torch.empty_like(x)
-    sums = mean.new_zeros(2, x.shape[1])
+    sums = mean.new_empty(2, *mean.shape)
     for ghosts, layout in _groups(x, sizes):
-        mu, i = mean[ghosts], inverse[ghosts]
+        mu, i, dw, db = mean[ghosts], inverse[ghosts], sums[0, ghosts], sums[1, ghosts]
         found = [
             _aten.native_batch_norm_backward(*each, True, 0.0, [False, True, True])[1:]
             for each in zip(layout.images(dy), layout.images(x), *[[None] * len(mu)] * 3, mu, i, strict=True)
         ]
-        dw, db = (torch.stack(each) for each in zip(*found, strict=True))
+        for each, out in zip(zip(*found, strict=True), (dw, db), strict=True):
+            torch.stack(each, out=out)
         a = i if weight is None else i * weight
         b = (i * dw).div_(-layout.num_values)
         c = (db / -layout.num_values).addcmul_(b, mu, value=-1).mul_(a)
-        for dyb, xb, dxb, ab, bb, cb in layout.blocks((dy, x, dx), (a, b, c)):
+        coefficients = (layout.block_rows(each) for each in (a, b, c))
+        for dyb, xb, dxb, ab, bb, cb in zip(*map(layout.blocks, (dy, x, dx)), *coefficients, strict=True):
             torch.addcmul(dyb, xb, bb, out=dxb)
             torch.addcmul(cb, dxb, ab, out=dxb)  # finds the block in the cache: no second trip to memory
-        sums[0] += dw.sum(0)
-        sums[1] += db.sum(0)
-    return dx, sums[0], sums[1]
+    return dx, *sums.sum(1)
 
 
 def has_rows(x: Tensor) -> bool:
@@ -88,9 +88,9 @@ def _groups(x: Tensor, sizes: list[int]) -> Iterator[tuple[slice, _Layout]]:
         example += num_ghosts * size
 
 
-def _block_rows(matrix: Tensor) -> int:
-    """Return how many rows of a matrix make a block."""
-    return max(1, _BLOCK_BYTES // (matrix.shape[1] * matrix.element_size()))
+def _power_of_two(divides: int, at_most: int) -> int:
+    """Return the largest power of two that divides the one and does not exceed the other (or 1)."""
+    return min(divides & -divides, 1 << (max(1, at_most).bit_length() - 1))
 
 
 class _Layout:
@@ -116,8 +116,9 @@ class _Layout:
         self.examples = slice(start, start + size * num_ghosts)
         self.num_channels, self.num_pixels = x.shape[1], x[0, 0].numel()
         self.num_values = size * self.num_pixels
-        longest = max(1, _ROW // self.num_channels)
-        self.repeats = min(self.num_values & -self.num_values, 1 << (longest.bit_length() - 1))  # powers of two
+        self.repeats = _power_of_two(self.num_values, _ROW // self.num_channels)
+        num_rows = self.num_values // self.repeats if self.channels_last else size
+        self.num_blocks = _power_of_two(num_rows, size * x[0].numel() * x.element_size() // _BLOCK_BYTES)
 
     def rows(self, x: Tensor) -> Tensor:
         """View the ghosts as matrices where a column belongs to one channel."""
@@ -134,19 +135,14 @@ class _Layout:
             wide = coefficients.unsqueeze(2).expand(-1, -1, self.num_pixels)
         return wide.reshape(self.num_ghosts, 1, -1)
 
-    def blocks(self, tensors: Sequence[Tensor], coefficients: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Cut the rows of tensors like x into blocks that stay in the cache, each with its rows of coefficients.
+    def blocks(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Cut the rows into blocks that stay in the cache, if their number allows; all views are made in one go."""
+        rows = self.rows(x)
+        return rows.view(self.num_ghosts * self.num_blocks, -1, rows.shape[2]).unbind()
 
-        A list, not an iterator: views made between two blocks cost many times more, since the blocks have driven the
-        interpreter's own data out of the cache.
-        """
-        ghosts = zip(*(self.rows(each) for each in tensors), strict=True)
-        spread = zip(*(self.spread(each) for each in coefficients), strict=True)
-        return [
-            (*block, *rows)
-            for ghost, rows in zip(ghosts, spread, strict=True)
-            for block in zip(*(each.split(_block_rows(each)) for each in ghost), strict=True)
-        ]
+    def block_rows(self, coefficients: Tensor) -> list[Tensor]:
+        """Lay coefficients [k, C] out as one row for each block."""
+        return [each for each in self.spread(coefficients).unbind() for _ in range(self.num_blocks)]
 
     def columns(self, x: Tensor) -> tuple[Tensor, ...]:
         """View each ghost as a channels-last image with one channel per column of its rows."""

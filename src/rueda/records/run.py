@@ -50,6 +50,8 @@ class Row:
     global_batch: int
     recalibrated: bool = False
     """batch-norm statistics were recomputed before this evaluation"""
+    rehearsed: bool = False
+    """the workers were virtual: images/s are those of this one process"""
     diverged: bool = False
     """the loss is no longer finite"""
 

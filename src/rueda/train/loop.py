@@ -30,6 +30,7 @@ from rueda.train.progress import Progress, epoch_line
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.rates import build_schedule
 from rueda.train.regime import adapted, batch_at, noise_sigma
+from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import Place, Result
 from rueda.train.tensorboard import open_writer, write_row
 from rueda.train.update import Totals, Updater, autocast_for
@@ -47,6 +48,7 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     tensorboard: bool = False,
+    rehearse: bool = False,
 ) -> Result:
     """Train a task by a recipe, on as many workers as were started: the twin of ``rueda train``.
 
@@ -57,29 +59,45 @@ def fit(
         resume: go on from the newest checkpoint in the folder, on any number of workers.
         progress: show a bar or lines on rank 0.
         tensorboard: write TensorBoard events into the run folder, too.
+        rehearse: be all of the recipe's workers in this one process (:mod:`rueda.train.rehearsal`).
     """
     task = load_task(task) if isinstance(task, str) else task
     recipe = recipe or task.recipe
     world = init()
-    if recipe.workers not in (1, world.size):
+    if rehearse and world.size > 1:
+        raise RecipeError(
+            f"a rehearsal is one process, but {world.size} workers run; start one, or do not rehearse"
+        )
+    if not rehearse and recipe.workers not in (1, world.size):
         raise RecipeError(
             f"the recipe is for {recipe.workers} workers, but {world.size} run; start {recipe.workers}, or set "
             f"workers = {world.size} and look at batch and rate again"
         )
-    recipe = recipe.change(workers=world.size)
+    recipe = recipe if rehearse else recipe.change(workers=world.size)
     run = None if folder is None else Run(Path(folder))
-    return Training(task, recipe, world, run, resume=resume, show=progress, tensorboard=tensorboard).run_all()
+    options = {"resume": resume, "show": progress, "tensorboard": tensorboard, "rehearse": rehearse}
+    return Training(task, recipe, world, run, **options).run_all()
 
 
 class Training:
     """One training: what :func:`fit` prepares and runs."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, world: World, run: Run | None, *, resume: bool, show: bool, tensorboard: bool
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        run: Run | None = None,
+        *,
+        resume: bool = False,
+        show: bool = False,
+        tensorboard: bool = False,
+        rehearse: bool = False,
     ) -> None:
         # Prepare: the same model on all ranks.
         self.task, self.given, self.world, self.run, self.show = task, recipe, world, run, show
         self.recipe = recipe = adapted(recipe)
+        self.rehearsed = rehearse
         train_data, test_data = task.load("train"), task.load("test")
         dtype = _DTYPES.get(recipe.precision, torch.float32)
         self.loader = training_loader(task, train_data, recipe, world, dtype)
@@ -91,7 +109,8 @@ class Training:
         self.optimizer = build_optimizer(recipe, self.model)
         compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True)
-        self.updater = Updater(task, recipe, world, wrapped, self.optimizer)
+        kind = Rehearsal if rehearse else Updater
+        self.updater = kind(task, recipe, world, wrapped, self.optimizer)
         self.recalibration = Recalibration(recipe, world, self.model, train_data)
         # AdaScale's clock counts the steps of one worker, all others those of the first batch size.
         clock_batch = recipe.local_batch if recipe.adascale else recipe.global_batch
@@ -111,7 +130,7 @@ class Training:
         row: Row | None = None
         status = "finished"
         bar = Progress(
-            speak=self.show and self.world.is_main, description=self.task.name, num_epochs=self.recipe.epochs
+            speak=self.show and self.world.is_main, description=self._description, num_epochs=self.recipe.epochs
         )
         with Interruption(self.world) as interruption, bar:
             while self.place.epoch < self.recipe.epochs:
@@ -139,6 +158,10 @@ class Training:
             folder=None if self.run is None else self.run.folder,
             signal=interruption.signal,
         )
+
+    @property
+    def _description(self) -> str:
+        return f"{self.task.name}, {self.recipe.workers} rehearsed workers," if self.rehearsed else self.task.name
 
     # Train.
 
@@ -188,7 +211,8 @@ class Training:
     def _set_batch(self) -> None:
         """Take the batch that the recipe wants in this epoch; every worker changes at the same step."""
         wanted = batch_at(self.recipe, self.place.epoch, self.loader.num_examples)
-        self.loader.batch = wanted.local_batch * wanted.accumulation
+        virtual_workers = self.recipe.workers if self.rehearsed else 1
+        self.loader.batch = wanted.local_batch * wanted.accumulation * virtual_workers
         self.updater.micro_batch = wanted.local_batch
         self.updater.sigma = noise_sigma(self.recipe, self._global_batch)
 
@@ -225,6 +249,7 @@ class Training:
             kind=kind, epoch=place.epoch, step=place.step, examples=place.examples, seconds=place.seconds,
             train_loss=loss, train_accuracy=self._accuracy(accuracy), images_per_second=speed,
             rate=self.rate, global_batch=self._global_batch,
+            rehearsed=self.rehearsed,
             diverged=not math.isfinite(loss), **results,
         )  # fmt: skip
 
@@ -301,7 +326,7 @@ class Training:
         found = latest_checkpoint(run.checkpoints) if resume and has_checkpoint else None
         if found is not None:
             self._restore(*found)
-        world.on_main(run.begin, self.given, self.task.name)
+        world.on_main(lambda: run.begin(self.given, self.task.name, rehearsed=self.rehearsed))
         world.on_main(run.forget_after, self.place.step)
 
     def _restore(self, file: Path, state: dict[str, Any]) -> None:

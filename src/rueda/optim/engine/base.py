@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from rueda.errors import RecipeError, explain
 from rueda.optim.engine.lanes import Item, Lane, State, sort
+from rueda.optim.engine.memo import Memo, Memos
 from rueda.optim.engine.nonfinite import report
 from rueda.optim.engine.norms import squares
 
@@ -73,7 +74,7 @@ class LayerwiseOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         bad: list[Tensor] = []
-        work: Work = [(group, *sort(group, self.state, self.begin, self.buffer)) for group in self.param_groups]
+        work = self._sort()
         for group, items, lanes in self.prepare(work):
             skipped: list[Tensor] = []
             if items:
@@ -86,6 +87,25 @@ class LayerwiseOptimizer(Optimizer):
         if bad:
             raise report(type(self).__name__, self.param_groups, bad)
         return loss
+
+    def _sort(self) -> Work:
+        """Sort every group, or remember how the last step did it."""
+        if torch.compiler.is_compiling():
+            return [(group, *sort(group, self.state, self.begin, self.buffer)) for group in self.param_groups]
+        memos: Memos = self.__dict__.setdefault("_memos", Memos())
+        memos.check(self.state)
+        work: Work = []
+        for number, group in enumerate(self.param_groups):
+            memo = memos.of_group.pop(number, None)
+            items = memo.items(group) if memo is not None else None
+            lanes: list[Lane] = []
+            if items is None:
+                items, lanes = sort(group, self.state, self.begin, self.buffer)
+                memo = Memo(group, items, self.buffer) if items and not lanes else None
+            if memo is not None and memo.fits:
+                memos.of_group[number] = memo
+            work.append((group, items, lanes))
+        return work
 
     def _step_lane(self, group: Group, lane: Lane) -> list[Tensor]:
         lists = [lane.grads, lane.params] if self.needs_weight_norm and lane.adapted else [lane.grads]

@@ -47,7 +47,7 @@ def fixed(value: float) -> Tensor:
 
 
 def runs(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield four tensors at a time: their norms, then their steps take 2 % less than norm, step, norm, step."""
+    """Yield four tensors at a time: norms first, then steps, takes 1 to 3 % less than norm, step, norm, step."""
     for start in range(0, len(items), 4):
         yield items[start : start + 4]
 
