@@ -8,6 +8,7 @@
     ├── TaskError              a task that cannot be loaded or does not fit together
     ├── DataError              a data set that is missing, torn, corrupt or of the wrong shape
     ├── RecipeError            a recipe that contradicts itself or cannot be read
+    ├── NonFiniteError         a gradient or weight that is NaN or infinite, met by an optimizer
     ├── RunError               a run folder that cannot be written or read
     │   └── CheckpointError    a checkpoint that is torn, corrupt or of another model
     └── MissingExtra           an optional package is needed; the message names the pip command
@@ -41,6 +42,10 @@ class DataError(RuedaError):
 
 class RecipeError(RuedaError):
     """A recipe contradicts itself or cannot be read."""
+
+
+class NonFiniteError(RuedaError):
+    """A gradient or a weight holds NaN or inf; its tensor was left as it was."""
 
 
 class RunError(RuedaError):

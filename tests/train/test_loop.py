@@ -120,14 +120,17 @@ def test_metrics_have_the_promised_columns(tmp_path: Path) -> None:
         rueda.fit(tiny_task(), folder=tmp_path / "run", progress=False)
 
 
-def test_divergence_is_a_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "lamb", "lars", "novograd", "larc"])
+def test_divergence_is_a_result(optimizer: str, tmp_path: Path) -> None:
+    """A loss that is gone ends the run and is recorded, also where the optimizer refuses it first."""
+
     def infinite(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return squared_error(outputs.sum(1), targets.float()) * 1e30
+        return squared_error(outputs.sum(1) * 1e30, targets.float())
 
     task = tiny_task()
     result = rueda.fit(
         Task(name="gone", model=task.model, train=task.train, test=task.test, loss=infinite),
-        Recipe(batch=24, epochs=5, rate=10.0), folder=tmp_path / "run", progress=False,
+        Recipe(batch=24, epochs=5, rate=10.0, optimizer=optimizer), folder=tmp_path / "run", progress=False,
     )  # fmt: skip
     assert result.status == "diverged" and result.row is not None and result.row.epoch == 1
     row = rueda.Run(tmp_path / "run").rows()[-1]

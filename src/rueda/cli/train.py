@@ -32,6 +32,9 @@ def train(
     ] = None,
     patience: Annotated[Optional[int], typer.Option(help="Epochs in a row that must reach the target.")] = None,  # noqa: UP045
     run: Annotated[Optional[Path], typer.Option(help="The run folder; by default runs/TASK-DATE.")] = None,  # noqa: UP045
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Be all workers in this one process: the same numbers, in turns.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --run.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -54,10 +57,12 @@ def train(
     chosen = chosen.change(**{name: value for name, value in options.items() if value is not None})
     folder = run or _new_folder(loaded.name)
     show = not as_json
-    if "WORLD_SIZE" in os.environ or chosen.workers == 1:
+    if "WORLD_SIZE" in os.environ or chosen.workers == 1 or rehearse:
         from rueda.train import fit
 
-        result = fit(loaded, chosen, folder=folder, resume=resume, tensorboard=tensorboard, progress=show)
+        result = fit(
+            loaded, chosen, folder=folder, resume=resume, tensorboard=tensorboard, progress=show, rehearse=rehearse
+        )
         status = _status(result)
     else:
         status = launch_training(task, chosen, folder, resume=resume, tensorboard=tensorboard, show=show)

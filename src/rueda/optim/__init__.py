@@ -16,11 +16,13 @@ torch. Importing the package loads no torch; a name does, when it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rueda.errors import NonFiniteError
+from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.optim.adascale import AdaScale, gain
-    from rueda.optim.engine.nonfinite import NonFiniteError
     from rueda.optim.groups import parameter_groups
     from rueda.optim.lamb import LAMB
     from rueda.optim.larc import LARC
@@ -29,27 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["LAMB", "LARC", "LARS", "AdaScale", "NonFiniteError", "NovoGrad", "gain", "parameter_groups"]
 
-_HOMES = {
-    "AdaScale": "adascale",
-    "gain": "adascale",
-    "LAMB": "lamb",
-    "LARC": "larc",
-    "LARS": "lars",
-    "NonFiniteError": "engine.nonfinite",
-    "NovoGrad": "novograd",
-    "parameter_groups": "groups",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rueda.optim' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"rueda.optim.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(
+    __name__,
+    {
+        "AdaScale": "adascale",
+        "gain": "adascale",
+        "LAMB": "lamb",
+        "LARC": "larc",
+        "LARS": "lars",
+        "NovoGrad": "novograd",
+        "parameter_groups": "groups",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -183,11 +183,16 @@ def _measure(meter: _Meter, bucket: Any) -> torch.futures.Future[Tensor]:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     buffer = bucket.buffer()
-    meter.local.append(buffer.float().square().sum())
+    meter.local.append(_square_norm(buffer))
 
     def after(done: torch.futures.Future[Tensor]) -> Tensor:
         mean = done.value()
-        meter.mean.append(mean.float().square().sum())
+        meter.mean.append(_square_norm(mean))
         return mean
 
     return allreduce_hook(meter.group, bucket).then(after)
+
+
+def _square_norm(gradient: Tensor) -> Tensor:
+    """Sum the squares in float32, or float64 if the gradient is: half precision would overflow."""
+    return gradient.to(torch.promote_types(gradient.dtype, torch.float32)).square().sum()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rueda.errors import CheckpointError, RecipeError, RunError
+from rueda.errors import CheckpointError, NonFiniteError, RecipeError, RunError
 from rueda.optim import AdaScale
 from rueda.records import Recipe, Row, Run
 from rueda.tasks import Task, load_task
@@ -65,9 +65,7 @@ def fit(
     recipe = recipe or task.recipe
     world = init()
     if rehearse and world.size > 1:
-        raise RecipeError(
-            f"a rehearsal is one process, but {world.size} workers run; start one, or do not rehearse"
-        )
+        raise RecipeError(f"a rehearsal is one process, but {world.size} workers run; start one, or do not rehearse")
     if not rehearse and recipe.workers not in (1, world.size):
         raise RecipeError(
             f"the recipe is for {recipe.workers} workers, but {world.size} run; start {recipe.workers}, or set "
@@ -75,8 +73,10 @@ def fit(
         )
     recipe = recipe if rehearse else recipe.change(workers=world.size)
     run = None if folder is None else Run(Path(folder))
-    options = {"resume": resume, "show": progress, "tensorboard": tensorboard, "rehearse": rehearse}
-    return Training(task, recipe, world, run, **options).run_all()
+    training = Training(
+        task, recipe, world, run, resume=resume, show=progress, tensorboard=tensorboard, rehearse=rehearse
+    )
+    return training.run_all()
 
 
 class Training:
@@ -119,6 +119,8 @@ class Training:
         """the last update's rate, AdaScale's gain included"""
         self.recalibrated = False
         """whether the last evaluation began with new batch-norm statistics"""
+        self.diverged = False
+        """whether an optimizer met a gradient that is not finite"""
         self.place = Place()
         # Restore.
         if run is not None:
@@ -182,7 +184,11 @@ class Training:
                 break
             inputs, targets = batch
             rate = self.schedule(place.clock)
-            self.updater.update(inputs, targets, rate=rate, step=place.step)
+            try:
+                self.updater.update(inputs, targets, rate=rate, step=place.step)
+            except NonFiniteError:  # of averaged gradients: on all workers at the same step
+                self.diverged = True
+                break
             place.step += 1
             place.examples += targets.shape[0] * world.size
             place.clock = self._next_clock()
@@ -250,7 +256,7 @@ class Training:
             train_loss=loss, train_accuracy=self._accuracy(accuracy), images_per_second=speed,
             rate=self.rate, global_batch=self._global_batch,
             rehearsed=self.rehearsed,
-            diverged=not math.isfinite(loss), **results,
+            diverged=self.diverged or not math.isfinite(loss), **results,
         )  # fmt: skip
 
     def _epoch_means(self) -> tuple[float, float]:

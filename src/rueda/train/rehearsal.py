@@ -133,63 +133,52 @@ class _Group(TorchFunctionMode):
 class _Statistics:
     """The running batch-norm statistics: each worker updates its own copy, the mean is what stays."""
 
-    def __init__(self, layers: list[nn.modules.batchnorm._BatchNorm], size: int) -> None:
-        self._layers = [layer for layer in layers if layer.running_mean is not None]
-        self._plain = [layer for layer in layers if layer.running_mean is None]
+    def __init__(self, layers: list[BatchNorm], size: int) -> None:
         self._size = size
-        self._start = [[buffer.clone() for buffer in _buffers(layer)] for layer in self._layers]
-        self._sums = [[torch.zeros_like(buffer) for buffer in buffers] for buffers in self._start]
+        self._sums = {layer: {name: torch.zeros_like(buffer) for name, buffer in _own(layer)} for layer in layers}
 
     @contextmanager
     def of(self, ranks: range) -> Iterator[None]:
         """Let the batch-norm layers work worker by worker."""
-        copies = [[[buffer.clone() for buffer in buffers] for _ in ranks] for buffers in self._start]
         with ExitStack() as stack:
-            for layer, own in zip(self._layers, copies, strict=True):
-                stack.enter_context(_by_worker(layer, len(ranks), own))
-            for layer in self._plain:
-                stack.enter_context(_by_worker(layer, len(ranks), None))
+            copies = {layer: stack.enter_context(_by_worker(layer, len(ranks))) for layer in self._sums}
             yield
-        for sums, own in zip(self._sums, copies, strict=True):
-            for buffers in own:
-                for total, buffer in zip(sums, buffers, strict=True):
-                    total += buffer
+        for layer, workers in copies.items():
+            for buffers in workers:
+                for name, buffer in buffers.items():
+                    self._sums[layer][name] += buffer
 
     def write(self) -> None:
         """Store the mean over all workers."""
-        for layer, sums in zip(self._layers, self._sums, strict=True):
-            for buffer, total in zip(_buffers(layer), sums, strict=True):
-                mean = total / self._size
+        for layer, sums in self._sums.items():
+            for name, buffer in _own(layer):
+                mean = sums[name] / self._size
                 buffer.copy_(mean if buffer.is_floating_point() else mean.round())
 
 
-def _buffers(layer: nn.modules.batchnorm._BatchNorm) -> list[Tensor]:
-    found = (layer.running_mean, layer.running_var, layer.num_batches_tracked)
-    return [buffer for buffer in found if buffer is not None]
+def _own(layer: BatchNorm) -> list[tuple[str, Tensor]]:
+    return [(name, buffer) for name, buffer in layer._buffers.items() if buffer is not None]
 
 
 @contextmanager
-def _by_worker(layer: nn.modules.batchnorm._BatchNorm, size: int, own: list[list[Tensor]] | None) -> Iterator[None]:
-    """Normalise each worker's part of the batch by itself, with its own running statistics."""
-    original = layer.forward
+def _by_worker(layer: BatchNorm, size: int) -> Iterator[list[dict[str, Tensor]]]:
+    """Normalise each worker's part of the batch by itself, with running statistics of its own, which are given."""
+    original, buffers = layer.forward, dict(layer._buffers)
+    copies = [{name: buffer.clone() for name, buffer in _own(layer)} for _ in range(size)]
 
     def forward(inputs: Tensor) -> Tensor:
         outputs = []
-        for number, part in enumerate(inputs.chunk(size)):
-            if own is not None:
-                for buffer, mine in zip(_buffers(layer), own[number], strict=True):
-                    buffer.copy_(mine)
+        for copy, part in zip(copies, inputs.chunk(size), strict=True):
+            layer._buffers.update(copy)  # not copied into: the backward pass wants them unchanged
             outputs.append(original(part))
-            if own is not None:
-                for buffer, mine in zip(_buffers(layer), own[number], strict=True):
-                    mine.copy_(buffer)
         return outputs[0] if size == 1 else torch.cat(outputs)
 
     layer.forward = forward  # type: ignore[method-assign, assignment]
     try:
-        yield
+        yield copies
     finally:
         layer.__dict__.pop("forward", None)
+        layer._buffers.update(buffers)
 
 
 class _Meter:

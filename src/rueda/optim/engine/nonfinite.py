@@ -7,11 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rueda.errors import RuedaError, explain
-
-
-class NonFiniteError(RuedaError):
-    """A gradient or a weight holds NaN or inf; its tensor was left as it was."""
+from rueda.errors import NonFiniteError, explain
 
 
 def report(optimizer: str, groups: Sequence[dict[str, Any]], bad: Sequence[Tensor]) -> NonFiniteError:
