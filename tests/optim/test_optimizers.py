@@ -342,6 +342,74 @@ def test_memory_layout_does_not_matter(case, path):
         torch.testing.assert_close(p, q.detach().contiguous(), rtol=1e-12, atol=1e-12)
 
 
+def _halve_the_state(optimizer, params):
+    for p in params:
+        optimizer.state[p] = {k: v * 0.5 for k, v in optimizer.state[p].items()}
+
+
+def _replace_a_buffer(optimizer, params):
+    state = optimizer.state[params[0]]
+    name = optimizer.buffer
+    state[name] = state[name].t().contiguous().t()  # the same numbers, other strides
+
+
+def _forget_one(optimizer, params):
+    del optimizer.state[params[2]]
+
+
+def _turn_a_weight(optimizer, params):
+    params[0].data = params[0].data.t().contiguous().t()
+
+
+def _reorder(optimizer, params):
+    optimizer.param_groups[0]["params"].reverse()
+
+
+def _adapt_all(optimizer, params):
+    optimizer.param_groups[0]["adapt"] = True
+
+
+CHANGES = [_halve_the_state, _replace_a_buffer, _forget_one, _turn_a_weight, _reorder, _adapt_all]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("case", PLAIN)
+def test_what_changes_between_steps_is_noticed(case, change):
+    kind, arguments, _ = CASES[case]
+    results = []
+    for forgets in (False, True):
+        params = make()
+        optimizer = kind(params, **arguments)
+        walk(optimizer, params, range(4))
+        assert optimizer._memos.of_group
+        change(optimizer, params)
+        if forgets:
+            del optimizer._memos
+        results.append(walk(optimizer, params, range(4, 7)))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_gradients_may_come_and_go_and_turn(case):
+    kind, arguments, _ = CASES[case]
+    results = []
+    for forgets in (False, True):
+        params = make()
+        optimizer = kind(params, **arguments)
+        for step in range(12):
+            fill(params, step)
+            if step % 4 == 1:
+                params[0].grad = params[3].grad = None
+            if step > 8:
+                params[0].grad = params[0].grad.t().contiguous().t() if params[0].grad is not None else None
+            optimizer.step()
+            if forgets:
+                del optimizer._memos
+        results.append([p.detach().clone() for p in params])
+    assert_equal(*results)
+
+
 @pytest.mark.parametrize("case", PLAIN)
 def test_citizenship(case):
     kind, arguments, _ = CASES[case]

@@ -77,9 +77,10 @@ class NovoGrad(LayerwiseOptimizer):
     def update_items(self, group: Group, items: list[Item], bad: list[Tensor]) -> None:
         """One norm, then torch's fused SGD, whose ``1 - dampening`` is this tensor's own scale of the gradient."""
         lr, (beta1, beta2), eps = float(group["lr"]), group["betas"], group["eps"]
-        share, rest, maximize = 1.0 - beta1 if group["grad_averaging"] else 1.0, 1.0 - beta2, group["maximize"]
+        share, rest, dot = 1.0 - beta1 if group["grad_averaging"] else 1.0, 1.0 - beta2, torch.dot
         decays = self.decay_of(group, False), self.decay_of(group, True)
-        rate, dot = fixed(lr), torch.dot
+        numbers = {"momentum": beta1, "lr": fixed(lr), "weight_decay": 0.0, "dampening": 0.0}
+        numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
         for p, grad, state, adapted in items:  # as little Python as there can be: it is a tenth of small tensors' time
             line = grad.ravel()
             g2 = dot(line, line).item() if line.numel() <= BLOCK else square(line)
@@ -89,18 +90,13 @@ class NovoGrad(LayerwiseOptimizer):
             v = float(state["exp_avg_sq"])
             state["exp_avg_sq"] = v = g2 if v < 0 else beta2 * v + rest * g2
             norm = sqrt(v) + eps
-            sgd(
-                (p,),
-                (grad,),
-                (state["exp_avg"],) if beta1 else (),
-                weight_decay=decays[adapted] * norm,  # the kernel scales gradient and decay alike
-                momentum=beta1,
-                lr=rate if beta1 else lr / norm,
-                dampening=1.0 - share / norm if beta1 else 0.0,
-                nesterov=False,
-                maximize=maximize,
-                is_first_step=False,
-            )
+            numbers["weight_decay"] = decays[adapted] * norm  # the kernel scales gradient and decay alike
+            if beta1:
+                numbers["dampening"] = 1.0 - share / norm
+                sgd((p,), (grad,), (state["exp_avg"],), **numbers)
+            else:
+                numbers["lr"] = lr / norm
+                sgd((p,), (grad,), (), **numbers)
 
     def update_lane(
         self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None

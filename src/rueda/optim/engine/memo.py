@@ -8,18 +8,25 @@ sorted as if there were no memo.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import is_
+from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, is_, is_not
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rueda.optim.engine.lanes import Item, State
 
-_OPTIONS = ("adapt", "fused", "capturable")  # of a group, those that sorting looks at
-_NOWHERE = -1  # the address of a parameter that had no gradient: if it has one now, the memo is void
-_Row = tuple[Tensor, State, Tensor | None, bool, torch.dtype, int]
+_dtype = attrgetter("dtype")
+
+
+def _options(group: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what sorting looks at beside the tensors."""
+    return group["adapt"], group["fused"], group["capturable"]
+
+
+def _same(some: Collection[Any], others: Collection[Any]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 class Memo:
@@ -32,36 +39,32 @@ class Memo:
     """
 
     def __init__(self, group: dict[str, Any], items: Sequence[Item], buffer: str) -> None:
-        self.params, self.buffer = list(group["params"]), buffer
-        self.options = [group[name] for name in _OPTIONS]
-        found = {id(p): (state, adapted) for p, _, state, adapted in items}
-        self.rows: list[_Row] = []
-        for p in self.params:
-            if id(p) in found:
-                state, adapted = found.pop(id(p))
-                self.rows.append((p, state, state.get(buffer), adapted, p.dtype, p.data_ptr()))
-            else:
-                self.rows.append((p, {}, None, False, p.dtype, _NOWHERE))
-        self.fits = not found  # what is left are flat views of parameters, made anew at every step
+        self.all, self.buffer, self.options = list(group["params"]), buffer, _options(group)
+        self.params = [item[0] for item in items]
+        self.states = [item[2] for item in items]
+        self.adapted = [item[3] for item in items]
+        self.buffers = [state.get(buffer) for state in self.states]
+        self.addresses = list(map(Tensor.data_ptr, self.params))
+        self.dtypes = list(map(_dtype, self.params))
+        busy, owners = set(map(id, self.params)), set(map(id, self.all))
+        self.idle = [p for p in self.all if id(p) not in busy]
+        self.fits = busy <= owners  # others are flat views of parameters, made anew at every step
 
     def items(self, group: dict[str, Any]) -> list[Item] | None:
         """Return the items with their present gradients, or None if the group must be sorted again."""
-        params = group["params"]
-        if len(params) != len(self.params) or not all(map(is_, params, self.params)):
+        if not _same(group["params"], self.all) or _options(group) != self.options:
             return None
-        if [group[name] for name in _OPTIONS] != self.options:
+        grads: list[Any] = [p.grad for p in self.params]
+        if not all(map(is_not, grads, repeat(None))) or any(p.grad is not None for p in self.idle):
             return None
-        items: list[Item] = []
         buffer = self.buffer
-        for p, state, like, adapted, dtype, address in self.rows:
-            grad = p.grad
-            if grad is None:
-                continue
-            same = p.data_ptr() == address and state.get(buffer) is like
-            if not (same and grad.dtype is dtype and grad.is_contiguous()):
-                return None
-            items.append((p, grad, state, adapted))
-        return items
+        holds = (
+            list(map(Tensor.data_ptr, self.params)) == self.addresses
+            and all(map(is_, [state.get(buffer) for state in self.states], self.buffers))
+            and all(map(is_, map(_dtype, grads), self.dtypes))
+            and all(map(Tensor.is_contiguous, grads))
+        )
+        return list(zip(self.params, grads, self.states, self.adapted, strict=True)) if holds else None
 
 
 class Memos:
@@ -73,6 +76,6 @@ class Memos:
 
     def check(self, states: Mapping[Tensor, State]) -> None:
         """Forget everything if a parameter's state was added, removed or replaced: loading does it."""
-        if len(states) != len(self.states) or not all(map(is_, states.values(), self.states)):
+        if not _same(states.values(), self.states):
             self.states = list(states.values())
             self.of_group.clear()
