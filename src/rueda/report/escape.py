@@ -1,0 +1,77 @@
+"""Text from files into a page: shown as it stands, never run.
+
+A task's name, a recipe, a path or a machine's name may hold anything. There are three places where it lands, and each
+has its own way out: HTML, a ``<script>`` with data, and figures (plotly reads a few tags in its labels).
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 300
+"""letters of a text in a figure's label: a recipe of a megabyte must not hide the figure"""
+
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def to_html(text: object) -> str:
+    """Write text as HTML, for elements and quoted attributes.
+
+    >>> to_html('<b title="x">')
+    '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return html.escape(_visible(str(text)))
+
+
+def to_label(text: str) -> str:
+    """Write text so that plotly, which knows a few tags and entities, shows it as it stands.
+
+    >>> to_label("<a href='x'>&amp;</a>")
+    "&lt;a href='x'&gt;&amp;amp;&lt;/a&gt;"
+    """
+    text = _visible(text)
+    if len(text) > LONGEST:
+        text = text[: LONGEST - 1] + "…"
+    return html.escape(text, quote=False)
+
+
+def to_script(data: Any) -> str:
+    r"""Write data as JSON for a ``<script type="application/json">``; every text in it becomes a label.
+
+    JSON alone would end the element at ``</script>``, and open a comment at ``<!--``. Numbers that are not finite,
+    which JSON lacks, become null.
+
+    >>> to_script({"name": "</script>", "rate": float("nan")})
+    '{"name":"\\u0026lt;/script\\u0026gt;","rate":null}'
+    """
+    text = json.dumps(_labels(data), allow_nan=False, separators=(",", ":"))  # ASCII: U+2028 is escaped, too
+    return re.sub("[<>&]", lambda found: _UNSAFE[found[0]], text)
+
+
+def _labels(data: Any) -> Any:
+    if isinstance(data, str):
+        return to_label(data)
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {to_label(str(key)): _labels(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_labels(value) for value in data]
+    return data
+
+
+def _visible(text: str) -> str:
+    """Show what would be invisible: control letters, lone surrogates, and marks that turn the writing direction."""
+    return "".join(
+        " " if letter in "\n\t\r" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(letter) in _HIDDEN else letter
+        for letter in text
+    )
+
+
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}

@@ -1,0 +1,184 @@
+"""One page: the sentence, the table, the figures, where it was run. No request leaves it, and no text in it can run.
+
+The Content-Security-Policy names the two scripts by their hashes (ours and plotly's); a browser runs no other, whatever
+a file may have smuggled past the escapes, and loads nothing from anywhere. Plotly is compressed inside the page and
+unpacked by the browser, which makes the page 2.5 times smaller.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rueda.errors import MissingExtra
+from rueda.records.files import write_atomically
+from rueda.report.collect import collect
+from rueda.report.escape import to_html, to_script
+from rueda.report.figures import TITLES, figure_data, figure_names, styles
+from rueda.report.model import Section
+from rueda.report.provenance import provenance
+from rueda.report.table import descent_table, main_table
+from rueda.report.words import headline, percent, points
+
+_SCRIPTS = ("base.js", "training.js", "studies.js", "page.js")
+_NOTES = {
+    "progress": "A line a run; click a name to hide or show it, hover for the recipe.",
+    "rate": "As used at each update, after scaling and warm-up.",
+    "batch": "Examples of all workers in an update.",
+    "steps": "The curve is updates = S + E / batch, with S the fewest updates and E the fewest examples. Perfect scaling: "
+    "doubling the batch saves 45 % of the updates or more; maximal parallelism: 5 % or less.",
+    "surface": "Mean squared error over slope w and intercept b, on a logarithmic scale; a path for each batch size.",
+}
+
+
+def write_report(paths: Iterable[Path | str], output: Path | str = "report.html") -> Path:
+    """Write one self-contained HTML page about runs and studies, from their files alone.
+
+    Args:
+        paths: run folders, study folders, or folders that hold some.
+        output: the page.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        RunError: a path is no run or study, a file of it is damaged, or the page cannot be written.
+    """
+    output = Path(output)
+    write_atomically(output, render(collect(Path(path) for path in paths)).encode())
+    return output
+
+
+def render(sections: list[Section]) -> str:
+    """Write the page of some sections."""
+    plotly, script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
+    data = to_script({f"s{index}": figure_data(section) for index, section in enumerate(sections)})
+    alone = len(sections) == 1
+    title = sections[0].title if alone else "Rueda report"
+    body = "".join(_section(section, f"s{index}", alone=alone) for index, section in enumerate(sections))
+    packed = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
+    policy = (
+        f"default-src 'none'; script-src {_hash(plotly)} {_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{to_html(title)}</title>
+<style>
+{_asset("page.css")}</style>
+</head>
+<body>
+<header><p class="brand">Rueda <span>report</span></p>{"" if alone else f"<h1>{to_html(title)}</h1>"}</header>
+<main>
+{body}</main>
+<p id="trouble" hidden></p>
+<script type="application/json" id="data">{data}</script>
+<script type="text/plain" id="plotly">{packed}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _section(section: Section, key: str, *, alone: bool) -> str:
+    level = "h1" if alone else "h2"
+    names = figure_names(section)
+    parts = [f"<{level}>{to_html(section.title)}</{level}>", f'<p class="lead">{to_html(headline(section))}</p>']
+    parts += [_tiles(section), main_table(section)]
+    if "techniques" in names:
+        parts.append(_figure(key, "techniques"))
+    training = [name for name in names if name in ("progress", "rate", "batch")]
+    if training:
+        parts.append(_training(section, key, training))
+    rest = [name for name in names if name not in ("techniques", "progress", "rate", "batch", "surface", "contours")]
+    parts.append(f'<div class="pair">{"".join(_figure(key, name) for name in rest)}</div>' if rest else "")
+    parts.append(descent_table(section))
+    if "surface" in names:
+        parts.append(f'<div class="pair">{_figure(key, "surface")}{_figure(key, "contours")}</div>')
+    parts.append(provenance(section))
+    return f'<section data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
+
+
+def _tiles(section: Section) -> str:
+    """Show the three numbers that tell the story: one worker, many, and the best of many."""
+    base, naive, best = (section.with_role(role) for role in ("base", "naive", "best"))
+    if not section.is_study or base is None or base.test_accuracy is None or (naive is None and best is None):
+        return ""
+    tiles = []
+    for entry in (base, naive, best):
+        if entry is not None and (entry.test_accuracy is not None or entry.diverged):
+            who = "1 worker" if entry.workers == 1 else f"{entry.workers or 'N'} workers"
+            what = "test accuracy" if entry.against is None or entry is base else f"{points(entry.against)} points"
+            value = "diverged" if entry.diverged else percent(entry.test_accuracy)
+            what += ", rehearsed" * entry.rehearsed
+            tiles.append(
+                f'<div class="tile {entry.role}"><span>{who}: {to_html(entry.name)}</span>'
+                f"<strong>{value}</strong><span>{what}</span></div>"
+            )
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _training(section: Section, key: str, names: list[str]) -> str:
+    measures = {
+        "test_accuracy": "test accuracy",
+        "test_loss": "test loss",
+        "train_accuracy": "training accuracy",
+        "train_loss": "training loss",
+    }
+    there = [name for name in measures if any(name in line.progress for line in section.lines)]
+    chips = "".join(
+        f'<button type="button" class="chip" aria-pressed="true" data-row="{index}">'
+        f'<i class="{colour} {dash}"></i>{to_html(entry.name)}</button>'
+        for index, (entry, (colour, dash)) in enumerate(zip(section.entries, styles(section), strict=True))
+        if any(line.entry == index for line in section.lines)
+    )
+    axes = {"epochs": "epochs", "updates": "updates", "seconds": "seconds"}
+    switches = _switch("axis", "against", axes)
+    switches += _switch("measure", "show", {name: measures[name] for name in there}) if len(there) > 1 else ""
+    figures = _figure(key, "progress", switches) if "progress" in names else switches
+    schedules = "".join(_figure(key, name) for name in names if name != "progress")
+    return f'<div class="training"><div class="chips">{chips}</div>{figures}<div class="pair">{schedules}</div></div>'
+
+
+def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:
+    buttons = "".join(
+        f'<button type="button" data-{kind}="{name}" aria-pressed="{"true" if index == 0 else "false"}">{text}</button>'
+        for index, (name, text) in enumerate(options.items())
+    )
+    return f'<div class="switch" role="group" aria-label="{label}"><span>{label}</span>{buttons}</div>'
+
+
+def _figure(key: str, name: str, switches: str = "") -> str:
+    note = f'<p class="remark">{to_html(_NOTES[name])}</p>' if name in _NOTES else ""
+    return (
+        f"<figure><figcaption><h3>{TITLES[name]}</h3>{note}{switches}</figcaption>"
+        f'<div class="plot" id="{key}-{name}" data-figure="{name}"></div></figure>'
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("rueda.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtra("plotly", "report") from None
+    text: Any = get_plotlyjs()
+    return str(text)
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

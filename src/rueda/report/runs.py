@@ -1,0 +1,126 @@
+"""Reading a run folder as a line of the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rueda.errors import RecipeError, RunError
+from rueda.records.recipe import Recipe
+from rueda.records.run import Run
+from rueda.report.model import Columns, Entry, Line, number, whole
+
+MEASURES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "images_per_second")
+MOST_POINTS = 300
+"""of a schedule's line: more than a screen can show, few enough for a small page"""
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a folder was written by a training."""
+    return (folder / "metrics.jsonl").is_file() or (folder / "environment.json").is_file()
+
+
+def read_run(folder: Path, name: str) -> tuple[Line, list[str]]:
+    """Read a run, and what there is to note about it.
+
+    Raises:
+        RunError: it is no run folder, it is damaged, or nothing was measured yet.
+    """
+    run = Run(folder)
+    rows = [row for row in run.rows() if isinstance(row, dict)]
+    if not rows:
+        raise RunError(f"{folder}: expected rows in metrics.jsonl, got none; train at least one epoch before a report")
+    about = run.environment()
+    notes = []
+    line = Line(name=name, task=str(about.get("task") or "task"), environment=about)
+    try:
+        recipe = run.recipe()
+        line.workers, line.seed = recipe.workers, recipe.seed
+        line.essentials = tuple(essentials(recipe))
+    except RecipeError:
+        notes.append(f"{name}: recipe.toml cannot be read")
+    line.rehearsed = about.get("rehearsed") is True or any(row.get("rehearsed") is True for row in rows)
+    line.diverged = any(row.get("diverged") is True for row in rows)
+    by_epoch = [row for row in rows if row.get("kind") == "epoch"]
+    line.progress = _columns(by_epoch or rows, rows, MEASURES)
+    by_step = [row for row in rows if row.get("kind") == "step"]
+    chosen = by_step if len(by_step) > len(by_epoch) else by_epoch or rows
+    line.schedule = _columns(_thin(chosen), rows, ("rate", "global_batch"))
+    return line, notes
+
+
+def to_entry(line: Line) -> Entry:
+    """Make a row of the table from one run: how it ended."""
+    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in line.progress.items()}
+    speeds = sorted(value for value in line.progress.get("images_per_second", []) if value is not None)
+    return Entry(
+        name=line.name,
+        summary="; ".join(line.essentials),
+        workers=line.workers,
+        global_batch=whole((line.schedule.get("global_batch") or [None])[-1]),
+        epochs=last["epochs"],
+        updates=last["updates"],
+        test_accuracy=None if line.diverged else last.get("test_accuracy"),
+        train_accuracy=None if line.diverged else last.get("train_accuracy"),
+        seconds=last["seconds"],
+        images_per_second=speeds[len(speeds) // 2] if speeds else None,
+        rehearsed=line.rehearsed,
+        diverged=line.diverged,
+        verdict="diverged" if line.diverged else None,
+    )
+
+
+def essentials(recipe: Recipe) -> list[str]:
+    """Tell a recipe in a few words each; what is off is not told.
+
+    >>> essentials(Recipe(workers=8, batch=128, scaling="linear", warmup_epochs=3, schedule="cosine", epochs=12))
+    ['8 × 128 = 1,024 examples an update', 'sgd, rate 0.05, linear scaling', 'warm-up 3 epochs', 'cosine schedule']
+    """
+    local = f"{recipe.workers} × {recipe.batch:,}" + (f" × {recipe.accumulate}" if recipe.accumulate > 1 else "")
+    scaling = "" if recipe.scaling == "none" else f", {recipe.scaling} scaling"
+    words: list[tuple[bool, str]] = [
+        (True, f"{local} = {recipe.global_batch:,} examples an update"),
+        (True, f"{recipe.optimizer}, rate {recipe.rate:g}{scaling}"),
+        (recipe.adascale, "AdaScale"),
+        (recipe.warmup_epochs > 0, f"warm-up {recipe.warmup_epochs:g} epochs"),
+        (recipe.schedule != "constant", f"{recipe.schedule} schedule"),
+        (recipe.growth_factor is not None, f"batch grows × {recipe.growth_factor or 1:.3g}"),
+        (recipe.weight_decay > 0, f"weight decay {recipe.weight_decay:g}"),
+        (recipe.ghost_batch is not None, f"ghost batches of {recipe.ghost_batch}"),
+        (recipe.sync_batch_norm, "batch norm over all workers"),
+        (recipe.gradient_noise > 0, f"gradient noise {recipe.gradient_noise:g}"),
+        (recipe.additive_noise > 0, f"additive noise {recipe.additive_noise:g}"),
+        (recipe.keep_updates, "as many updates as one worker"),
+        (bool(recipe.model), ", ".join(f"{name} = {value}" for name, value in recipe.model.items())),
+        (recipe.precision != "float32", recipe.precision),
+    ]
+    return [text for told, text in words if told]
+
+
+def _columns(chosen: list[dict[str, Any]], rows: list[dict[str, Any]], names: tuple[str, ...]) -> Columns:
+    """Turn rows into columns; all-empty ones are left out. Epochs get fractions from the examples seen."""
+    ends = [row for row in rows if row.get("kind") == "epoch" and number(row.get("epoch"))]
+    examples = number(ends[-1].get("examples")) if ends else None
+    an_epoch = examples / ends[-1]["epoch"] if examples else None
+    columns: Columns = {"epochs": [], "updates": [], "seconds": []}
+    for row in chosen:
+        seen = number(row.get("examples"))
+        exact = row.get("kind") == "step" and an_epoch and seen is not None
+        columns["epochs"].append(_short(seen / an_epoch if exact and seen and an_epoch else number(row.get("epoch"))))
+        columns["updates"].append(number(row.get("step")))
+        columns["seconds"].append(_short(number(row.get("seconds"))))
+    for name in names:
+        values = [_short(number(row.get(name))) for row in chosen]
+        if any(value is not None for value in values):
+            columns[name] = values
+    return columns
+
+
+def _thin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    stride = -(-len(rows) // MOST_POINTS)
+    return rows if stride <= 1 else [*rows[: len(rows) - 1 : stride], rows[-1]]
+
+
+def _short(value: float | None) -> float | None:
+    """Keep six digits: a page shows no more, and is smaller."""
+    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")

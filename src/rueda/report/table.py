@@ -1,0 +1,136 @@
+"""The tables, as plain HTML: they are there without any script, and one click on a heading sorts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rueda.report.escape import to_html
+from rueda.report.model import Entry, Section
+from rueda.report.words import count, duration, percent, points
+
+REHEARSED = '<span class="tag" title="the workers were virtual: one process was all of them in turn">rehearsed</span>'
+_VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, the value that it sorts by, and what stands in the cell (HTML)."""
+
+    title: str
+    value: Callable[[Entry], float | str | None]
+    cell: Callable[[Entry], str]
+
+
+def _name(entry: Entry) -> str:
+    tag = f" {REHEARSED}" if entry.rehearsed else ""
+    summary = f"<small>{to_html(entry.summary)}</small>" if entry.summary else ""
+    return f"<b>{to_html(entry.name)}</b>{tag}{summary}"
+
+
+def _speed(entry: Entry) -> str:
+    """Images a second; a rehearsal's are those of one process and say so."""
+    shown = to_html(count(entry.images_per_second and round(entry.images_per_second)))
+    return f"{shown}<small>one process</small>" if entry.rehearsed and entry.images_per_second is not None else shown
+
+
+def _time(entry: Entry) -> str:
+    shown = to_html(duration(entry.seconds))
+    return f"{shown}<small>one process</small>" if entry.rehearsed and entry.seconds is not None else shown
+
+
+def _test(entry: Entry) -> str:
+    if entry.diverged:
+        return "not a number"
+    return to_html(percent(entry.test_accuracy, entry.test_accuracy_spread))
+
+
+def _verdict(entry: Entry) -> str:
+    if entry.verdict is None:
+        return "the measure" if entry.role == "base" else "–"
+    return f'<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>'
+
+
+_NAME = Column("technique", lambda entry: entry.name, _name)
+_COLUMNS = (
+    Column("workers", lambda entry: entry.workers, lambda entry: count(entry.workers)),
+    Column("test accuracy", lambda entry: entry.test_accuracy, _test),
+    Column("against one worker", lambda entry: entry.against, lambda entry: points(entry.against)),
+    Column("verdict", lambda entry: entry.verdict, _verdict),
+    Column(
+        "training accuracy",
+        lambda entry: entry.train_accuracy,
+        lambda entry: to_html(percent(entry.train_accuracy, entry.train_accuracy_spread)),
+    ),
+    Column("updates", lambda entry: entry.updates, lambda entry: count(entry.updates)),
+    Column("global batch", lambda entry: entry.global_batch, lambda entry: count(entry.global_batch)),
+    Column("epochs", lambda entry: entry.epochs, lambda entry: count(entry.epochs)),
+    Column("images/s", lambda entry: entry.images_per_second, _speed),
+    Column("time", lambda entry: entry.seconds, _time),
+    Column("seeds", lambda entry: entry.num_seeds, lambda entry: count(entry.num_seeds)),
+)
+
+
+def main_table(section: Section) -> str:
+    """Write the table of techniques, or of runs; columns without any value are left out."""
+    if not section.entries:
+        return ""
+    name = _NAME if section.is_study else Column("run", _NAME.value, _NAME.cell)
+    columns = [
+        column
+        for column in _COLUMNS
+        if any(column.value(entry) is not None for entry in section.entries)
+        and (section.is_study or column.title != "seeds")
+    ]
+    heads = "".join(_head(column.title) for column in (name, *columns))
+    body = "".join(
+        f'<tr class="{entry.role}">'
+        + "".join(_cell(column.value(entry), column.cell(entry)) for column in (name, *columns))
+        + "</tr>"
+        for entry in section.entries
+    )
+    return _box(heads, body, "what each row reached") + _remarks(section)
+
+
+def descent_table(section: Section) -> str:
+    """Write the table of the linear model: what batch size does to gradient descent."""
+    rows = (section.gd or {"rows": []})["rows"]
+    if not rows:
+        return ""
+    names = {"batch": "batch", "epochs": "epochs", "updates": "updates", "w": "w", "b": "b", "loss": "loss"}
+    body = ""
+    for row in rows:
+        spread = "" if not row["w_spread"] else f" ± {row['w_spread']:.2f}"
+        shown = {name: count(row[name]) for name in ("batch", "epochs", "updates")}
+        shown |= {name: "–" if row[name] is None else f"{row[name]:.2f}" for name in ("w", "b", "loss")}
+        shown["w"] += spread
+        body += "<tr>" + "".join(_cell(row[name], to_html(shown[name])) for name in names) + "</tr>"
+    return _box("".join(_head(title) for title in names.values()), body, "the linear model")
+
+
+def _remarks(section: Section) -> str:
+    remarks = []
+    if any(entry.test_accuracy_spread for entry in section.entries):
+        remarks.append("± is the spread over seeds.")
+    if any(entry.rehearsed for entry in section.entries):
+        remarks.append(
+            "<b>Rehearsed</b>: one process was all the workers in turn. Accuracies are those of as many real workers; "
+            "images/s and time are those of this one process, and say nothing about as many machines."
+        )
+    return f'<p class="remark">{" ".join(remarks)}</p>' if remarks else ""
+
+
+def _head(title: str) -> str:
+    return f'<th scope="col"><button type="button">{to_html(title)}</button></th>'
+
+
+def _cell(value: float | str | None, shown: str) -> str:
+    kind = "" if isinstance(value, str) else ' class="number"'
+    return f'<td{kind} data-value="{"" if value is None else to_html(value)}">{shown}</td>'
+
+
+def _box(heads: str, body: str, label: str) -> str:
+    return (
+        f'<div class="box" tabindex="0" role="region" aria-label="table: {to_html(label)}"><table class="sortable">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

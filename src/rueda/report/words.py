@@ -1,0 +1,128 @@
+"""Numbers as people write them, and what happened in one sentence."""
+
+from __future__ import annotations
+
+from rueda.report.model import Entry, Section
+
+NONE = "–"
+
+
+def percent(fraction: float | None, spread: float | None = None) -> str:
+    """Write a fraction, with its spread over seeds if there is one.
+
+    >>> percent(0.7134), percent(0.7134, 0.004), percent(None)
+    ('71.3 %', '71.3 ± 0.4 %', '–')
+    """
+    if fraction is None:
+        return NONE
+    return f"{100 * fraction:.1f} %" if not spread else f"{100 * fraction:.1f} ± {100 * spread:.1f} %"
+
+
+def points(value: float | None) -> str:
+    """Write a difference in points.
+
+    >>> points(-28.94), points(0.3), points(0.01)
+    ('−28.9', '+0.3', '±0.0')
+    """
+    if value is None:
+        return NONE
+    text = f"{abs(value):.1f}"
+    return ("±" if text == "0.0" else "+" if value > 0 else "−") + text
+
+
+def count(value: float | None) -> str:
+    """Write a number of things.
+
+    >>> count(1164), count(5.6), count(None), count(0.0123)
+    ('1,164', '5.6', '–', '0.0123')
+    """
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time.
+
+    >>> duration(3.21), duration(75), duration(4000)
+    ('3.2 s', '1 min 15 s', '1 h 7 min')
+    """
+    if seconds is None:
+        return NONE
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def headline(section: Section) -> str:
+    """Tell what happened.
+
+    >>> rows = [Entry(name="one-worker", workers=1, test_accuracy=0.71, role="base"),
+    ...         Entry(name="naive", workers=8, test_accuracy=0.42, against=-29.0, role="naive"),
+    ...         Entry(name="lamb", workers=8, test_accuracy=0.712, against=0.2, verdict="kept", role="best")]
+    >>> headline(Section(title="", task="", entries=rows, is_study=True))
+    '8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2 % against 71.0 %).'
+    """
+    parts = [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
+    if section.throughput and section.throughput["saturates_at"]:
+        parts.append(f"There are no more images a second beyond a local batch of {count(section.throughput['saturates_at'])}.")
+    fit = (section.steps or {}).get("fit")
+    if fit:
+        between = f" ({count(fit['interval'][0])} to {count(fit['interval'][1])})" if fit["interval"] else ""
+        parts.append(f"The critical batch size is about {count(fit['critical_batch'])}{between}.")
+    rows = [row for row in (section.gd or {"rows": []})["rows"] if row["batch"] and row["updates"] is not None]
+    if len(rows) > 1:
+        small, large = min(rows, key=lambda row: row["batch"]), max(rows, key=lambda row: row["batch"])
+        parts.append(
+            f"Gradient descent on the linear model takes {count(small['updates'])} updates in {count(small['epochs'])} "
+            f"epochs with batch {count(small['batch'])}, and {count(large['updates'])} in {count(large['epochs'])} "
+            f"with batch {count(large['batch'])}."
+        )
+    return " ".join(part for part in parts if part)
+
+
+def _techniques(section: Section) -> str:
+    base, naive, best = (section.with_role(role) for role in ("base", "naive", "best"))
+    if naive is None or (naive.against is None and not naive.diverged):
+        return _best_of(section, base)
+    who = f"{naive.workers or 'Many'}{' rehearsed' * naive.rehearsed} workers with nothing else changed"
+    if naive.diverged:
+        start, lost = f"{who} diverge", "the accuracy"
+    elif naive.verdict == "kept" or (naive.against or 0) >= 0:
+        start, lost = f"{who} keep one worker's test accuracy ({points(naive.against)} points)", ""
+    else:
+        start, lost = f"{who} lose {abs(naive.against or 0):.1f} points of test accuracy", "them"
+    if best is None or base is None or best.against is None:
+        return start + "."
+    ends = f"{percent(best.test_accuracy)} against {percent(base.test_accuracy)}"
+    if not lost:
+        return f"{start}; the best row is {best.name} ({ends})."
+    if best.verdict == "kept":
+        return f"{start}; {best.name} brings {lost} back ({ends})."
+    if naive.against is not None and best.against <= naive.against:
+        return f"{start}, and no technique wins any of them back."
+    return f"{start}; the best, {best.name}, still ends {abs(best.against):.1f} points below one worker ({ends})."
+
+
+def _best_of(section: Section, base: Entry | None) -> str:
+    rows = [entry for entry in section.entries if entry.test_accuracy is not None and not entry.diverged]
+    if not rows:
+        return "No row has a test accuracy yet."
+    best = max(rows, key=lambda entry: entry.test_accuracy or 0)
+    against = "" if base is None or best is base else f", against {percent(base.test_accuracy)} with one worker"
+    return f"The best of {len(rows)} rows is {best.name}: {percent(best.test_accuracy)} test accuracy{against}."
+
+
+def _runs(section: Section) -> str:
+    rows = [entry for entry in section.entries if entry.test_accuracy is not None]
+    if len(section.entries) == 1:
+        (only,) = section.entries
+        if only.diverged:
+            return f"{only.name} diverged after {count(only.updates)} updates."
+        what = f"{count(only.epochs)} epochs, {count(only.updates)} updates"
+        return f"{percent(only.test_accuracy)} test accuracy after {what}." if rows else f"{what}."
+    if not rows:
+        return f"{len(section.entries)} runs."
+    best = max(rows, key=lambda entry: entry.test_accuracy or 0)
+    return f"The best of {len(section.entries)} runs is {best.name}: {percent(best.test_accuracy)} test accuracy."

@@ -1,0 +1,10 @@
+"""Many runs side by side: the technique table, throughput against batch, steps to a target, gradient descent."""
+
+from __future__ import annotations
+
+from rueda.study.gradient_descent import study_gradient_descent
+from rueda.study.steps_to_target import study_steps_to_target
+from rueda.study.techniques import study_techniques
+from rueda.study.throughput import study_throughput
+
+__all__ = ["study_gradient_descent", "study_steps_to_target", "study_techniques", "study_throughput"]

@@ -1,0 +1,104 @@
+"""The curve of steps against examples, and the critical batch size, from measured points.
+
+McCandlish et al. 2018 (1812.06162): with S updates and E = S B examples to reach a target,
+
+    (S / Smin - 1) (E / Emin - 1) = 1,    so    S(B) = Smin (1 + Bcrit / B),    Bcrit = Emin / Smin
+
+Smin is the number of updates that no batch goes below, Emin the number of examples. At Bcrit both are twice their
+least. Fitted in log space, since the points span orders of magnitude. The interval comes from a bootstrap of the
+residuals.
+
+The local slope -d log S / d log B = Bcrit / (B + Bcrit) gives the three regimes of Shallue et al. 2018 (1811.03600):
+*perfect scaling* (above 0.8: twice the batch, half the updates), *diminishing returns*, *maximal parallelism* (below
+0.2: a larger batch saves nothing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rueda.errors import RunError
+
+REGIMES = ("perfect scaling", "diminishing returns", "maximal parallelism")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The fitted curve, with the interval of its critical batch."""
+
+    min_updates: float
+    min_examples: float
+    critical_batch: float
+    low: float
+    """5th percentile of the critical batch"""
+    high: float
+    """95th percentile"""
+
+    def updates(self, batch: float) -> float:
+        """Give the updates that a batch size needs."""
+        return self.min_updates * (1 + self.critical_batch / batch)
+
+    def regime(self, batch: float) -> str:
+        """Name the regime of a batch size."""
+        slope = self.critical_batch / (batch + self.critical_batch)
+        return REGIMES[0] if slope >= 0.8 else REGIMES[2] if slope <= 0.2 else REGIMES[1]
+
+
+def fit_curve(batches: Sequence[float], updates: Sequence[float], *, num_samples: int = 400, seed: int = 0) -> Curve:
+    """Fit Smin and Emin to measured (batch, updates).
+
+    Args:
+        batches: batch sizes, at least three different ones.
+        updates: updates to the target at each.
+        num_samples: of the bootstrap.
+        seed: of the bootstrap.
+
+    >>> batches = [16, 64, 256, 1024, 4096]
+    >>> curve = fit_curve(batches, [100 * (1 + 400 / batch) for batch in batches])
+    >>> round(curve.min_updates), round(curve.min_examples), round(curve.critical_batch), curve.regime(16)
+    (100, 40000, 400, 'perfect scaling')
+    """
+    sizes, steps = np.asarray(batches, dtype=float), np.log(np.asarray(updates, dtype=float))
+    if len(set(batches)) < 3:
+        raise RunError(f"a curve of two constants needs three batch sizes or more, got {len(set(batches))}; add some")
+    best = _least_squares(sizes, steps)
+    fitted = _model(best, sizes)
+    # Residuals of a fit are smaller than the errors: two of the points' freedoms went into the constants.
+    residuals = (steps - fitted) * np.sqrt(len(steps) / max(1, len(steps) - 2))
+    draws = np.random.default_rng(seed)
+    samples = [
+        _least_squares(sizes, fitted + draws.choice(residuals, len(residuals)), start=best)[1]
+        for _ in range(num_samples)
+    ]
+    low, high = np.exp(np.percentile(samples, [5, 95])) if samples else (np.nan, np.nan)
+    min_updates, critical = np.exp(best)
+    return Curve(
+        min_updates=float(min_updates), min_examples=float(min_updates * critical), critical_batch=float(critical),
+        low=float(low), high=float(high),
+    )  # fmt: skip
+
+
+def _model(constants: Floats, sizes: Floats) -> Floats:
+    """log S of (log Smin, log Bcrit) at batch sizes."""
+    return np.asarray(constants[0] + np.logaddexp(0.0, constants[1] - np.log(sizes)))
+
+
+def _least_squares(sizes: Floats, steps: Floats, start: Floats | None = None) -> Floats:
+    from scipy.optimize import least_squares
+
+    if start is None:
+        start = np.array([steps.min() - 0.1, np.log(sizes).mean()])
+    # A curve without a bend among the points leaves its constants open: keep them within reach of the points.
+    reach = 8.0
+    low = np.array([steps.min() - reach, np.log(sizes.min()) - reach])
+    high = np.array([steps.max() + 1.0, np.log(sizes.max()) + reach])
+    found = least_squares(
+        lambda constants: _model(constants, sizes) - steps, np.clip(start, low + 1e-6, high - 1e-6), bounds=(low, high)
+    )
+    return np.asarray(found.x)

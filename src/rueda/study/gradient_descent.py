@@ -1,0 +1,147 @@
+"""Gradient descent on the course's linear model, for batch sizes from one example to all of them.
+
+The first lab: 100 points with x ~ U(0, 10) and y = 10 (x + noise) + 2, noise ~ N(0, 1). The noise stands inside the
+slope, so that y's deviation is 10 and the best mean squared error about 98. The model w x + b starts at w = b = 0 and
+follows the gradient of its mean squared error over a batch, with rate 0.001:
+
+    w <- w - rate * 2 mean(x (w x + b - y)),    b <- b - rate * 2 mean(w x + b - y)
+
+An epoch takes all points in the order of their draw, the last batch being what is left. The training stops when an
+epoch's mean loss (of each batch before its update) differs by less than 0.1 % from that of the epoch before, at most
+after 1000. (The order stays on purpose: in a new one every epoch, chance alone moves the loss of single points by more
+than 0.1 %, and they go on for 28 epochs instead of 5.)
+
+Every seed is its own draw of the points, and so of their order. All seeds are computed at once; one that has stopped
+keeps its numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rueda.errors import RecipeError, explain
+from rueda.records.environment import environment
+from rueda.records.files import write_atomically
+
+NUM_POINTS = 100
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 100)
+_LONGEST_PATH = 5_000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """What one batch size comes to over the seeds: means, and standard deviations as ``_spread``."""
+
+    batch: int
+    epochs: float
+    epochs_spread: float
+    updates: float
+    updates_spread: float
+    w: float
+    w_spread: float
+    b: float
+    b_spread: float
+    loss: float
+    """mean squared error of the final line on all points"""
+    loss_spread: float
+    path: list[list[float]]
+    """(w, b) before the first update and after each, of the first seed"""
+    path_losses: list[float]
+    """the loss on all points, along the path"""
+
+
+def points(num_seeds: int, *, seed: int = 0, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:
+    """Draw x and y of each seed: [seeds, points] each."""
+    draws = [np.random.default_rng([seed, number]) for number in range(num_seeds)]
+    x = np.stack([10 * draw.random(num_points) for draw in draws])
+    noise = np.stack([draw.standard_normal(num_points) for draw in draws])
+    return x, 10 * (x + noise) + 2
+
+
+def descend(
+    x: Floats, y: Floats, batch: int, *, rate: float = 1e-3, tolerance: float = 1e-3, longest: int = 1000
+) -> Descent:
+    """Train a line on each seed's points.
+
+    Args:
+        x: [seeds, points].
+        y: [seeds, points].
+        batch: points in an update.
+        rate: of the descent.
+        tolerance: stop when the epoch's mean loss changes by less than this fraction.
+        longest: epochs at most.
+
+    >>> x, y = points(20)
+    >>> whole, single = descend(x, y, 100), descend(x, y, 1)
+    >>> whole.updates == whole.epochs, single.updates > 5 * whole.updates, single.epochs < whole.epochs / 5
+    (True, True, True)
+    """
+    num_seeds, num_points = x.shape
+    w, b = np.zeros(num_seeds), np.zeros(num_seeds)
+    before = np.full(num_seeds, np.inf)
+    epochs, updates = np.zeros(num_seeds), np.zeros(num_seeds)
+    going = np.ones(num_seeds, dtype=bool)
+    path = [(0.0, 0.0)]
+    for _ in range(longest):
+        losses = np.zeros(num_seeds)
+        for start in range(0, num_points, batch):
+            part = x[:, start : start + batch]
+            error = w[:, None] * part + b[:, None] - y[:, start : start + batch]
+            losses += (error**2).sum(1)
+            w = w - going * rate * 2 * (error * part).mean(1)
+            b = b - going * rate * 2 * error.mean(1)
+            updates += going
+            if going[0]:
+                path.append((float(w[0]), float(b[0])))
+        losses /= num_points
+        epochs += going
+        with np.errstate(invalid="ignore"):
+            going &= ~(np.abs(losses - before) < tolerance * before)
+        before = losses
+        if not going.any():
+            break
+    loss = ((w[:, None] * x + b[:, None] - y) ** 2).mean(1)
+    means: dict[str, Any] = {}
+    for name, values in {"epochs": epochs, "updates": updates, "w": w, "b": b, "loss": loss}.items():
+        means[name] = float(values.mean())
+        means[f"{name}_spread"] = float(values.std(ddof=1)) if num_seeds > 1 else 0.0
+    path = path[:_LONGEST_PATH]
+    along = [float(((one * x[0] + other - y[0]) ** 2).mean()) for one, other in path]
+    return Descent(batch=batch, path=[list(place) for place in path], path_losses=along, **means)
+
+
+def study_gradient_descent(
+    *, batches: Sequence[int] = BATCHES, seeds: int = 200, seed: int = 0, folder: Path | str | None = None
+) -> list[Descent]:
+    """Compare batch sizes; the twin of ``rueda study linear --gd``. Writes ``gd.json`` into the folder.
+
+    Args:
+        batches: points in an update, each from 1 to 100.
+        seeds: draws of the points.
+        seed: of all random numbers.
+        folder: where to write; None writes nothing.
+    """
+    if seeds < 1:
+        raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
+    for batch in batches:
+        if not 1 <= batch <= NUM_POINTS:
+            raise RecipeError(explain("batch", expected=f"from 1 to {NUM_POINTS} points", got=batch, do="correct it"))
+    x, y = points(seeds, seed=seed)
+    found = [descend(x, y, batch) for batch in batches]
+    if folder is not None:
+        about = {
+            "format": 1, "kind": "gradient-descent", "task": "linear", "seeds": seeds, "rate": 1e-3,
+            "environment": environment(), "points": {"x": x[0].tolist(), "y": y[0].tolist()},
+            "rows": [asdict(row) for row in found],
+        }  # fmt: skip
+        write_atomically(Path(folder) / "gd.json", json.dumps(about).encode())
+    return found

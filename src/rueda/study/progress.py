@@ -1,0 +1,89 @@
+"""What the user sees while a study runs: a bar over the runs on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rueda.study.pool import Job
+from rueda.study.runs import last_row
+from rueda.train.regime import adapted
+
+_LOOK_SECONDS = 1.0
+
+
+def run_line(job: Job) -> str:
+    """Say what a finished run came to."""
+    row = last_row(job.folder)
+    title = f"{job.name}, seed {job.seed}"
+    if row is None:
+        return title
+    if row["diverged"]:
+        return f"{title}: diverged after {row['step']:,} updates"
+    test = "" if row["test_accuracy"] is None else f"test accuracy {100 * row['test_accuracy']:.1f} %, "
+    return f"{title}: {test}{row['step']:,} updates, {row['seconds']:.1f} s"
+
+
+class StudyProgress:
+    """Shows a study; silent unless told to speak."""
+
+    def __init__(self, *, speak: bool, total: int, done: int) -> None:
+        self._speak, self._total, self._done = speak, total, done
+        self._bar: Any = None
+        self._all: Any = None
+        self._lines: dict[Job, Any] = {}
+        self._looked = 0.0
+
+    def __enter__(self) -> StudyProgress:
+        if self._speak and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                TimeElapsedColumn(), console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self._bar.start()
+            self._all = self._bar.add_task("runs", total=self._total, completed=self._done)
+        elif self._speak and self._done:
+            self.say(f"{self._done} of {self._total} runs are finished already")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def started(self, job: Job) -> None:
+        """Show a run that begins."""
+        if self._bar is not None:
+            title = f"{job.name}, seed {job.seed}, epochs"
+            self._lines[job] = self._bar.add_task(title, total=adapted(job.recipe).epochs)
+
+    def waiting(self) -> None:
+        """Look, about once a second, how far the runs are."""
+        if self._bar is None or time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for job, line in self._lines.items():
+            row = last_row(job.folder)
+            self._bar.update(line, completed=0 if row is None else row["epoch"])
+
+    def finished(self, job: Job, line: str) -> None:
+        """Show a run that has ended."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._all, completed=self._done)
+            if job in self._lines:
+                self._bar.remove_task(self._lines.pop(job))
+        self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {line}")
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False)
+        elif self._speak:
+            print(line, file=sys.stderr, flush=True)

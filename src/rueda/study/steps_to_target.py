@@ -1,0 +1,240 @@
+"""Updates and examples to a target accuracy against the batch size, the rate tuned anew at each.
+
+The measurement of Shallue et al. 2018 (1811.03600): a batch size is judged by the fewest updates it needs, and a rate
+that is right for one is wrong for another. So at each batch the rate climbs a geometric grid (factors of 2) from the
+batch before, scaled by the root of the ratio, as long as that needs fewer updates; a trial that has used up the best
+so far is given up. The test accuracy is looked at every 10 % more updates, and the crossing interpolated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, explain
+from rueda.records import Recipe
+from rueda.records.environment import environment
+from rueda.records.files import write_atomically
+from rueda.study.critical_batch import Curve, fit_curve
+from rueda.study.inputs import loaded_once
+from rueda.tasks import Task
+from rueda.train.loop import Training
+from rueda.world import init
+
+_GROWTH = 1.1
+_FACTOR = 2.0
+_MOST_RATES = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One batch size."""
+
+    batch: int
+    rate: float | None
+    """the best of the grid; None if no rate reached the target"""
+    updates: float | None
+    """mean over seeds"""
+    examples: float | None
+    seeds: tuple[float, ...]
+    """updates of each seed at that rate"""
+    tried: tuple[tuple[float, float | None], ...]
+    """(rate, updates) of the grid; None: diverged, given up, or not reached"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsToTarget:
+    """Updates against batch size, and the curve through them."""
+
+    task: str
+    target_accuracy: float
+    points: tuple[Point, ...]
+    curve: Curve | None
+    """None as long as fewer than three batch sizes reached the target"""
+
+
+def tune(start: float, trial: Callable[[float, float], float | None], limit: float) -> dict[float, float | None]:
+    """Climb the grid of rates from ``start``: upwards while fewer updates are needed, then downwards.
+
+    Args:
+        start: the first rate.
+        trial: from a rate and a limit to the updates needed, or None.
+        limit: updates after which the first trial is given up.
+
+    >>> tune(0.1, lambda rate, limit: abs(math.log2(rate / 0.4)) * 10 + 100, limit=1e9)
+    {0.1: 120.0, 0.2: 110.0, 0.4: 100.0, 0.8: 110.0}
+    """
+    found: dict[float, float | None] = {}
+    best = limit
+
+    def better(rate: float) -> bool:
+        nonlocal best
+        found[rate] = steps = trial(rate, best)
+        if steps is None or steps >= best:
+            return False
+        best = steps
+        return True
+
+    better(start)
+    for factor in (_FACTOR, 1 / _FACTOR):
+        rate = start * factor
+        while len(found) < _MOST_RATES and better(rate):
+            rate *= factor
+        if factor > 1 and rate > start * factor:
+            break  # going up helped, so going down does not
+    return found
+
+
+def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> float | None:
+    """Train until the test accuracy reaches the target; None if it diverges or passes the limit."""
+    training = Training(task, recipe, init())
+    training.model.train()
+    place, look_at, before = training.place, 1, (0.0, 0.0)
+    while place.step < limit:
+        batch = training.loader.next_batch()
+        if batch is None:
+            place.epoch += 1
+            training.loader.set_epoch(place.epoch)
+            continue
+        try:
+            training.updater.update(*batch, rate=training.schedule(float(place.step)), step=place.step)
+        except NonFiniteError:
+            return None
+        place.step += 1
+        if place.step < look_at:
+            continue
+        look_at = math.ceil(place.step * _GROWTH)
+        evaluation = training._evaluate()
+        accuracy = evaluation.accuracy or 0.0
+        if not math.isfinite(evaluation.loss):
+            return None
+        if accuracy >= target:
+            steps, low = before
+            return place.step - (place.step - steps) * (accuracy - target) / max(accuracy - low, 1e-12)
+        before = (place.step, accuracy)
+    return None
+
+
+def study_steps_to_target(
+    task: Task | str,
+    *,
+    target_accuracy: float,
+    batches: Sequence[int] | None = None,
+    seeds: int = 1,
+    epochs: int | None = None,
+    settings: Sequence[str] = (),
+    folder: Path | str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> StepsToTarget:
+    """Find the updates to a target at each batch size; the twin of ``rueda study --steps-to-target``.
+
+    Args:
+        task: what is trained, by name, file or itself.
+        target_accuracy: test accuracy to reach, a fraction.
+        batches: batch sizes; by default 16, 32, 64 ... up to a quarter of the training data.
+        seeds: trainings at the best rate of each batch.
+        epochs: after which a trial is given up; by default 8 times the task's own.
+        settings: fields of the recipe, as ``name=value``.
+        folder: where ``steps.json`` is written after each batch, and taken up again; None writes nothing.
+        say: told a line for each batch.
+    """
+    if not 0 < target_accuracy <= 1:
+        raise RecipeError(
+            explain("--target-accuracy", expected="a fraction", got=target_accuracy, do="give e.g. 0.85")
+        )  # fmt: skip
+    if seeds < 1:
+        raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
+    loaded = loaded_once(task)
+    if loaded.metric is None:
+        raise TaskError(f"steps to a target accuracy need an accuracy, which task {loaded.name} has not; add a metric")
+    num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
+    base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
+    epochs = 8 * base.epochs if epochs is None else epochs
+    if batches is None:
+        batches = [2**power for power in range(4, max(5, (num_examples // 4).bit_length()))]
+    for batch in batches:
+        if not 1 <= batch <= num_examples:
+            raise RecipeError(explain("batch", expected=f"from 1 to {num_examples}", got=batch, do="correct it"))
+    file = None if folder is None else Path(folder) / "steps.json"
+    about = {"task": loaded.name, "target_accuracy": target_accuracy, "recipe": base.to_toml(), "epochs": epochs}
+    points = {} if file is None else _read(file, about)
+    rate_before: tuple[int, float] | None = None
+    for batch in sorted(set(batches)):
+        if batch not in points or len(points[batch].seeds) < seeds and points[batch].rate is not None:
+            at, rate = rate_before or (base.global_batch, base.rate)
+            recipe = base.change(batch=batch, base_batch=batch, accumulate=1, rate=rate * math.sqrt(batch / at))
+            points[batch] = _measure(loaded, recipe, target_accuracy, seeds, epochs * num_examples / batch)
+            say(_line(points[batch]))
+        best = points[batch].rate
+        rate_before = rate_before if best is None else (batch, best)
+        result = _result(loaded.name, target_accuracy, points)
+        if file is not None:
+            _write(file, about, result)
+    return result
+
+
+def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float) -> Point:
+    tried = tune(
+        recipe.rate, lambda rate, most: updates_to_target(task, recipe.change(rate=rate), target, most), limit
+    )  # fmt: skip
+    reached = {rate: steps for rate, steps in tried.items() if steps is not None}
+    pairs = tuple(sorted(tried.items()))
+    if not reached:
+        return Point(batch=recipe.batch, rate=None, updates=None, examples=None, seeds=(), tried=pairs)
+    rate = min(reached, key=lambda one: reached[one])
+    found = [reached[rate]]
+    for seed in range(recipe.seed + 1, recipe.seed + seeds):
+        steps = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit)
+        if steps is not None:
+            found.append(steps)
+    mean = sum(found) / len(found)
+    return Point(
+        batch=recipe.batch, rate=rate, updates=mean, examples=mean * recipe.batch, seeds=tuple(found), tried=pairs
+    )  # fmt: skip
+
+
+def _result(task: str, target: float, points: dict[int, Point]) -> StepsToTarget:
+    ordered = tuple(points[batch] for batch in sorted(points))
+    pairs = [(point.batch, steps) for point in ordered for steps in point.seeds]
+    enough = len({batch for batch, _ in pairs}) >= 3
+    curve = fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
+    return StepsToTarget(task=task, target_accuracy=target, points=ordered, curve=curve)
+
+
+def _line(point: Point) -> str:
+    if point.updates is None or point.examples is None:
+        return f"batch {point.batch:,}: the target was not reached at any of {len(point.tried)} rates"
+    return (
+        f"batch {point.batch:,}: {point.updates:,.0f} updates, {point.examples:,.0f} examples at rate {point.rate:.4g}"
+    )
+
+
+def _write(file: Path, about: dict[str, object], result: StepsToTarget) -> None:
+    curve = result.curve
+    points = [
+        {**asdict(point), "regime": None if curve is None else curve.regime(point.batch)} for point in result.points
+    ]
+    content = {
+        "format": 1, "kind": "steps-to-target", **about, "points": points,
+        "curve": None if curve is None else asdict(curve), "environment": environment(),
+    }  # fmt: skip
+    write_atomically(file, json.dumps(content, indent=1).encode())
+
+
+def _read(file: Path, about: dict[str, object]) -> dict[int, Point]:
+    """Take up the batches that an interrupted study has measured."""
+    if not file.exists():
+        return {}
+    try:
+        old = json.loads(file.read_text(encoding="utf-8"))
+        differs = next((name for name in about if old.get(name) != about[name]), None)
+        names = Point.__dataclass_fields__
+        points = [Point(**{name: value for name, value in point.items() if name in names}) for point in old["points"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{file}: expected a study of steps to a target, got: {error}; remove it to begin anew") from None
+    if differs is not None:
+        raise RunError(f"{file} was made with another {differs.replace('_', ' ')}; choose another --folder")
+    return {point.batch: point for point in points}

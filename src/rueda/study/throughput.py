@@ -1,0 +1,132 @@
+"""Images per second against the local batch: a processor is idle below some batch, and saturated above it.
+
+One worker makes real updates (loader, forward, backward, optimizer) at local batches 1, 2, 4 ... The batches take
+turns, round after round, so that a busy machine disturbs all alike, and the best round counts. Throughput *saturates* at
+the smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rueda.errors import RecipeError, TaskError, explain
+from rueda.records.environment import environment
+from rueda.records.files import write_atomically
+from rueda.study.inputs import loaded_once
+from rueda.tasks import Task
+from rueda.train.loop import Training
+from rueda.world import init
+
+SATURATED = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """One local batch."""
+
+    batch: int
+    images_per_second: float
+    """of the best round"""
+    slowest_images_per_second: float
+    """of the worst round: how noisy the machine is"""
+    milliseconds_per_update: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Images/s against the local batch."""
+
+    task: str
+    points: tuple[Speed, ...]
+    saturates_at: int
+    """the smallest batch that reaches 95 % of the best"""
+
+
+def saturation(points: Sequence[Speed]) -> int:
+    """Find the smallest batch that reaches 95 % of the best images/s.
+
+    >>> lesson = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}  # of the course's GPU
+    >>> saturation([Speed(batch=batch, images_per_second=speed, slowest_images_per_second=speed,
+    ...     milliseconds_per_update=1e3 * batch / speed) for batch, speed in lesson.items()])
+    128
+    """
+    best = max(point.images_per_second for point in points)
+    return min(point.batch for point in points if point.images_per_second >= SATURATED * best)
+
+
+def study_throughput(
+    task: Task | str,
+    *,
+    batches: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    seconds: float = 0.5,
+    rounds: int = 3,
+    folder: Path | str | None = None,
+) -> Throughput:
+    """Measure images/s against the local batch; the twin of ``rueda study --throughput``.
+
+    Args:
+        task: what is trained, by name, file or itself.
+        batches: local batches; by default 1, 2, 4 ... up to 1024 and an eighth of the training data.
+        settings: fields of the recipe, as ``name=value``.
+        seconds: time for each batch in each round.
+        rounds: how often each batch has its turn.
+        folder: where ``throughput.json`` is written; None writes nothing.
+    """
+    loaded = loaded_once(task)
+    recipe = loaded.recipe.with_settings(settings).change(workers=1)
+    num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
+    if batches is None:
+        largest = max(1, min(1024, num_examples // 8))
+        batches = [2**power for power in range(largest.bit_length())]
+    for batch in batches:
+        if not 1 <= batch <= num_examples:
+            raise RecipeError(explain("batch", expected=f"from 1 to {num_examples}", got=batch, do="correct it"))
+    if not batches:
+        raise TaskError("expected at least one batch to measure, got none; give e.g. --batches 1,8,64")
+    world = init()
+    # Batch norm has no statistics of one example; such a batch cannot be trained, only larger ones can.
+    trainings = {batch: Training(loaded, recipe.change(batch=batch, ghost_batch=None), world) for batch in batches}
+    for training in trainings.values():
+        _updates(training, 0.0)
+    speeds: dict[int, list[float]] = {batch: [] for batch in batches}
+    for _ in range(rounds):
+        for batch, training in trainings.items():
+            speeds[batch].append(_updates(training, seconds))
+    points = tuple(
+        Speed(
+            batch=batch, images_per_second=max(found), slowest_images_per_second=min(found),
+            milliseconds_per_update=1e3 * batch / max(found),
+        )
+        for batch, found in sorted(speeds.items())
+    )  # fmt: skip
+    result = Throughput(task=loaded.name, points=points, saturates_at=saturation(points))
+    if folder is not None:
+        about = {"format": 1, "kind": "throughput", **asdict(result), "environment": environment()}
+        write_atomically(Path(folder) / "throughput.json", json.dumps(about, indent=1).encode())
+    return result
+
+
+def _updates(training: Training, seconds: float) -> float:
+    """Make updates for a while, at least one, and give the images/s."""
+    training.model.train()
+    place, started, num_examples = training.place, time.perf_counter(), 0
+    while True:
+        batch = training.loader.next_batch()
+        if batch is None:
+            place.epoch += 1
+            training.loader.set_epoch(place.epoch)
+            continue
+        inputs, targets = batch
+        training.updater.update(inputs, targets, rate=1e-6, step=place.step)  # a rate at which nothing diverges
+        place.step += 1
+        num_examples += targets.shape[0]
+        passed = time.perf_counter() - started
+        if passed >= seconds:
+            return num_examples / passed
+
+
