@@ -69,7 +69,11 @@ def _labels(data: Any) -> Any:
 def _visible(text: str) -> str:
     """Show what would be invisible: control letters, lone surrogates, and marks that turn the writing direction."""
     return "".join(
-        " " if letter in "\n\t\r" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(letter) in _HIDDEN else letter
+        " "
+        if letter in "\n\t\r"
+        else "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(letter) in _HIDDEN
+        else letter
         for letter in text
     )
 

@@ -98,7 +98,9 @@ def _has(line: Line, part: str, *words: str) -> bool:
 
 def _about(entry: Entry) -> list[str]:
     told = [entry.summary, f"{entry.workers} workers{', rehearsed' * entry.rehearsed}" if entry.workers else ""]
-    told.append("diverged" if entry.diverged else f"test accuracy {percent(entry.test_accuracy, entry.test_accuracy_spread)}")
+    told.append(
+        "diverged" if entry.diverged else f"test accuracy {percent(entry.test_accuracy, entry.test_accuracy_spread)}"
+    )
     told.append("" if entry.against is None else f"{points(entry.against)} points against one worker: {entry.verdict}")
     return [text for text in told if text]
 

@@ -23,7 +23,7 @@ from rueda.report.figures import TITLES, figure_data, figure_names, styles
 from rueda.report.model import Section
 from rueda.report.provenance import provenance
 from rueda.report.table import descent_table, main_table
-from rueda.report.words import headline, percent, points
+from rueda.report.words import percent, points, sentences
 
 _SCRIPTS = ("base.js", "training.js", "studies.js", "page.js")
 _NOTES = {
@@ -94,20 +94,28 @@ def render(sections: list[Section]) -> str:
 def _section(section: Section, key: str, *, alone: bool) -> str:
     level = "h1" if alone else "h2"
     names = figure_names(section)
-    parts = [f"<{level}>{to_html(section.title)}</{level}>", f'<p class="lead">{to_html(headline(section))}</p>']
+    parts = [f"<{level}>{to_html(section.title)}</{level}>", _lead(section)]
     parts += [_tiles(section), main_table(section)]
     if "techniques" in names:
         parts.append(_figure(key, "techniques"))
     training = [name for name in names if name in ("progress", "rate", "batch")]
     if training:
         parts.append(_training(section, key, training))
-    rest = [name for name in names if name not in ("techniques", "progress", "rate", "batch", "surface", "contours")]
+    parts.append(_figure(key, "speed") if "speed" in names else "")
+    rest = [name for name in names if name in ("throughput", "steps")]
     parts.append(f'<div class="pair">{"".join(_figure(key, name) for name in rest)}</div>' if rest else "")
     parts.append(descent_table(section))
     if "surface" in names:
         parts.append(f'<div class="pair">{_figure(key, "surface")}{_figure(key, "contours")}</div>')
     parts.append(provenance(section))
     return f'<section data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
+
+
+def _lead(section: Section) -> str:
+    """Say the main thing large, and what else was found below it."""
+    first, *others = sentences(section)
+    more = f'<p class="also">{to_html(" ".join(others))}</p>' if others else ""
+    return f'<p class="lead">{to_html(first)}</p>{more}'
 
 
 def _tiles(section: Section) -> str:
@@ -146,9 +154,20 @@ def _training(section: Section, key: str, names: list[str]) -> str:
     axes = {"epochs": "epochs", "updates": "updates", "seconds": "seconds"}
     switches = _switch("axis", "against", axes)
     switches += _switch("measure", "show", {name: measures[name] for name in there}) if len(there) > 1 else ""
+    switches = _rehearsed(section) + switches
     figures = _figure(key, "progress", switches) if "progress" in names else switches
     schedules = "".join(_figure(key, name) for name in names if name != "progress")
     return f'<div class="training"><div class="chips">{chips}</div>{figures}<div class="pair">{schedules}</div></div>'
+
+
+def _rehearsed(section: Section) -> str:
+    names = {line.name for line in section.lines if line.rehearsed}
+    others = sorted({line.name for line in section.lines} - names)
+    if not names:
+        return ""
+    who = f"All but {', '.join(others)} are" if others and len(others) < len(names) else f"{', '.join(sorted(names))}:"
+    who = who if others else "All lines are"
+    return f'<p class="remark">{to_html(who)} rehearsed.</p>'
 
 
 def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:

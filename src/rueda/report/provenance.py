@@ -56,7 +56,7 @@ def _versions(versions: Any) -> str:
 
 
 def _span(times: list[str]) -> str:
-    known = sorted(time.replace("T", " ").removesuffix("+00:00") + " UTC" for time in times if time)
+    known = sorted(time.replace("T", " ").replace("+00:00", " UTC") for time in times if time)
     if not known:
         return ""
     return known[0] if known[0] == known[-1] else f"{known[0]} to {known[-1]}"

@@ -162,10 +162,16 @@ def _descent(answer: dict[str, Any] | None) -> dict[str, Any] | None:
             steps = list(zip(numbers(path.get("w")), numbers(path.get("b")), strict=False))
             steps = [(w, b) for w, b in steps if w is not None and b is not None]
             if steps:
-                paths.append({"batch": whole(path.get("batch")), "w": [w for w, _ in steps], "b": [b for _, b in steps]})
+                paths.append(
+                    {"batch": whole(path.get("batch")), "w": [w for w, _ in steps], "b": [b for _, b in steps]}
+                )
     data = answer.get("data")
     pairs = list(zip(numbers(data.get("x")), numbers(data.get("y")), strict=False)) if isinstance(data, dict) else []
-    return {"rows": rows, "paths": paths, "moments": moments([(x, y) for x, y in pairs if x is not None and y is not None])}
+    return {
+        "rows": rows,
+        "paths": paths,
+        "moments": moments([(x, y) for x, y in pairs if x is not None and y is not None]),
+    }
 
 
 def moments(pairs: list[tuple[float, float]]) -> dict[str, float] | None:

@@ -40,20 +40,17 @@ def _time(entry: Entry) -> str:
 
 
 def _test(entry: Entry) -> str:
-    if entry.diverged:
-        return "not a number"
-    return to_html(percent(entry.test_accuracy, entry.test_accuracy_spread))
+    return "–" if entry.diverged else to_html(percent(entry.test_accuracy, entry.test_accuracy_spread))
 
 
 def _verdict(entry: Entry) -> str:
     if entry.verdict is None:
-        return "the measure" if entry.role == "base" else "–"
+        return "baseline" if entry.role == "base" else "–"
     return f'<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>'
 
 
 _NAME = Column("technique", lambda entry: entry.name, _name)
 _COLUMNS = (
-    Column("workers", lambda entry: entry.workers, lambda entry: count(entry.workers)),
     Column("test accuracy", lambda entry: entry.test_accuracy, _test),
     Column("against one worker", lambda entry: entry.against, lambda entry: points(entry.against)),
     Column("verdict", lambda entry: entry.verdict, _verdict),
@@ -62,11 +59,12 @@ _COLUMNS = (
         lambda entry: entry.train_accuracy,
         lambda entry: to_html(percent(entry.train_accuracy, entry.train_accuracy_spread)),
     ),
+    Column("workers", lambda entry: entry.workers, lambda entry: count(entry.workers)),
     Column("updates", lambda entry: entry.updates, lambda entry: count(entry.updates)),
     Column("global batch", lambda entry: entry.global_batch, lambda entry: count(entry.global_batch)),
-    Column("epochs", lambda entry: entry.epochs, lambda entry: count(entry.epochs)),
     Column("images/s", lambda entry: entry.images_per_second, _speed),
     Column("time", lambda entry: entry.seconds, _time),
+    Column("epochs", lambda entry: entry.epochs, lambda entry: count(entry.epochs)),
     Column("seeds", lambda entry: entry.num_seeds, lambda entry: count(entry.num_seeds)),
 )
 
@@ -80,9 +78,9 @@ def main_table(section: Section) -> str:
         column
         for column in _COLUMNS
         if any(column.value(entry) is not None for entry in section.entries)
-        and (section.is_study or column.title != "seeds")
+        and not (column.title in ("epochs", "seeds") and _same(section, column))  # told below the table, once
     ]
-    heads = "".join(_head(column.title) for column in (name, *columns))
+    heads = _head(name.title, "") + "".join(_head(column.title) for column in columns)
     body = "".join(
         f'<tr class="{entry.role}">'
         + "".join(_cell(column.value(entry), column.cell(entry)) for column in (name, *columns))
@@ -105,11 +103,21 @@ def descent_table(section: Section) -> str:
         shown |= {name: "–" if row[name] is None else f"{row[name]:.2f}" for name in ("w", "b", "loss")}
         shown["w"] += spread
         body += "<tr>" + "".join(_cell(row[name], to_html(shown[name])) for name in names) + "</tr>"
-    return _box("".join(_head(title) for title in names.values()), body, "the linear model")
+    table = _box("".join(_head(title) for title in names.values()), body, "the linear model")
+    return f'<h3 class="above">Gradient descent on the linear model</h3>{table}'
+
+
+def _same(section: Section, column: Column) -> bool:
+    return len({column.value(entry) for entry in section.entries}) == 1
 
 
 def _remarks(section: Section) -> str:
     remarks = []
+    if len({entry.epochs for entry in section.entries}) == 1 and (epochs := section.entries[0].epochs):
+        remarks.append(f"{count(epochs)} epoch{'s' * (epochs != 1)} each.")
+    if section.is_study and len({entry.num_seeds for entry in section.entries}) == 1:
+        seeds = section.entries[0].num_seeds
+        remarks.append("One seed." if seeds == 1 else f"{seeds} seeds each.")
     if any(entry.test_accuracy_spread for entry in section.entries):
         remarks.append("± is the spread over seeds.")
     if any(entry.rehearsed for entry in section.entries):
@@ -120,8 +128,8 @@ def _remarks(section: Section) -> str:
     return f'<p class="remark">{" ".join(remarks)}</p>' if remarks else ""
 
 
-def _head(title: str) -> str:
-    return f'<th scope="col"><button type="button">{to_html(title)}</button></th>'
+def _head(title: str, kind: str = "number") -> str:
+    return f'<th scope="col" class="{kind}"><button type="button">{to_html(title)}</button></th>'
 
 
 def _cell(value: float | str | None, shown: str) -> str:

@@ -8,14 +8,15 @@ NONE = "–"
 
 
 def percent(fraction: float | None, spread: float | None = None) -> str:
-    """Write a fraction, with its spread over seeds if there is one.
+    r"""Write a fraction, with its spread over seeds if there is one.
 
     >>> percent(0.7134), percent(0.7134, 0.004), percent(None)
-    ('71.3 %', '71.3 ± 0.4 %', '–')
+    ('71.3\xa0%', '71.3\xa0±\xa00.4\xa0%', '–')
     """
     if fraction is None:
         return NONE
-    return f"{100 * fraction:.1f} %" if not spread else f"{100 * fraction:.1f} ± {100 * spread:.1f} %"
+    text = f"{100 * fraction:.1f}" + (f" ± {100 * spread:.1f}" if spread else "") + " %"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def points(value: float | None) -> str:
@@ -55,18 +56,20 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def headline(section: Section) -> str:
-    """Tell what happened.
+def sentences(section: Section) -> list[str]:
+    r"""Tell what happened, in a sentence for each kind of study.
 
     >>> rows = [Entry(name="one-worker", workers=1, test_accuracy=0.71, role="base"),
     ...         Entry(name="naive", workers=8, test_accuracy=0.42, against=-29.0, role="naive"),
     ...         Entry(name="lamb", workers=8, test_accuracy=0.712, against=0.2, verdict="kept", role="best")]
-    >>> headline(Section(title="", task="", entries=rows, is_study=True))
-    '8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2 % against 71.0 %).'
+    >>> print(*sentences(Section(title="", task="", entries=rows, is_study=True)))
+    8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2 % against 71.0 %).
     """
     parts = [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
     if section.throughput and section.throughput["saturates_at"]:
-        parts.append(f"There are no more images a second beyond a local batch of {count(section.throughput['saturates_at'])}.")
+        parts.append(
+            f"There are no more images a second beyond a local batch of {count(section.throughput['saturates_at'])}."
+        )
     fit = (section.steps or {}).get("fit")
     if fit:
         between = f" ({count(fit['interval'][0])} to {count(fit['interval'][1])})" if fit["interval"] else ""
@@ -79,7 +82,7 @@ def headline(section: Section) -> str:
             f"epochs with batch {count(small['batch'])}, and {count(large['updates'])} in {count(large['epochs'])} "
             f"with batch {count(large['batch'])}."
         )
-    return " ".join(part for part in parts if part)
+    return [part for part in parts if part] or ["Nothing was measured yet."]
 
 
 def _techniques(section: Section) -> str:

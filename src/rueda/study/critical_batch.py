@@ -32,17 +32,15 @@ Floats = NDArray[np.float64]
 class Curve:
     """The fitted curve, with the interval of its critical batch."""
 
-    min_updates: float
-    min_examples: float
+    smallest_updates: float
+    smallest_examples: float
     critical_batch: float
-    low: float
-    """5th percentile of the critical batch"""
-    high: float
-    """95th percentile"""
+    interval: tuple[float, float]
+    """5th and 95th percentile of the critical batch"""
 
     def updates(self, batch: float) -> float:
         """Give the updates that a batch size needs."""
-        return self.min_updates * (1 + self.critical_batch / batch)
+        return self.smallest_updates * (1 + self.critical_batch / batch)
 
     def regime(self, batch: float) -> str:
         """Name the regime of a batch size."""
@@ -61,7 +59,7 @@ def fit_curve(batches: Sequence[float], updates: Sequence[float], *, num_samples
 
     >>> batches = [16, 64, 256, 1024, 4096]
     >>> curve = fit_curve(batches, [100 * (1 + 400 / batch) for batch in batches])
-    >>> round(curve.min_updates), round(curve.min_examples), round(curve.critical_batch), curve.regime(16)
+    >>> round(curve.smallest_updates), round(curve.smallest_examples), round(curve.critical_batch), curve.regime(16)
     (100, 40000, 400, 'perfect scaling')
     """
     sizes, steps = np.asarray(batches, dtype=float), np.log(np.asarray(updates, dtype=float))
@@ -77,10 +75,10 @@ def fit_curve(batches: Sequence[float], updates: Sequence[float], *, num_samples
         for _ in range(num_samples)
     ]
     low, high = np.exp(np.percentile(samples, [5, 95])) if samples else (np.nan, np.nan)
-    min_updates, critical = np.exp(best)
+    smallest, critical = np.exp(best)
     return Curve(
-        min_updates=float(min_updates), min_examples=float(min_updates * critical), critical_batch=float(critical),
-        low=float(low), high=float(high),
+        smallest_updates=float(smallest), smallest_examples=float(smallest * critical),
+        critical_batch=float(critical), interval=(float(low), float(high)),
     )  # fmt: skip
 
 

@@ -53,10 +53,8 @@ class Descent:
     loss: float
     """mean squared error of the final line on all points"""
     loss_spread: float
-    path: list[list[float]]
-    """(w, b) before the first update and after each, of the first seed"""
-    path_losses: list[float]
-    """the loss on all points, along the path"""
+    path: dict[str, list[float]]
+    """``w``, ``b`` and ``loss`` (on all points) of the first seed: before the first update, and after each"""
 
 
 def points(num_seeds: int, *, seed: int = 0, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:
@@ -116,7 +114,8 @@ def descend(
         means[f"{name}_spread"] = float(values.std(ddof=1)) if num_seeds > 1 else 0.0
     path = path[:_LONGEST_PATH]
     along = [float(((one * x[0] + other - y[0]) ** 2).mean()) for one, other in path]
-    return Descent(batch=batch, path=[list(place) for place in path], path_losses=along, **means)
+    steps = {"w": [one for one, _ in path], "b": [other for _, other in path], "loss": along}
+    return Descent(batch=batch, path=steps, **means)
 
 
 def study_gradient_descent(
@@ -139,9 +138,10 @@ def study_gradient_descent(
     found = [descend(x, y, batch) for batch in batches]
     if folder is not None:
         about = {
-            "format": 1, "kind": "gradient-descent", "task": "linear", "seeds": seeds, "rate": 1e-3,
-            "environment": environment(), "points": {"x": x[0].tolist(), "y": y[0].tolist()},
-            "rows": [asdict(row) for row in found],
+            "format": 1, "kind": "gd", "task": "linear", "seeds": seeds, "rate": 1e-3,
+            "environment": environment(), "data": {"x": x[0].tolist(), "y": y[0].tolist()},
+            "rows": [{name: value for name, value in asdict(row).items() if name != "path"} for row in found],
+            "paths": [{"batch": row.batch, **row.path} for row in found],
         }  # fmt: skip
         write_atomically(Path(folder) / "gd.json", json.dumps(about).encode())
     return found

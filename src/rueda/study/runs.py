@@ -44,7 +44,7 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     old = recorded_recipe(folder)
     if old is None or old == recipe:
         return
-    was, now = ({line for line in one.to_toml().splitlines()} for one in (old, recipe))
+    was, now = (set(one.to_toml().splitlines()) for one in (old, recipe))
     differs = ", ".join(sorted(was - now)) or "fewer settings"
     wanted = ", ".join(sorted(now - was)) or "fewer settings"
     raise RunError(f"{folder} was trained with {differs}, now asked: {wanted}; choose another --folder")

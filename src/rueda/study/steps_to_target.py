@@ -39,8 +39,10 @@ class Point:
     updates: float | None
     """mean over seeds"""
     examples: float | None
+    num_seeds: int
+    """trainings at that rate"""
     seeds: tuple[float, ...]
-    """updates of each seed at that rate"""
+    """updates of those that reached the target"""
     tried: tuple[tuple[float, float | None], ...]
     """(rate, updates) of the grid; None: diverged, given up, or not reached"""
 
@@ -163,7 +165,7 @@ def study_steps_to_target(
     points = {} if file is None else _read(file, about)
     rate_before: tuple[int, float] | None = None
     for batch in sorted(set(batches)):
-        if batch not in points or len(points[batch].seeds) < seeds and points[batch].rate is not None:
+        if batch not in points or points[batch].num_seeds < seeds:
             at, rate = rate_before or (base.global_batch, base.rate)
             recipe = base.change(batch=batch, base_batch=batch, accumulate=1, rate=rate * math.sqrt(batch / at))
             points[batch] = _measure(loaded, recipe, target_accuracy, seeds, epochs * num_examples / batch)
@@ -183,7 +185,7 @@ def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float
     reached = {rate: steps for rate, steps in tried.items() if steps is not None}
     pairs = tuple(sorted(tried.items()))
     if not reached:
-        return Point(batch=recipe.batch, rate=None, updates=None, examples=None, seeds=(), tried=pairs)
+        return Point(batch=recipe.batch, rate=None, updates=None, examples=None, num_seeds=seeds, seeds=(), tried=pairs)
     rate = min(reached, key=lambda one: reached[one])
     found = [reached[rate]]
     for seed in range(recipe.seed + 1, recipe.seed + seeds):
@@ -192,7 +194,8 @@ def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float
             found.append(steps)
     mean = sum(found) / len(found)
     return Point(
-        batch=recipe.batch, rate=rate, updates=mean, examples=mean * recipe.batch, seeds=tuple(found), tried=pairs
+        batch=recipe.batch, rate=rate, updates=mean, examples=mean * recipe.batch, num_seeds=seeds,
+        seeds=tuple(found), tried=pairs,
     )  # fmt: skip
 
 
@@ -219,7 +222,7 @@ def _write(file: Path, about: dict[str, object], result: StepsToTarget) -> None:
     ]
     content = {
         "format": 1, "kind": "steps-to-target", **about, "points": points,
-        "curve": None if curve is None else asdict(curve), "environment": environment(),
+        "fit": None if curve is None else asdict(curve), "environment": environment(),
     }  # fmt: skip
     write_atomically(file, json.dumps(content, indent=1).encode())
 
@@ -234,7 +237,9 @@ def _read(file: Path, about: dict[str, object]) -> dict[int, Point]:
         names = Point.__dataclass_fields__
         points = [Point(**{name: value for name, value in point.items() if name in names}) for point in old["points"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{file}: expected a study of steps to a target, got: {error}; remove it to begin anew") from None
+        raise RunError(
+            f"{file}: expected a study of steps to a target, got: {error}; remove it to begin anew"
+        ) from None
     if differs is not None:
         raise RunError(f"{file} was made with another {differs.replace('_', ' ')}; choose another --folder")
     return {point.batch: point for point in points}

@@ -14,30 +14,40 @@ _STYLES = {"kept": "green", "lost": "red", "diverged": "bold red"}
 
 def table_of(study: Study) -> Table:
     """Make a table that rich prints."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
+    rehearsed = ", rehearsed" if any(row.rehearsed for row in study.rows) else ""
     table = Table(
-        title=Text(f"{study.task}, {study.epochs} epochs, {study.workers} workers against one"),
-        caption=Text(caption(study)),
-        caption_justify="left",
-    )
-    for heading in ("workers", "condition", "train accuracy", "test accuracy", "updates", "images/s", "time"):
-        table.add_column(heading, justify="left" if heading == "condition" else "right", no_wrap=heading != "condition")
-    table.add_column("against one", no_wrap=True)
-    for row in study.rows:
-        epochs = f" ({row.epochs} epochs)" if row.epochs != study.epochs and not row.diverged else ""
-        table.add_row(
-            f"{row.workers}" + (" rehearsed" if row.rehearsed else ""),
-            Text(row.name + epochs),
-            accuracy(row.train_accuracy, row.train_accuracy_spread),
-            accuracy(row.test_accuracy, row.test_accuracy_spread),
-            f"{row.updates:,}",
-            f"{row.images_per_second:,.0f}",
-            f"{row.seconds:.1f} s",
-            Text(verdict(row), style=_STYLES.get(row.verdict or "", "")),
-        )
+        title=Text(f"{study.task}, {study.epochs} epochs: {study.workers} workers{rehearsed}, against one"),
+        caption=Text(caption(study)), caption_justify="left", box=SIMPLE_HEAD,
+    )  # fmt: skip
+    cells = [_cells(row, study.epochs) for row in study.rows]
+    headings = ("workers", "condition", "train accuracy", "test accuracy", "updates", "images/s", "time", "against one")
+    for number, heading in enumerate(headings):
+        # Figures are never cut; where the terminal is narrow, headings and conditions take two lines.
+        width = 14 if heading == "condition" else max((len(row[number]) for row in cells), default=0)
+        left = heading in ("condition", "against one")
+        table.add_column(heading, justify="left" if left else "right", min_width=width)
+    for row, texts in zip(study.rows, cells, strict=True):
+        *figures, last = (Text(text) for text in texts)
+        table.add_row(*figures, Text(last.plain, style=_STYLES.get(row.verdict or "", "")))
     return table
+
+
+def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
+    longer = f" ({row.epochs} epochs)" if row.epochs != epochs and not row.diverged else ""
+    return (
+        f"{row.workers:,}",
+        row.name.replace("+", " + ") + longer,
+        accuracy(row.train_accuracy, row.train_accuracy_spread),
+        accuracy(row.test_accuracy, row.test_accuracy_spread),
+        f"{row.updates:,}",
+        f"{row.images_per_second:,.0f}",
+        f"{row.seconds:,.1f} s",
+        verdict(row),
+    )
 
 
 def accuracy(value: float | None, spread: float | None) -> str:
@@ -63,6 +73,6 @@ def caption(study: Study) -> str:
     num_seeds = max((len(row.seeds) for row in study.rows), default=0)
     over = f"mean ± standard deviation over up to {num_seeds} seeds; " if num_seeds > 1 else ""
     return (
-        f"{over}against one: points of test accuracy, kept = within 1 point of one worker or above. Rehearsed: N "
-        "virtual workers in one process, the numbers of N real ones; its images/s and time are this machine's."
+        f"{over}against one: points of test accuracy; kept: within 1 point of one worker, or above. Rehearsed: N "
+        "virtual workers in one process, the numbers of N real ones; images/s and time are this machine's."
     )

@@ -1,13 +1,14 @@
 """Images per second against the local batch: a processor is idle below some batch, and saturated above it.
 
 One worker makes real updates (loader, forward, backward, optimizer) at local batches 1, 2, 4 ... The batches take
-turns, round after round, so that a busy machine disturbs all alike, and the best round counts. Throughput *saturates* at
-the smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train.
+turns, round after round, so that a busy machine disturbs all alike, and the best round counts. Throughput *saturates*
+at the smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -31,8 +32,8 @@ class Speed:
     batch: int
     images_per_second: float
     """of the best round"""
-    slowest_images_per_second: float
-    """of the worst round: how noisy the machine is"""
+    spread: float
+    """standard deviation over the rounds: how noisy the machine is"""
     milliseconds_per_update: float
 
 
@@ -50,7 +51,7 @@ def saturation(points: Sequence[Speed]) -> int:
     """Find the smallest batch that reaches 95 % of the best images/s.
 
     >>> lesson = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}  # of the course's GPU
-    >>> saturation([Speed(batch=batch, images_per_second=speed, slowest_images_per_second=speed,
+    >>> saturation([Speed(batch=batch, images_per_second=speed, spread=0.0,
     ...     milliseconds_per_update=1e3 * batch / speed) for batch, speed in lesson.items()])
     128
     """
@@ -89,7 +90,6 @@ def study_throughput(
     if not batches:
         raise TaskError("expected at least one batch to measure, got none; give e.g. --batches 1,8,64")
     world = init()
-    # Batch norm has no statistics of one example; such a batch cannot be trained, only larger ones can.
     trainings = {batch: Training(loaded, recipe.change(batch=batch, ghost_batch=None), world) for batch in batches}
     for training in trainings.values():
         _updates(training, 0.0)
@@ -99,7 +99,7 @@ def study_throughput(
             speeds[batch].append(_updates(training, seconds))
     points = tuple(
         Speed(
-            batch=batch, images_per_second=max(found), slowest_images_per_second=min(found),
+            batch=batch, images_per_second=max(found), spread=statistics.pstdev(found),
             milliseconds_per_update=1e3 * batch / max(found),
         )
         for batch, found in sorted(speeds.items())
@@ -127,6 +127,4 @@ def _updates(training: Training, seconds: float) -> float:
         num_examples += targets.shape[0]
         passed = time.perf_counter() - started
         if passed >= seconds:
-            return num_examples / passed
-
-
+            return float(num_examples / passed)

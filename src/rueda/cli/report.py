@@ -1,0 +1,30 @@
+"""``rueda report``: one HTML page about runs and studies; the twin of :func:`rueda.report.write_report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+EPILOG = "Example: rueda report runs/glyphs-study --output report.html --png figures"
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Run folders, study folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    png: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--png", metavar="DIR", help="Also write each figure as PNG into this folder (needs Chromium)."),
+    ] = None,
+) -> None:
+    """Write one HTML page about runs and studies: it works offline, and from their files alone."""
+    from rueda.report import write_figures, write_report
+    from rueda.report.png import find_browser
+
+    if png is not None:
+        find_browser()  # said before the page is written, not after
+    typer.echo(f"page: {write_report(paths, output)}")
+    if png is not None:
+        for file in write_figures(output, png):
+            typer.echo(f"figure: {file}")

@@ -1,0 +1,59 @@
+// What all figures share: colours from the style sheet, a calm layout, numbers as people write them.
+// Every text in the data has been escaped for plotly's labels already; nothing here writes HTML.
+"use strict";
+
+const sections = JSON.parse(document.getElementById("data").textContent);
+const narrow = matchMedia("(max-width: 640px)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const coarse = matchMedia("(pointer: coarse)");
+let exporting = false; // figures for papers carry their own legend and a white ground
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+function font(size) {
+  return { family: getComputedStyle(document.body).fontFamily, size: size || 13, color: colour("ink") };
+}
+
+function axis(title, more) {
+  return {
+    title: { text: title, font: { size: 13, color: colour("muted") }, standoff: 8 },
+    gridcolor: colour("grid"), linecolor: colour("edge"), tickcolor: colour("edge"), zeroline: false, automargin: true,
+    tickfont: { color: colour("muted"), size: 12 }, ...more,
+  };
+}
+
+function layout(xaxis, yaxis, more) {
+  return {
+    ...(xaxis && { xaxis, yaxis }), font: font(), showlegend: exporting, hovermode: "closest",
+    paper_bgcolor: exporting ? "#ffffff" : "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 56, r: 16, t: 12, b: 48 }, dragmode: coarse.matches ? false : "zoom",
+    hoverlabel: { bgcolor: colour("card"), bordercolor: colour("edge"), font: font(13), align: "left" },
+    legend: { font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" }, ...more,
+  };
+}
+
+function logAxis(title, values, more) {
+  return axis(title, { type: "log", tickvals: values, ticktext: values.map(whole), tickangle: 0, ...more });
+}
+
+function whole(value) {
+  return Math.abs(value) >= 1000 || Number.isInteger(value)
+    ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(3)));
+}
+
+function powers(low, high, base) {
+  const found = [];
+  for (let power = Math.ceil(Math.log(low) / Math.log(base) - 1e-9); Math.pow(base, power) <= high * 1.000001; power++)
+    found.push(Math.pow(base, power));
+  return found;
+}
+
+function finite(values) {
+  return (values || []).filter((value) => value !== null && Number.isFinite(value));
+}
+
+function lines(texts) {
+  return texts.join("<br>");
+}

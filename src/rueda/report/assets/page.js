@@ -1,0 +1,113 @@
+// The page: unpack plotly, draw every figure, answer clicks. `#png` instead turns the figures into images.
+
+const builders = {
+  techniques, progress, speed, throughput, steps, surface, contours,
+  rate: (data) => schedule(data, "rate", "learning rate", "rate %{y:.4g}"),
+  batch: (data) => schedule(data, "global_batch", "global batch", "batch %{y:,}"),
+};
+
+function draw(key, name) {
+  const place = document.getElementById(key + "-" + name);
+  const figure = builders[name](sections[key]);
+  place.style.height = (figure.height || 380) + "px";
+  return Plotly.react(place, figure.traces, figure.layout, { responsive: true, displayModeBar: false, scrollZoom: false, doubleClick: "reset" });
+}
+
+async function drawSome(names) {
+  for (const [key, data] of Object.entries(sections))
+    for (const name of data.figures)
+      if (!names || names.includes(name)) await draw(key, name);
+}
+
+async function unpack() {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+function sortable(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const down = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "ascending" : column > 0;
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const value = (row) => row.cells[column].dataset.value;
+    const compare = (one, other) => {
+      const [a, b] = [value(one), value(other)];
+      if (a === "" || b === "") return (a === "") - (b === ""); // what was not measured stays last
+      const order = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
+      return down ? -order : order;
+    };
+    table.tBodies[0].append(...[...table.tBodies[0].rows].sort(compare));
+  }));
+}
+
+function press(buttons, chosen) {
+  buttons.forEach((button) => button.setAttribute("aria-pressed", String(button === chosen)));
+}
+
+function listen(section) {
+  const data = sections[section.dataset.section];
+  const redraw = () => data.figures.filter((name) => ["progress", "rate", "batch"].includes(name))
+    .forEach((name) => draw(section.dataset.section, name));
+  section.querySelectorAll("table.sortable").forEach(sortable);
+  for (const kind of ["axis", "measure"]) {
+    const buttons = [...section.querySelectorAll(`[data-${kind}]`)];
+    buttons.forEach((button) => button.addEventListener("click", () => {
+      press(buttons, button);
+      data[kind] = button.dataset[kind];
+      redraw();
+    }));
+  }
+  section.querySelectorAll(".chip").forEach((chip) => chip.addEventListener("click", () => {
+    const row = Number(chip.dataset.row);
+    if (!data.hidden.delete(row)) data.hidden.add(row);
+    chip.setAttribute("aria-pressed", String(!data.hidden.has(row)));
+    redraw();
+  }));
+}
+
+async function exportFigures() {
+  exporting = true;
+  const keep = async (file, figure, width) => {
+    const image = document.createElement("img");
+    image.dataset.file = file;
+    image.src = await Plotly.toImage({ data: figure.traces, layout: figure.layout },
+      { format: "png", width: width || 900, height: figure.height || 480, scale: 2 });
+    document.body.append(image);
+  };
+  for (const [key, data] of Object.entries(sections))
+    for (const name of data.figures) {
+      if (name !== "progress") { await keep(key + "-" + name, builders[name](data)); continue; }
+      for (const axisName of ["epochs", "updates", "seconds"]) {
+        data.axis = axisName;
+        await keep(key + "-" + data.measure.replace("_", "-") + "-" + axisName, progress(data));
+      }
+      data.axis = "epochs";
+    }
+}
+
+async function start() {
+  for (const data of Object.values(sections)) {
+    const there = Object.keys(measures).filter((name) => data.lines.some((line) => line.progress[name]));
+    const order = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"];
+    Object.assign(data, { hidden: new Set(), axis: "epochs", measure: order.find((name) => there.includes(name)) });
+  }
+  document.querySelectorAll("[data-section]").forEach(listen);
+  await unpack();
+  if (location.hash === "#png") await exportFigures();
+  else {
+    await drawSome();
+    for (const query of [narrow, dark]) query.addEventListener("change", () => drawSome());
+  }
+  document.documentElement.dataset.ready = "true";
+}
+
+start().catch((error) => {
+  const place = document.getElementById("trouble");
+  place.textContent = "The figures cannot be drawn (" + error.message + "); use a browser from 2023 or later.";
+  place.hidden = false;
+  document.documentElement.dataset.ready = "false";
+});

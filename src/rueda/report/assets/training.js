@@ -1,0 +1,181 @@
+// The figures of techniques and runs: what each kept, how it grew, schedules, speed.
+
+const measures = {
+  test_accuracy: ["test accuracy", true], train_accuracy: ["training accuracy", true],
+  test_loss: ["test loss", false], train_loss: ["training loss", false],
+};
+
+function axisTitle(data, name) {
+  if (name !== "seconds") return name;
+  return data.lines.some((line) => line.rehearsed)
+    ? "seconds of training (rehearsed runs: of one process)" : "seconds of training";
+}
+
+function style(data, line) {
+  const row = data.rows[line.row];
+  const shared = data.lines.filter((other) => other.row === line.row).length > 1;
+  return {
+    color: colour(row.colour), dash: row.dash,
+    width: row.role === "other" ? (data.rows.length > 6 ? 1.6 : 2) : shared ? 2.2 : 3,
+  };
+}
+
+function legendName(row) {
+  return row.name + (row.rehearsed ? " (rehearsed)" : "");
+}
+
+function trace(data, line, xs, ys, what, first) {
+  const row = data.rows[line.row];
+  return {
+    type: "scatter", x: xs, y: ys, name: legendName(row), legendgroup: String(line.row), showlegend: first,
+    mode: finite(ys).length <= 40 ? "lines+markers" : "lines", line: style(data, line),
+    marker: { size: row.role === "other" ? 4 : 6 }, opacity: row.role === "other" && data.rows.length > 6 ? 0.75 : 1,
+    text: lines(["<b>" + row.name + "</b>", ...line.about, ...(line.diverged ? ["diverged"] : [])]), hovertemplate:
+      "%{text}<br><b>" + what + "</b> at %{x:,} " + data.axis + "<extra></extra>",
+  };
+}
+
+function runTraces(data, part, name, what) {
+  const seen = new Set();
+  return data.lines.filter((line) => line[part][name] && !data.hidden.has(line.row)).map((line) => {
+    const first = !seen.has(line.row);
+    seen.add(line.row);
+    return trace(data, line, line[part][data.axis], line[part][name], what, first);
+  });
+}
+
+// Names at the line ends of those that stand out, moved apart where they would touch.
+function endLabels(data, name, range) {
+  if (narrow.matches || exporting) return [];
+  const few = data.rows.length <= 5;
+  const ends = [];
+  data.rows.forEach((row, index) => {
+    if ((row.role === "other" && !few) || data.hidden.has(index)) return;
+    const values = data.lines.filter((line) => line.row === index && line.progress[name])
+      .map((line) => finite(line.progress[name]).pop()).filter((value) => value !== undefined);
+    if (values.length) ends.push({ row, y: values.reduce((sum, value) => sum + value, 0) / values.length });
+  });
+  ends.sort((one, other) => one.y - other.y);
+  const gap = (range[1] - range[0]) * 0.06;
+  ends.forEach((end, index) => { end.at = index ? Math.max(end.y, ends[index - 1].at + gap) : end.y; });
+  for (let index = ends.length - 1, top = range[1] - gap / 4; index >= 0; index--, top -= gap)
+    ends[index].at = Math.min(ends[index].at, top);
+  return ends.map((end) => ({
+    x: 1, xref: "paper", xanchor: "left", xshift: 8, y: end.at, yref: "y", showarrow: false, align: "left",
+    text: end.row.name.length > 40 ? end.row.name.slice(0, 18).replace(/&[^;]*$/, "") + "…" : end.row.name,
+    font: { color: colour(end.row.colour), size: 13 },
+  }));
+}
+
+function progress(data) {
+  const [title, share] = measures[data.measure];
+  const traces = runTraces(data, "progress", data.measure, title + (share ? " %{y:.1%}" : " %{y:.4g}"));
+  const values = finite(traces.flatMap((one) => one.y));
+  const low = values.length ? Math.min(...values) : 0, high = values.length ? Math.max(...values) : 1;
+  const pad = (high - low || 0.1) * 0.06;
+  const range = [share ? Math.max(0, low - pad) : low - pad, share ? Math.min(1.005, high + pad) : high + pad];
+  const annotations = endLabels(data, data.measure, range);
+  return {
+    traces, height: narrow.matches ? 320 : 440,
+    layout: layout(axis(axisTitle(data, data.axis), { rangemode: "tozero" }),
+      axis(title, { range, tickformat: share ? ".0%" : undefined }),
+      { annotations, margin: { l: 56, r: annotations.length ? 130 : 16, t: 12, b: 48 } }),
+  };
+}
+
+function schedule(data, name, title, what) {
+  const traces = runTraces(data, "schedule", name, what);
+  // Peaks decide whether lines share a scale: a cosine that ends at zero needs no seven decades.
+  const peaks = traces.map((one) => Math.max(...finite(one.y))).filter((value) => value > 0);
+  const low = peaks.length ? Math.min(...peaks) : 1, high = peaks.length ? Math.max(...peaks) : 10;
+  const starts = name === "global_batch" ? Math.min(low, ...finite(traces.flatMap((one) => one.y)).filter((value) => value > 0)) : low / 30;
+  const log = name === "global_batch" ? high / starts >= 2 : high / low > 20;
+  traces.forEach((one) => { one.mode = "lines"; if (name === "global_batch") one.line.shape = "hv"; });
+  const ticks = name === "global_batch" ? powers(starts, high, high / starts > 500 ? 4 : 2) : powers(starts, high, 10);
+  const yaxis = !log ? axis(title, { rangemode: "tozero" })
+    : logAxis(title, ticks, { range: [Math.log10(starts / 1.3), Math.log10(high * 1.3)] });
+  return { traces, layout: layout(axis(axisTitle(data, data.axis), { rangemode: "tozero" }), yaxis) };
+}
+
+function byAccuracy(data) {
+  const rank = (row) => (row.accuracy === null ? -1 : row.accuracy);
+  return data.rows.filter((row) => row.accuracy !== null || row.verdict === "diverged").sort((one, other) => rank(one) - rank(other));
+}
+
+function nameAxis(rows) {
+  return axis("", {
+    tickvals: rows.map((_, index) => index), range: [-0.7, rows.length - 0.3], gridcolor: "rgba(0,0,0,0)",
+    ticktext: rows.map((row) => (row.rehearsed ? row.name + " <i>r</i>" : row.name)), tickfont: { color: colour("ink"), size: 13 },
+  });
+}
+
+function techniques(data) {
+  const rows = byAccuracy(data);
+  const base = rows.find((row) => row.role === "base");
+  const known = finite(rows.map((row) => row.accuracy));
+  const low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
+  const left = Math.max(0, low - (high - low) * 0.12 - 0.01);
+  const kinds = [
+    ["one worker", "ink", "square", (row) => row === base],
+    ["kept", "blue", "circle", (row) => row !== base && row.verdict === "kept"],
+    ["lost", "red", "diamond", (row) => row !== base && row.verdict === "lost"],
+    ["not judged", "muted", "circle-open", (row) => row !== base && !row.verdict],
+    ["diverged", "red", "x", (row) => row !== base && row.verdict === "diverged"],
+  ];
+  const traces = kinds.map(([name, hue, symbol, belongs]) => {
+    const chosen = rows.filter(belongs);
+    return {
+      type: "scatter", mode: "markers", name, x: chosen.map((row) => (row.accuracy === null ? left : row.accuracy)),
+      y: chosen.map((row) => rows.indexOf(row)), marker: { color: colour(hue), symbol, size: 12 }, cliponaxis: false,
+      error_x: { type: "data", array: chosen.map((row) => row.spread || 0), color: colour(hue), thickness: 1.5, width: 4 },
+      customdata: chosen.map((row) => lines(["<b>" + row.name + "</b>", ...row.about])),
+      hovertemplate: "%{customdata}<extra></extra>", showlegend: true,
+    };
+  }).filter((one) => one.x.length);
+  const shapes = !base || base.accuracy === null ? [] : [
+    { type: "line", x0: base.accuracy, x1: base.accuracy, yref: "paper", y0: 0, y1: 1, layer: "between",
+      line: { color: colour("ink"), width: 1.2, dash: "dot" } },
+    ...rows.filter((row) => row.accuracy !== null && row !== base).map((row) => ({
+      type: "line", x0: base.accuracy, x1: row.accuracy, y0: rows.indexOf(row), y1: rows.indexOf(row), layer: "between",
+      line: { color: colour(row.accuracy >= base.accuracy || row.verdict === "kept" ? "blue" : "red"), width: 2 } })),
+  ];
+  const room = (high - left) * 0.05 || 0.02;
+  const annotations = rows.map((row, index) => ({
+    x: 1, xref: "paper", xanchor: "right", xshift: narrow.matches ? 56 : 64, y: index, showarrow: false, font: { size: 13 },
+    text: row.accuracy === null ? "diverged" : (100 * row.accuracy).toFixed(1) + " %",
+  }));
+  const rehearsed = rows.some((row) => row.rehearsed) ? " (<i>r</i>: rehearsed)" : "";
+  return {
+    traces, height: 100 + rows.length * 30,
+    layout: layout(axis("test accuracy" + rehearsed, { tickformat: ".0%", range: [left - room, high + room] }), nameAxis(rows), {
+      shapes, annotations, showlegend: true, margin: { l: 60, r: narrow.matches ? 62 : 76, t: 36, b: 48 },
+      legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false },
+    }),
+  };
+}
+
+function speed(data) {
+  const rows = data.rows.filter((row) => row.speed !== null).reverse();
+  const kinds = [["measured", false], ["rehearsed: one process is all the workers", true]];
+  const traces = kinds.map(([name, rehearsed]) => {
+    const chosen = rows.filter((row) => row.rehearsed === rehearsed);
+    return {
+      type: "bar", orientation: "h", name, x: chosen.map((row) => row.speed), y: chosen.map((row) => rows.indexOf(row)),
+      marker: rehearsed ? { color: colour("card"), line: { color: colour("muted"), width: 1 },
+        pattern: { shape: "/", fgcolor: colour("muted"), bgcolor: colour("card"), size: 6, solidity: 0.25 } } : { color: colour("blue") },
+      text: chosen.map((row) => whole(Math.round(row.speed))), textposition: "outside", cliponaxis: false,
+      textfont: { color: colour("ink"), size: 12 }, customdata: chosen.map((row) => row.name),
+      hovertemplate: "%{customdata}: %{x:,.0f} images/s" + (rehearsed ? "<br>of one process, not of many machines" : "") + "<extra></extra>",
+      showlegend: true,
+    };
+  }).filter((one) => one.x.length);
+  const most = Math.max(...finite(rows.map((row) => row.speed)));
+  return {
+    traces, height: 110 + rows.length * 26,
+    layout: layout(axis("images per second", { range: [0, most * 1.2] }), nameAxis(rows), {
+      bargap: 0.35, margin: { l: 60, r: 16, t: 36, b: 48 },
+      showlegend: traces.length > 1 || traces.some((one) => one.name !== "measured"),
+      legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false },
+    }),
+  };
+}

@@ -1,0 +1,73 @@
+"""The figures as PNG, for papers and slides: drawn by the page itself in a browser without a window."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from rueda.errors import RunError
+from rueda.records.files import write_atomically
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge", "chrome")
+SECONDS = 120
+_FLAGS = (
+    *("--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--no-first-run", "--enable-unsafe-swiftshader", "--hide-scrollbars", "--virtual-time-budget=60000"),
+)
+_IMAGE = re.compile(r'<img data-file="([a-z0-9-]+)" src="data:image/png;base64,([A-Za-z0-9+/=]+)"')
+
+
+def find_browser() -> str:
+    """Find a browser; ``RUEDA_BROWSER`` names another.
+
+    Raises:
+        RunError: there is none.
+    """
+    names = [os.environ["RUEDA_BROWSER"]] if os.environ.get("RUEDA_BROWSER") else BROWSERS
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise RunError(
+        f"--png: expected a browser to draw with, got none of {', '.join(names)}; install Chromium "
+        "(Debian: apt-get install chromium) or set RUEDA_BROWSER"
+    )
+
+
+def write_figures(page: Path | str, folder: Path | str) -> list[Path]:
+    """Write each figure of a page as PNG of 1,800 pixels' width, light, with its legend.
+
+    Args:
+        page: a page by :func:`rueda.report.write_report`.
+        folder: where the files go; ``s0-techniques.png`` is the first section's.
+
+    Raises:
+        RunError: there is no browser, or it drew nothing.
+    """
+    page, folder = Path(page), Path(folder)
+    browser = find_browser()
+    with tempfile.TemporaryDirectory(prefix="rueda-") as scratch:
+        flags = [*_FLAGS, f"--user-data-dir={scratch}"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            flags.append("--no-sandbox")  # the browser's sandbox refuses root
+        command = [browser, *flags, "--dump-dom", page.resolve().as_uri() + "#png"]
+        try:
+            answer = subprocess.run(command, capture_output=True, timeout=SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RunError(f"--png: expected {browser} to draw the figures, got: {error}; try again") from None
+    found = _IMAGE.findall(answer.stdout.decode(errors="replace"))
+    if not found:
+        raise RunError(
+            f"--png: expected figures from {browser}, got none (status {answer.returncode}); open the page in a browser "
+            "to see whether it has figures"
+        )
+    written = []
+    for name, image in found:
+        file = folder / f"{name}.png"
+        write_atomically(file, base64.b64decode(image))
+        written.append(file)
+    return written
