@@ -1,0 +1,53 @@
+"""Waiting for threads: a busy one is waited for, a sleeping one is not."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from rueda.world.settle import settle
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_busy_thread_is_waited_for() -> None:
+    assert settle(5.0)
+    done = threading.Event()
+
+    def work() -> None:
+        end = time.monotonic() + 0.3
+        matrix = torch.rand(300, 300)
+        while time.monotonic() < end:
+            matrix @ matrix  # outside Python's lock
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert settle(10.0) and done.is_set()
+    thread.join()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_sleeping_thread_is_not_and_patience_ends() -> None:
+    wake = threading.Event()
+    thread = threading.Thread(target=wake.wait)
+    thread.start()
+    begun = time.monotonic()
+    assert settle(10.0) and time.monotonic() - begun < 5
+    wake.set()
+    thread.join()
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            torch.rand(200, 200) @ torch.rand(200, 200)
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    time.sleep(0.05)
+    assert not settle(0.2)
+    stop.set()
+    thread.join()
