@@ -24,7 +24,9 @@ ALLOWED: dict[str, set[str]] = {
     "nn": {"errors", "records", "world"},
     "tasks": {"errors", "records", "world", "data", "nn"},
     "train": {"errors", "records", "world", "data", "optim", "nn", "tasks"},
-    "cli": {"errors", "records", "world", "data", "tasks", "train", "__init__"},
+    "study": {"errors", "records", "world", "data", "optim", "nn", "tasks", "train"},
+    "report": {"errors", "records"},
+    "cli": {"errors", "records", "world", "data", "tasks", "train", "study", "report", "__init__"},
     "__main__": {"cli"},
     "__init__": {"errors", "records", "world", "data", "tasks", "train"},
 }

@@ -87,7 +87,7 @@ def write_run(
                         rate=0.05 * (1 + (workers - 1) * rise) * (1 + math.cos(math.pi * step / an_epoch / epochs)) / 2,
                         rehearsed=rehearsed,
                         **shared,
-                    )  # fmt: skip
+                    )
                 )
         rows.append(
             Row(
@@ -103,7 +103,7 @@ def write_run(
                 rehearsed=rehearsed,
                 diverged=diverged,
                 **shared,
-            )  # fmt: skip
+            )
         )
         if diverged:
             break
@@ -117,12 +117,12 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
     base = table[0][1]
     for name, final, speed in table:
         workers = 1 if name == "one-worker" else 8
+        epochs = 96 if name == "longer-training" else 12
         runs = [f"runs/{len(rows)}-{seed}" for seed in range(seeds)]
         for seed, run in enumerate(runs):
-            write_run(
-                folder / run, task=task, workers=workers, final=final, speed=speed, seed=seed, rehearsed=workers > 1
-            )
-        updates = 12 * 49152 // (512 * workers)
+            shown = {"task": task, "workers": workers, "final": final, "speed": speed, "seed": seed, "epochs": epochs}
+            write_run(folder / run, **shown, rehearsed=workers > 1)
+        updates = epochs * 49152 // (512 * workers)
         against = None if final is None else 100 * (final - base)
         verdict = "diverged" if final is None else "kept" if against >= -1 else "lost"
         rows.append(
@@ -131,13 +131,13 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
                 "summary": NAMED[name].summary if name in NAMED else "a technique",
                 "workers": workers,
                 "global_batch": 512 * workers,
-                "epochs": 12,
+                "epochs": epochs,
                 "updates": updates,
                 "test_accuracy": final,
                 "test_accuracy_spread": None if final is None else 0.004,
                 "train_accuracy": None if final is None else final + 0.03,
                 "train_accuracy_spread": None,
-                "seconds": 12 * 49152 / speed,
+                "seconds": epochs * 49152 / speed,
                 "images_per_second": speed,
                 "rehearsed": workers > 1,
                 "seeds": list(range(seeds)),
@@ -146,7 +146,7 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
                 "against_one_worker": None if workers == 1 else against,
                 "verdict": None if workers == 1 else verdict,
                 **row,
-            }  # fmt: skip
+            }
         )
     study = {"format": 1, "kind": "techniques", "task": task, "workers": 8, "epochs": 12, "environment": ABOUT}
     write_json(folder / "study.json", {**study, "command": ABOUT["command"], "rows": rows})

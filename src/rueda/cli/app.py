@@ -9,7 +9,10 @@ import typer
 from rueda.cli.data import data_app
 from rueda.cli.demo import demo
 from rueda.cli.recipe import recipe_app
+from rueda.cli.report import EPILOG as REPORT_EPILOG
+from rueda.cli.report import report
 from rueda.cli.run import CONTEXT, run
+from rueda.cli.study import study
 from rueda.cli.train import EPILOG, train
 
 app = typer.Typer(
@@ -36,6 +39,8 @@ def version(
 
 app.command("run", context_settings=CONTEXT)(run)
 app.command("train", epilog=EPILOG)(train)
+app.command("study")(study)
+app.command("report", epilog=REPORT_EPILOG)(report)
 app.command("demo")(demo)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(data_app, name="data")

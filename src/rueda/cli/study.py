@@ -88,9 +88,7 @@ def study(
 
 def show_study(found: Study, folder: Path, as_json: bool) -> None:
     """Draw the page, then print the table and where both are, or the file."""
-    from rueda.report import write_report
-
-    page = write_report([folder], folder / "report.html")
+    page = _page(folder)
     if as_json:
         typer.echo(found.to_json())
         return
@@ -102,6 +100,12 @@ def show_study(found: Study, folder: Path, as_json: bool) -> None:
     console.print()
     console.print(table_of(found))
     typer.echo(f"study: {folder / 'study.json'}\npage: {page}")
+
+
+def _page(folder: Path) -> Path:
+    from rueda.report import write_report
+
+    return write_report([folder], folder / "report.html")
 
 
 def _launch(task: str, recipe: Recipe, folder: Path) -> int:
@@ -127,7 +131,8 @@ def _folder(task: str) -> Path:
 
 
 def _tell(file: Path, as_json: bool, heading: str, headings: list[str], rows: list[list[str]], last: str) -> None:
-    """Print a table and a line, or the file."""
+    """Draw the page, then print a table and a line, or the file."""
+    page = _page(file.parent)
     if as_json:
         typer.echo(json.dumps(json.loads(file.read_text(encoding="utf-8"))))
         return
@@ -141,7 +146,7 @@ def _tell(file: Path, as_json: bool, heading: str, headings: list[str], rows: li
     for row in rows:
         table.add_row(*row)
     Console().print(table)
-    typer.echo(f"{last}\nstudy: {file}")
+    typer.echo(f"{last}\nstudy: {file}\npage: {page}")
 
 
 def _descent(task: str, sizes: list[int] | None, seeds: int | None, folder: Path, as_json: bool) -> None:

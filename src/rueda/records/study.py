@@ -80,8 +80,8 @@ class Study:
         return next((row for row in self.rows if row.name == name), None)
 
     def best(self) -> StudyRow | None:
-        """Give the row of many workers with the highest test accuracy that no seed diverged from."""
-        many = [row for row in self.rows if row.workers > 1 and row.diverged == 0 and row.test_accuracy is not None]
+        """Give the rehearsed row with the highest test accuracy; one of which a seed diverged is none."""
+        many = [row for row in self.rows if row.rehearsed and row.diverged == 0 and row.test_accuracy is not None]
         return max(many, key=lambda row: row.test_accuracy or 0.0, default=None)
 
     def judged(self) -> Study:
@@ -139,8 +139,8 @@ class Study:
 def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Give mean and sample standard deviation; the latter needs two values.
 
-    >>> mean_and_spread([0.8, 0.9]), mean_and_spread([0.8]), mean_and_spread([])
-    ((0.85, 0.0707...), (0.8, None), (None, None))
+    >>> mean_and_spread([0.5, 1.0]), mean_and_spread([0.8]), mean_and_spread([])
+    ((0.75, 0.3535...), (0.8, None), (None, None))
     """
     if not values:
         return None, None

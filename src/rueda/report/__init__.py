@@ -7,7 +7,7 @@
 >>> study = {"format": 1, "kind": "throughput", "task": "glyphs-cnn", "points": points, "saturates_at": 512}
 >>> _ = (folder / "throughput.json").write_text(json.dumps(study))
 >>> page = write_report([folder], folder / "report.html")
->>> page.name, "no more images a second beyond a local batch of 512" in page.read_text()
+>>> page.name, "hardly more images a second beyond a local batch of 512" in page.read_text()
 ('report.html', True)
 """
 

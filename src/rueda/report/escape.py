@@ -17,6 +17,7 @@ from typing import Any
 LONGEST = 300
 """letters of a text in a figure's label: a recipe of a megabyte must not hide the figure"""
 
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -68,14 +69,7 @@ def _labels(data: Any) -> Any:
 
 def _visible(text: str) -> str:
     """Show what would be invisible: control letters, lone surrogates, and marks that turn the writing direction."""
+    text = re.sub(r"[\n\t\r]", " ", text)
     return "".join(
-        " "
-        if letter in "\n\t\r"
-        else "\N{REPLACEMENT CHARACTER}"
-        if unicodedata.category(letter) in _HIDDEN
-        else letter
-        for letter in text
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(letter) in _HIDDEN else letter for letter in text
     )
-
-
-_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}

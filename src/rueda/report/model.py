@@ -50,6 +50,8 @@ class Entry:
     images_per_second: float | None = None
     rehearsed: bool = False
     diverged: bool = False
+    num_diverged: int = 0
+    """seeds that diverged: a technique that sometimes diverges keeps nothing"""
     num_seeds: int = 1
     against: float | None = None
     """points of test accuracy above (or, negative, below) one worker"""
@@ -108,3 +110,12 @@ def whole(value: Any) -> int | None:
 def numbers(values: Any) -> list[float | None]:
     """Take a list of numbers; what is none counts as not measured, and no list as an empty one."""
     return [number(value) for value in values] if isinstance(values, list) else []
+
+
+def short(value: float | None) -> float | None:
+    """Keep six digits: a page shows no more, and is smaller.
+
+    >>> short(1 / 3), short(4), short(None)
+    (0.333333, 4, None)
+    """
+    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")

@@ -11,11 +11,10 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from rueda.errors import MissingExtra
 from rueda.records.files import write_atomically
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
@@ -30,17 +29,18 @@ _NOTES = {
     "progress": "A line a run; click a name to hide or show it, hover for the recipe.",
     "rate": "As used at each update, after scaling and warm-up.",
     "batch": "Examples of all workers in an update.",
-    "steps": "The curve is updates = S + E / batch, with S the fewest updates and E the fewest examples. Perfect scaling: "
-    "doubling the batch saves 45 % of the updates or more; maximal parallelism: 5 % or less.",
+    "steps": "The curve is updates = S + E / batch, with S the fewest updates and E the fewest examples. "
+    "Perfect scaling: twice the batch halves the updates (slope 0.8 or more); maximal parallelism: it saves next to "
+    "none (0.2 or less). Shaded red: the interval of the critical batch.",
     "surface": "Mean squared error over slope w and intercept b, on a logarithmic scale; a path for each batch size.",
 }
 
 
-def write_report(paths: Iterable[Path | str], output: Path | str = "report.html") -> Path:
+def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = "report.html") -> Path:
     """Write one self-contained HTML page about runs and studies, from their files alone.
 
     Args:
-        paths: run folders, study folders, or folders that hold some.
+        paths: run folders, study folders, or folders that hold some; one or several.
         output: the page.
 
     Returns:
@@ -49,21 +49,21 @@ def write_report(paths: Iterable[Path | str], output: Path | str = "report.html"
     Raises:
         RunError: a path is no run or study, a file of it is damaged, or the page cannot be written.
     """
+    chosen = [paths] if isinstance(paths, (str, Path)) else paths
     output = Path(output)
-    write_atomically(output, render(collect(Path(path) for path in paths)).encode())
+    write_atomically(output, render(collect(Path(path) for path in chosen)).encode())
     return output
 
 
 def render(sections: list[Section]) -> str:
     """Write the page of some sections."""
-    plotly, script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
+    (plotly, packed), script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
     data = to_script({f"s{index}": figure_data(section) for index, section in enumerate(sections)})
     alone = len(sections) == 1
     title = sections[0].title if alone else "Rueda report"
     body = "".join(_section(section, f"s{index}", alone=alone) for index, section in enumerate(sections))
-    packed = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
     policy = (
-        f"default-src 'none'; script-src {_hash(plotly)} {_hash(script)}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {plotly} {_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return f"""<!doctype html>
@@ -154,8 +154,7 @@ def _training(section: Section, key: str, names: list[str]) -> str:
     axes = {"epochs": "epochs", "updates": "updates", "seconds": "seconds"}
     switches = _switch("axis", "against", axes)
     switches += _switch("measure", "show", {name: measures[name] for name in there}) if len(there) > 1 else ""
-    switches = _rehearsed(section) + switches
-    figures = _figure(key, "progress", switches) if "progress" in names else switches
+    figures = _figure(key, "progress", switches, _rehearsed(section)) if "progress" in names else switches
     schedules = "".join(_figure(key, name) for name in names if name != "progress")
     return f'<div class="training"><div class="chips">{chips}</div>{figures}<div class="pair">{schedules}</div></div>'
 
@@ -165,9 +164,9 @@ def _rehearsed(section: Section) -> str:
     others = sorted({line.name for line in section.lines} - names)
     if not names:
         return ""
-    who = f"All but {', '.join(others)} are" if others and len(others) < len(names) else f"{', '.join(sorted(names))}:"
-    who = who if others else "All lines are"
-    return f'<p class="remark">{to_html(who)} rehearsed.</p>'
+    if len(others) < len(names):
+        return f"All but {', '.join(others)} are rehearsed." if others else "All lines are rehearsed."
+    return f"Rehearsed: {', '.join(sorted(names))}."
 
 
 def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:
@@ -178,8 +177,9 @@ def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:
     return f'<div class="switch" role="group" aria-label="{label}"><span>{label}</span>{buttons}</div>'
 
 
-def _figure(key: str, name: str, switches: str = "") -> str:
-    note = f'<p class="remark">{to_html(_NOTES[name])}</p>' if name in _NOTES else ""
+def _figure(key: str, name: str, switches: str = "", more: str = "") -> str:
+    told = " ".join(text for text in (_NOTES.get(name), more) if text)
+    note = f'<p class="remark">{to_html(told)}</p>' if told else ""
     return (
         f"<figure><figcaption><h3>{TITLES[name]}</h3>{note}{switches}</figcaption>"
         f'<div class="plot" id="{key}-{name}" data-figure="{name}"></div></figure>'
@@ -190,13 +190,13 @@ def _asset(name: str) -> str:
     return (files("rueda.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtra("plotly", "report") from None
-    text: Any = get_plotlyjs()
-    return str(text)
+@cache
+def _plotly() -> tuple[str, str]:
+    """Give plotly's hash, and plotly packed; the same in every page."""
+    from plotly.offline import get_plotlyjs  # not at import: the command answers --help without it
+
+    script = str(get_plotlyjs())
+    return _hash(script), base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
 
 def _hash(script: str) -> str:

@@ -62,8 +62,8 @@ def write_figures(page: Path | str, folder: Path | str) -> list[Path]:
     found = _IMAGE.findall(answer.stdout.decode(errors="replace"))
     if not found:
         raise RunError(
-            f"--png: expected figures from {browser}, got none (status {answer.returncode}); open the page in a browser "
-            "to see whether it has figures"
+            f"--png: expected figures from {browser}, got none (status {answer.returncode}); open the page in a "
+            "browser to see whether it has figures"
         )
     written = []
     for name, image in found:

@@ -8,7 +8,7 @@ from typing import Any
 from rueda.errors import RecipeError, RunError
 from rueda.records.recipe import Recipe
 from rueda.records.run import Run
-from rueda.report.model import Columns, Entry, Line, number, whole
+from rueda.report.model import Columns, Entry, Line, number, short, whole
 
 MEASURES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "images_per_second")
 MOST_POINTS = 300
@@ -106,11 +106,11 @@ def _columns(chosen: list[dict[str, Any]], rows: list[dict[str, Any]], names: tu
     for row in chosen:
         seen = number(row.get("examples"))
         exact = row.get("kind") == "step" and an_epoch and seen is not None
-        columns["epochs"].append(_short(seen / an_epoch if exact and seen and an_epoch else number(row.get("epoch"))))
+        columns["epochs"].append(short(seen / an_epoch if exact and seen and an_epoch else number(row.get("epoch"))))
         columns["updates"].append(number(row.get("step")))
-        columns["seconds"].append(_short(number(row.get("seconds"))))
+        columns["seconds"].append(short(number(row.get("seconds"))))
     for name in names:
-        values = [_short(number(row.get(name))) for row in chosen]
+        values = [short(number(row.get(name))) for row in chosen]
         if any(value is not None for value in values):
             columns[name] = values
     return columns
@@ -119,8 +119,3 @@ def _columns(chosen: list[dict[str, Any]], rows: list[dict[str, Any]], names: tu
 def _thin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     stride = -(-len(rows) // MOST_POINTS)
     return rows if stride <= 1 else [*rows[: len(rows) - 1 : stride], rows[-1]]
-
-
-def _short(value: float | None) -> float | None:
-    """Keep six digits: a page shows no more, and is smaller."""
-    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")

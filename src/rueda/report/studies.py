@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
-from rueda.report.model import Entry, Section, number, numbers, whole
+from rueda.report.model import Entry, Section, number, numbers, short, whole
 from rueda.report.runs import read_run
 
 FILES = {"study.json": "techniques", "throughput.json": "throughput", "steps.json": "steps-to-target", "gd.json": "gd"}
@@ -72,8 +72,9 @@ def _command(about: Any) -> Any:
 def _entry(row: Mapping[str, Any]) -> Entry:
     seeds, runs = row.get("seeds"), row.get("runs")
     verdict = row.get("verdict")
-    diverged = row.get("diverged") is True or verdict == "diverged"
-    measured = {
+    num_diverged = whole(row.get("diverged")) or 0
+    diverged = row.get("diverged") is True or num_diverged > 0 or verdict == "diverged"
+    measured: dict[str, Any] = {
         name: number(row.get(name))
         for name in (
             *("epochs", "updates", "test_accuracy", "test_accuracy_spread", "train_accuracy"),
@@ -87,6 +88,7 @@ def _entry(row: Mapping[str, Any]) -> Entry:
         global_batch=whole(row.get("global_batch")),
         rehearsed=row.get("rehearsed") is True,
         diverged=diverged,
+        num_diverged=num_diverged,
         num_seeds=max(1, len(seeds) if isinstance(seeds, list) else len(runs) if isinstance(runs, list) else 1),
         against=number(row.get("against_one_worker")),
         verdict="diverged" if diverged else verdict if verdict in ("kept", "lost") else None,
@@ -116,7 +118,7 @@ def _take_runs(section: Section, folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def _give_roles(entries: list[Entry]) -> None:
-    """Say who stands out: one worker, the naive row, and the best of the others."""
+    """Say who stands out: one worker, the naive row, and the best of the others, if possible in as many epochs."""
     base = next((entry for entry in entries if entry.name == "one-worker"), None)
     base = base or next((entry for entry in entries if entry.workers == 1), None)
     if base:
@@ -126,6 +128,7 @@ def _give_roles(entries: list[Entry]) -> None:
         naive.role = "naive"
     rest = [entry for entry in entries if entry.role == "other" and entry.test_accuracy is not None]
     rest = [entry for entry in rest if not entry.diverged and (base is None or entry.workers != base.workers)]
+    rest = [entry for entry in rest if base is not None and entry.epochs == base.epochs] or rest
     if rest:
         max(rest, key=lambda entry: entry.test_accuracy or 0).role = "best"
 
@@ -157,21 +160,18 @@ def _descent(answer: dict[str, Any] | None) -> dict[str, Any] | None:
     names = ("batch", "epochs", "updates", "w", "w_spread", "b", "loss")
     rows = [{name: number(row.get(name)) for name in names} for row in answer["rows"] if isinstance(row, dict)]
     paths = []
-    for path in answer.get("paths") or []:
+    listed = answer.get("paths")
+    for path in listed if isinstance(listed, list) else []:
         if isinstance(path, dict):
             steps = list(zip(numbers(path.get("w")), numbers(path.get("b")), strict=False))
             steps = [(w, b) for w, b in steps if w is not None and b is not None]
             if steps:
-                paths.append(
-                    {"batch": whole(path.get("batch")), "w": [w for w, _ in steps], "b": [b for _, b in steps]}
-                )
+                ws, bs = ([short(value) for value in values] for values in zip(*steps, strict=True))
+                paths.append({"batch": whole(path.get("batch")), "w": ws, "b": bs})
     data = answer.get("data")
     pairs = list(zip(numbers(data.get("x")), numbers(data.get("y")), strict=False)) if isinstance(data, dict) else []
-    return {
-        "rows": rows,
-        "paths": paths,
-        "moments": moments([(x, y) for x, y in pairs if x is not None and y is not None]),
-    }
+    complete = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return {"rows": rows, "paths": paths, "moments": moments(complete)}
 
 
 def moments(pairs: list[tuple[float, float]]) -> dict[str, float] | None:
@@ -184,6 +184,5 @@ def moments(pairs: list[tuple[float, float]]) -> dict[str, float] | None:
     """
     if not pairs:
         return None
-    products = {"x": lambda x, y: x, "y": lambda x, y: y, "xx": lambda x, y: x * x, "xy": lambda x, y: x * y}
-    products["yy"] = lambda x, y: y * y
-    return {name: sum(product(x, y) for x, y in pairs) / len(pairs) for name, product in products.items()}
+    terms = [{"x": x, "y": y, "xx": x * x, "xy": x * y, "yy": y * y} for x, y in pairs]
+    return {name: sum(term[name] for term in terms) / len(terms) for name in terms[0]}

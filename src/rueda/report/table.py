@@ -40,13 +40,16 @@ def _time(entry: Entry) -> str:
 
 
 def _test(entry: Entry) -> str:
-    return "–" if entry.diverged else to_html(percent(entry.test_accuracy, entry.test_accuracy_spread))
+    shown = to_html(percent(entry.test_accuracy, entry.test_accuracy_spread))
+    return f"{shown}<small>the other seeds</small>" if entry.diverged and entry.test_accuracy is not None else shown
 
 
 def _verdict(entry: Entry) -> str:
     if entry.verdict is None:
         return "baseline" if entry.role == "base" else "–"
-    return f'<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>'
+    some = 0 < entry.num_diverged < entry.num_seeds
+    which = f"<small>{entry.num_diverged} of {entry.num_seeds} seeds</small>" if some else ""
+    return f'<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>{which}'
 
 
 _NAME = Column("technique", lambda entry: entry.name, _name)

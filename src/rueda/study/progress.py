@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -33,7 +34,7 @@ class StudyProgress:
         self._speak, self._total, self._done = speak, total, done
         self._bar: Any = None
         self._all: Any = None
-        self._lines: dict[Job, Any] = {}
+        self._lines: dict[Path, Any] = {}
         self._looked = 0.0
 
     def __enter__(self) -> StudyProgress:
@@ -61,15 +62,15 @@ class StudyProgress:
         """Show a run that begins."""
         if self._bar is not None:
             title = f"{job.name}, seed {job.seed}, epochs"
-            self._lines[job] = self._bar.add_task(title, total=adapted(job.recipe).epochs)
+            self._lines[job.folder] = self._bar.add_task(title, total=adapted(job.recipe).epochs)
 
     def waiting(self) -> None:
         """Look, about once a second, how far the runs are."""
         if self._bar is None or time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
-        for job, line in self._lines.items():
-            row = last_row(job.folder)
+        for folder, line in self._lines.items():
+            row = last_row(folder)
             self._bar.update(line, completed=0 if row is None else row["epoch"])
 
     def finished(self, job: Job, line: str) -> None:
@@ -77,8 +78,8 @@ class StudyProgress:
         self._done += 1
         if self._bar is not None:
             self._bar.update(self._all, completed=self._done)
-            if job in self._lines:
-                self._bar.remove_task(self._lines.pop(job))
+            if job.folder in self._lines:
+                self._bar.remove_task(self._lines.pop(job.folder))
         self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {line}")
 
     def say(self, line: str) -> None:

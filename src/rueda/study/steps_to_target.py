@@ -1,9 +1,10 @@
 """Updates and examples to a target accuracy against the batch size, the rate tuned anew at each.
 
 The measurement of Shallue et al. 2018 (1811.03600): a batch size is judged by the fewest updates it needs, and a rate
-that is right for one is wrong for another. So at each batch the rate climbs a geometric grid (factors of 2) from the
-batch before, scaled by the root of the ratio, as long as that needs fewer updates; a trial that has used up the best
-so far is given up. The test accuracy is looked at every 10 % more updates, and the crossing interpolated.
+that is right for one is wrong for another. So at each batch the rate climbs a geometric grid (factors of 2, at the top
+of root 2) from the batch before, scaled by the root of the ratio, as long as that needs fewer updates; a trial that has
+used up the best so far is given up. The test accuracy is looked at every 10 % more updates, and the crossing
+interpolated.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class StepsToTarget:
 
 
 def tune(start: float, trial: Callable[[float, float], float | None], limit: float) -> dict[float, float | None]:
-    """Climb the grid of rates from ``start``: upwards while fewer updates are needed, then downwards.
+    """Climb the grid of rates from ``start``: upwards while fewer updates are needed, then downwards, then refine.
+
+    Where nothing has reached the target (the first rate may be far too high), it goes on down until something does.
 
     Args:
         start: the first rate.
@@ -67,26 +70,31 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
         limit: updates after which the first trial is given up.
 
     >>> tune(0.1, lambda rate, limit: abs(math.log2(rate / 0.4)) * 10 + 100, limit=1e9)
-    {0.1: 120.0, 0.2: 110.0, 0.4: 100.0, 0.8: 110.0}
+    {0.1: 120.0, 0.2: 110.0, 0.4: 100.0, 0.8: 110.0, 0.5656...: 105.0..., 0.2828...: 105.0...}
     """
     found: dict[float, float | None] = {}
-    best = limit
+    best_rate, best = None, limit
 
     def better(rate: float) -> bool:
-        nonlocal best
+        nonlocal best_rate, best
         found[rate] = steps = trial(rate, best)
         if steps is None or steps >= best:
             return False
-        best = steps
+        best_rate, best = rate, steps
         return True
 
     better(start)
-    for factor in (_FACTOR, 1 / _FACTOR):
-        rate = start * factor
-        while len(found) < _MOST_RATES and better(rate):
-            rate *= factor
-        if factor > 1 and rate > start * factor:
-            break  # going up helped, so going down does not
+    rate = start * _FACTOR
+    while len(found) < _MOST_RATES and better(rate):
+        rate *= _FACTOR
+    if best_rate in (start, None):  # going up did not help
+        rate = start / _FACTOR
+        while len(found) < _MOST_RATES and (better(rate) or best_rate is None):
+            rate /= _FACTOR
+    if best_rate is not None:
+        middle = best_rate
+        for factor in (math.sqrt(_FACTOR), 1 / math.sqrt(_FACTOR)):
+            better(middle * factor)
     return found
 
 

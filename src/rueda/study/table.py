@@ -20,14 +20,16 @@ def table_of(study: Study) -> Table:
 
     rehearsed = ", rehearsed" if any(row.rehearsed for row in study.rows) else ""
     table = Table(
-        title=Text(f"{study.task}, {study.epochs} epochs: {study.workers} workers{rehearsed}, against one"),
-        caption=Text(caption(study)), caption_justify="left", box=SIMPLE_HEAD,
+        title=Text(f"{study.task}, accuracy after {study.epochs} epochs: {study.workers:,} workers{rehearsed}"),
+        caption=Text(caption(study)), caption_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+        padding=(0, 1, 0, 0),
     )  # fmt: skip
     cells = [_cells(row, study.epochs) for row in study.rows]
-    headings = ("workers", "condition", "train accuracy", "test accuracy", "updates", "images/s", "time", "against one")
+    headings = ("workers", "condition", "train %", "test %", "updates", "images/s", "time", "against one")
     for number, heading in enumerate(headings):
         # Figures are never cut; where the terminal is narrow, headings and conditions take two lines.
-        width = 14 if heading == "condition" else max((len(row[number]) for row in cells), default=0)
+        width = max((len(row[number]) for row in cells), default=0)
+        width = 14 if heading == "condition" else width if heading == "against one" else max(width, len(heading))
         left = heading in ("condition", "against one")
         table.add_column(heading, justify="left" if left else "right", min_width=width)
     for row, texts in zip(study.rows, cells, strict=True):
@@ -45,7 +47,7 @@ def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
         accuracy(row.test_accuracy, row.test_accuracy_spread),
         f"{row.updates:,}",
         f"{row.images_per_second:,.0f}",
-        f"{row.seconds:,.1f} s",
+        f"{row.seconds:,.{0 if row.seconds >= 10 else 1}f} s",
         verdict(row),
     )
 
@@ -54,11 +56,11 @@ def accuracy(value: float | None, spread: float | None) -> str:
     """Write an accuracy in per cent.
 
     >>> accuracy(0.8712, 0.0041), accuracy(0.8712, None), accuracy(None, None)
-    ('87.1 ± 0.4 %', '87.1 %', '-')
+    ('87.1 ± 0.4', '87.1', '-')
     """
     if value is None:
         return "-"
-    return f"{100 * value:.1f} %" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f} %"
+    return f"{100 * value:.1f}" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f}"
 
 
 def verdict(row: StudyRow) -> str:

@@ -50,6 +50,11 @@ function powers(low, high, base) {
   return found;
 }
 
+function oneTwoFive(low, high) {
+  return powers(low / 10, high, 10).flatMap((power) => [power, 2 * power, 5 * power])
+    .filter((value) => value >= low / 1.3 && value <= high * 1.3);
+}
+
 function finite(values) {
   return (values || []).filter((value) => value !== null && Number.isFinite(value));
 }

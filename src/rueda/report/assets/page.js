@@ -13,10 +13,9 @@ function draw(key, name) {
   return Plotly.react(place, figure.traces, figure.layout, { responsive: true, displayModeBar: false, scrollZoom: false, doubleClick: "reset" });
 }
 
-async function drawSome(names) {
+async function drawAll() {
   for (const [key, data] of Object.entries(sections))
-    for (const name of data.figures)
-      if (!names || names.includes(name)) await draw(key, name);
+    for (const name of data.figures) await draw(key, name);
 }
 
 async function unpack() {
@@ -80,7 +79,7 @@ async function exportFigures() {
   };
   for (const [key, data] of Object.entries(sections))
     for (const name of data.figures) {
-      if (name !== "progress") { await keep(key + "-" + name, builders[name](data)); continue; }
+      if (name !== "progress") { await keep(key + "-" + name, builders[name](data), name === "surface" ? 650 : 900); continue; }
       for (const axisName of ["epochs", "updates", "seconds"]) {
         data.axis = axisName;
         await keep(key + "-" + data.measure.replace("_", "-") + "-" + axisName, progress(data));
@@ -99,8 +98,12 @@ async function start() {
   await unpack();
   if (location.hash === "#png") await exportFigures();
   else {
-    await drawSome();
-    for (const query of [narrow, dark]) query.addEventListener("change", () => drawSome());
+    await drawAll();
+    for (const query of [narrow, dark]) query.addEventListener("change", async () => {
+      delete document.documentElement.dataset.ready;
+      await drawAll();
+      document.documentElement.dataset.ready = "true";
+    });
   }
   document.documentElement.dataset.ready = "true";
 }

@@ -19,7 +19,7 @@ function thin(values) {
   return values.filter((_, index) => index % stride === 0);
 }
 
-// S(B) = S + E / B. Doubling B saves at least 45 % of the updates below B* / 9, and at most 5 % above 9 B*.
+// S(B) = S + E / B. Its slope on logarithmic axes is B* / (B + B*): 0.8 at B* / 4, 0.2 at 4 B*.
 function steps(data) {
   const { batch, updates, rate, examples, fit } = data.steps;
   const shapes = [], annotations = [];
@@ -38,7 +38,7 @@ function steps(data) {
       line: { color: colour(hue), dash, width }, hoverinfo: "skip" });
     traces.unshift(curve("fit", (size) => fewest + few / size, "solid", "blue", 2),
       curve("perfect scaling", (size) => few / size, "dot", "muted", 1.2), curve("fewest updates", () => fewest, "dash", "muted", 1.2));
-    const ends = [low, Math.min(Math.max(critical / 9, low), high), Math.min(Math.max(critical * 9, low), high), high];
+    const ends = [low, Math.min(Math.max(critical / 4, low), high), Math.min(Math.max(critical * 4, low), high), high];
     [["perfect<br>scaling", 0.0], ["diminishing<br>returns", 0.06], ["maximal<br>parallelism", 0.13]].forEach(([name, strength], index) => {
       if (ends[index + 1] / ends[index] < 1.2) return;
       shapes.push({ type: "rect", x0: ends[index], x1: ends[index + 1], yref: "paper", y0: 0, y1: 1, layer: "below",
@@ -58,7 +58,7 @@ function steps(data) {
     legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false } }) };
 }
 
-const hues = ["red", "sky", "purple", "green", "orange", "blue"];
+const hues = ["red", "sky", "purple", "green", "orange", "ink", "blue", "muted"];
 
 function loss(mean, w, b) {
   return w * w * mean.xx + b * b + 2 * w * b * mean.x - 2 * w * mean.xy - 2 * b * mean.y + mean.yy;
@@ -70,6 +70,7 @@ function lossGrid(mean) {
   return { ws, bs, zs: bs.map((b) => ws.map((w) => Math.log10(Math.max(loss(mean, w, b), 1e-9)))) };
 }
 
+// Large batches go the same way: small ones are drawn over them, thinner.
 function pathTraces(gd, three) {
   return gd.paths.map((path, index) => {
     const hue = colour(hues[index % hues.length]);
@@ -78,12 +79,12 @@ function pathTraces(gd, three) {
     const shared = { name: "batch " + (path.batch === null ? "?" : whole(path.batch)), x: path.w, y: path.b, text,
       hovertemplate: "%{fullData.name}, %{text}<br>w %{x:.2f}, b %{y:.2f}<extra></extra>" };
     return three
-      ? { ...shared, type: "scatter3d", mode: "lines", z: heights.map((height) => height + 0.06), line: { color: hue, width: 6 } }
-      : { ...shared, type: "scatter", mode: "lines", line: { color: hue, width: 2 } };
-  });
+      ? { ...shared, type: "scatter3d", mode: "lines", z: heights.map((height) => height + 0.06), line: { color: hue, width: 4 + index } }
+      : { ...shared, type: "scatter", mode: "lines", line: { color: hue, width: 1.5 + index * 0.8 } };
+  }).reverse();
 }
 
-const legendBelow = { orientation: "h", y: -0.02, yanchor: "top", x: 0.5, xanchor: "center", font: { size: 12 } };
+const legendBelow = { orientation: "h", y: -0.02, yanchor: "top", x: 0.5, xanchor: "center", font: { size: 12 }, traceorder: "reversed" };
 
 function surface(data) {
   const { ws, bs, zs } = lossGrid(data.gd.moments);
@@ -96,7 +97,7 @@ function surface(data) {
   return {
     traces: [ground, ...pathTraces(data.gd, true)], height: 460,
     layout: layout(undefined, undefined, { showlegend: true, margin: { l: 0, r: 0, t: 0, b: 0 }, dragmode: "turntable", legend: legendBelow,
-      scene: { xaxis: side("w", { range: [0, 20] }), yaxis: side("b", { range: [-18, 22] }), camera: { eye: { x: -0.85, y: -1.5, z: 0.85 }, center: { x: 0, y: 0, z: -0.18 } },
+      scene: { xaxis: side("w", { range: [0, 20] }), yaxis: side("b", { range: [-18, 22] }), camera: { eye: { x: 0.3, y: -1.6, z: 1.15 }, center: { x: 0, y: 0, z: -0.15 } },
         zaxis: side("loss", { tickvals: values.map(Math.log10), ticktext: values.map(whole) }), aspectratio: { x: 1, y: 1, z: 0.7 } } }),
   };
 }

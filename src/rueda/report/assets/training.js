@@ -11,6 +11,20 @@ function axisTitle(data, name) {
     ? "seconds of training (rehearsed runs: of one process)" : "seconds of training";
 }
 
+// N workers make N times fewer updates in an epoch: on a linear axis all but one worker would be squeezed.
+function timeAxis(data, traces) {
+  const ends = traces.map((one) => Math.max(...finite(one.x), 1));
+  const log = data.axis === "updates" && Math.max(...ends) / Math.min(...ends) >= 4;
+  return axis(axisTitle(data, data.axis) + (log ? " (logarithmic)" : ""), log ? logTicks(traces)
+    : { rangemode: "tozero", dtick: data.axis === "epochs" && Math.max(...ends) <= 12 && !narrow.matches ? 1 : undefined });
+}
+
+function logTicks(traces) {
+  const values = finite(traces.flatMap((one) => one.x)).filter((value) => value > 0);
+  const ticks = oneTwoFive(Math.min(...values), Math.max(...values));
+  return { type: "log", tickvals: ticks, ticktext: ticks.map(whole), tickangle: 0 };
+}
+
 function style(data, line) {
   const row = data.rows[line.row];
   const shared = data.lines.filter((other) => other.row === line.row).length > 1;
@@ -30,8 +44,8 @@ function trace(data, line, xs, ys, what, first) {
     type: "scatter", x: xs, y: ys, name: legendName(row), legendgroup: String(line.row), showlegend: first,
     mode: finite(ys).length <= 40 ? "lines+markers" : "lines", line: style(data, line),
     marker: { size: row.role === "other" ? 4 : 6 }, opacity: row.role === "other" && data.rows.length > 6 ? 0.75 : 1,
-    text: lines(["<b>" + row.name + "</b>", ...line.about, ...(line.diverged ? ["diverged"] : [])]), hovertemplate:
-      "%{text}<br><b>" + what + "</b> at %{x:,} " + data.axis + "<extra></extra>",
+    meta: [lines(["<b>" + row.name + "</b>", ...line.about, ...(line.diverged ? ["diverged"] : [])])], hovertemplate:
+      "%{meta[0]}<br><b>" + what + "</b> at %{x:,} " + data.axis + "<extra></extra>",
   };
 }
 
@@ -62,9 +76,13 @@ function endLabels(data, name, range) {
     ends[index].at = Math.min(ends[index].at, top);
   return ends.map((end) => ({
     x: 1, xref: "paper", xanchor: "left", xshift: 8, y: end.at, yref: "y", showarrow: false, align: "left",
-    text: end.row.name.length > 40 ? end.row.name.slice(0, 18).replace(/&[^;]*$/, "") + "…" : end.row.name,
+    text: end.row.name.length > 30 ? end.row.name.slice(0, 26).replace(/&[^;]*$/, "") + "…" : end.row.name,
     font: { color: colour(end.row.colour), size: 13 },
   }));
+}
+
+function labelRoom(annotations) {
+  return annotations.length ? 30 + 7.6 * Math.max(...annotations.map((one) => one.text.length)) : 16;
 }
 
 function progress(data) {
@@ -77,9 +95,9 @@ function progress(data) {
   const annotations = endLabels(data, data.measure, range);
   return {
     traces, height: narrow.matches ? 320 : 440,
-    layout: layout(axis(axisTitle(data, data.axis), { rangemode: "tozero" }),
+    layout: layout(timeAxis(data, traces),
       axis(title, { range, tickformat: share ? ".0%" : undefined }),
-      { annotations, margin: { l: 56, r: annotations.length ? 130 : 16, t: 12, b: 48 } }),
+      { annotations, margin: { l: 56, r: labelRoom(annotations), t: 12, b: 48 } }),
   };
 }
 
@@ -88,13 +106,14 @@ function schedule(data, name, title, what) {
   // Peaks decide whether lines share a scale: a cosine that ends at zero needs no seven decades.
   const peaks = traces.map((one) => Math.max(...finite(one.y))).filter((value) => value > 0);
   const low = peaks.length ? Math.min(...peaks) : 1, high = peaks.length ? Math.max(...peaks) : 10;
-  const starts = name === "global_batch" ? Math.min(low, ...finite(traces.flatMap((one) => one.y)).filter((value) => value > 0)) : low / 30;
+  const lowest = Math.min(low, ...finite(traces.flatMap((one) => one.y)).filter((value) => value > 0));
+  const starts = name === "global_batch" ? lowest : Math.max(low / 30, lowest);
   const log = name === "global_batch" ? high / starts >= 2 : high / low > 20;
   traces.forEach((one) => { one.mode = "lines"; if (name === "global_batch") one.line.shape = "hv"; });
-  const ticks = name === "global_batch" ? powers(starts, high, high / starts > 500 ? 4 : 2) : powers(starts, high, 10);
+  const ticks = name === "global_batch" ? powers(starts, high, high / starts > 500 ? 4 : 2) : high / starts > 1000 ? powers(starts, high, 10) : oneTwoFive(starts, high);
   const yaxis = !log ? axis(title, { rangemode: "tozero" })
     : logAxis(title, ticks, { range: [Math.log10(starts / 1.3), Math.log10(high * 1.3)] });
-  return { traces, layout: layout(axis(axisTitle(data, data.axis), { rangemode: "tozero" }), yaxis) };
+  return { traces, layout: layout(timeAxis(data, traces), yaxis) };
 }
 
 function byAccuracy(data) {
@@ -105,7 +124,8 @@ function byAccuracy(data) {
 function nameAxis(rows) {
   return axis("", {
     tickvals: rows.map((_, index) => index), range: [-0.7, rows.length - 0.3], gridcolor: "rgba(0,0,0,0)",
-    ticktext: rows.map((row) => (row.rehearsed ? row.name + " <i>r</i>" : row.name)), tickfont: { color: colour("ink"), size: 13 },
+    ticktext: rows.map((row) => (narrow.matches ? row.name.replaceAll("+", "<br>+") : row.name) + (row.rehearsed ? " <i>r</i>" : "")),
+    tickfont: { color: colour("ink"), size: narrow.matches ? 11 : 13 },
   });
 }
 
@@ -140,14 +160,14 @@ function techniques(data) {
       line: { color: colour(row.accuracy >= base.accuracy || row.verdict === "kept" ? "blue" : "red"), width: 2 } })),
   ];
   const room = (high - left) * 0.05 || 0.02;
-  const annotations = rows.map((row, index) => ({
+  const annotations = rows.map((row, index) => ({ // the numbers, in a column beside the plot
     x: 1, xref: "paper", xanchor: "right", xshift: narrow.matches ? 56 : 64, y: index, showarrow: false, font: { size: 13 },
     text: row.accuracy === null ? "diverged" : (100 * row.accuracy).toFixed(1) + " %",
   }));
   const rehearsed = rows.some((row) => row.rehearsed) ? " (<i>r</i>: rehearsed)" : "";
   return {
     traces, height: 100 + rows.length * 30,
-    layout: layout(axis("test accuracy" + rehearsed, { tickformat: ".0%", range: [left - room, high + room] }), nameAxis(rows), {
+    layout: layout(axis("test accuracy" + rehearsed, { tickformat: ".0%", range: [left - room, high + room], tickangle: 0, nticks: narrow.matches ? 4 : 12 }), nameAxis(rows), {
       shapes, annotations, showlegend: true, margin: { l: 60, r: narrow.matches ? 62 : 76, t: 36, b: 48 },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false },
     }),
@@ -172,7 +192,7 @@ function speed(data) {
   const most = Math.max(...finite(rows.map((row) => row.speed)));
   return {
     traces, height: 110 + rows.length * 26,
-    layout: layout(axis("images per second", { range: [0, most * 1.2] }), nameAxis(rows), {
+    layout: layout(axis("images per second", { range: [0, most * (narrow.matches ? 1.4 : 1.2)], nticks: narrow.matches ? 4 : 10 }), nameAxis(rows), {
       bargap: 0.35, margin: { l: 60, r: 16, t: 36, b: 48 },
       showlegend: traces.length > 1 || traces.some((one) => one.name !== "measured"),
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false },

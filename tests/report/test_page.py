@@ -1,0 +1,191 @@
+"""The page as text: rehearsed says so, test is not training, and no text of a file is markup."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from report.hostile import HOSTILE, write_hostile
+from report.samples import write_json, write_others, write_run, write_study
+from rueda.cli.report import report
+from rueda.errors import RunError
+from rueda.report import write_report
+from rueda.report.escape import to_html, to_label, to_script
+from rueda.report.png import find_browser
+
+
+class Reader(HTMLParser):
+    """Notes elements, attributes and the text of cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.rows: list[list[str]] = []
+        self._cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._cell = True
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self._cell:
+            self.rows[-1][-1] += data
+
+
+def table(page: Path) -> list[dict[str, str]]:
+    head, *rows = Reader(page.read_text()).rows
+    return [dict(zip(head, row, strict=True)) for row in rows if len(row) == len(head)]
+
+
+def test_the_table(tmp_path: Path) -> None:
+    rows = table(write_report([write_study(tmp_path, seeds=2)], tmp_path / "report.html"))
+    assert len(rows) == 12
+    one, naive, scaling = rows[0], rows[1], rows[3]
+    assert one["technique"].startswith("one-worker") and "rehearsed" not in one["technique"]
+    assert one["images/s"] == "5,200"
+    assert "rehearsed" in naive["technique"]
+    assert naive["images/s"] == "6,100one process"  # never as that of eight machines
+    assert naive["time"] == "1 min 37 sone process"
+    assert naive["test accuracy"].replace("\xa0", " ") == "58.3 ± 0.4 %"
+    assert naive["training accuracy"].replace("\xa0", " ") == "61.3 %"
+    assert (naive["against one worker"], naive["verdict"]) == ("−28.8", "✗ lost")
+    assert (scaling["test accuracy"], scaling["verdict"]) == ("–", "∞ diverged")
+
+
+def test_training_accuracy_never_stands_in_for_test_accuracy(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("test_accuracy", "test_accuracy_spread", "against_one_worker", "verdict"))
+    write_study(tmp_path, seeds=1, **nothing, train_accuracy=0.987)
+    page = write_report([tmp_path], tmp_path / "report.html")
+    row = table(page)[1]
+    assert "test accuracy" not in row  # nothing was measured: no such column
+    assert row["training accuracy"].replace("\xa0", " ") == "98.7 %"
+    assert "No row has a test accuracy yet." in page.read_text()
+    run = write_run(tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**row, "test_accuracy": None}) + "\n" for row in rows))
+    assert "test accuracy" not in table(write_report([run], tmp_path / "run.html"))[0]
+
+
+def test_what_is_missing_has_no_figure(tmp_path: Path) -> None:
+    write_others(tmp_path)
+    for name in ("gd.json", "steps.json"):
+        (tmp_path / name).unlink()
+    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert re.findall(r'data-figure="(\w+)"', text) == ["throughput"]
+    assert "<table" not in text.partition("<script")[0]
+
+
+def test_the_policy_names_the_scripts_by_their_hashes(tmp_path: Path) -> None:
+    text = write_report([write_run(tmp_path / "run")], tmp_path / "report.html").read_text()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    assert policy[1].startswith("default-src 'none'")
+    allowed = re.findall(r"sha256-([^']+)'", policy[1])
+    ours = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    packed = re.search(r'id="plotly">(.*?)</script>', text, re.DOTALL)
+    assert ours and packed
+    scripts = [gzip.decompress(base64.b64decode(packed[1])), ours[1].encode()]
+    assert allowed == [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts]
+    assert "'unsafe-eval'" not in policy[1] and "http" not in policy[1]
+    assert len(text) < 2_300_000
+
+
+def test_it_is_the_same_page_every_time(tmp_path: Path) -> None:
+    write_study(tmp_path, seeds=1)
+    pages = [write_report([tmp_path], tmp_path / name).read_bytes() for name in ("a.html", "b.html")]
+    assert pages[0] == pages[1]
+
+
+def test_a_study_that_has_just_begun(tmp_path: Path) -> None:
+    write_json(tmp_path / "study.json", {"format": 1, "kind": "techniques", "task": "t", "workers": 8, "rows": []})
+    text = write_report(tmp_path, tmp_path / "report.html").read_text()  # one path needs no list
+    assert "No row has a test accuracy yet." in text
+    assert "data-figure" not in text.partition("<script")[0]
+
+
+def test_hostile_text_is_text(tmp_path: Path) -> None:
+    text = write_report([write_hostile(tmp_path / "study")], tmp_path / "report.html").read_text()
+    calm = write_report([write_others(write_study(tmp_path / "calm"))], tmp_path / "calm.html").read_text()
+    hostile, usual = Reader(text), Reader(calm)
+    assert set(hostile.tags) <= set(usual.tags) | {"li", "ul", "details", "summary"}
+    assert hostile.attributes <= usual.attributes
+    assert hostile.tags.count("script") == usual.tags.count("script") == 3
+    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert data and not set(data[1]) & set("<>&\u2028\u2029")
+    rows = json.loads(data[1])["s0"]["rows"]
+    assert [html.unescape(row["name"]) for row in rows][:2] == [to_plain(name) for name in HOSTILE[:2]]
+
+
+def to_plain(text: str) -> str:
+    return html.unescape(to_html(text))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_escapes(text: str) -> None:
+    for written in (to_html(text), to_label(text)):
+        assert not set(written) & set("<>\u2028\u2029\u202e\x00")
+    assert '"' not in to_html(text)
+    script = to_script({text: [text, {"a": text}]})
+    assert not set(script) & set("<>&\u2028\u2029")
+    ((key, values),) = json.loads(script).items()
+    assert key == values[0] == to_label(text)
+
+
+def test_long_text_is_cut_in_labels() -> None:
+    assert len(to_label("x" * 10_000)) == 300
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+    app.command()(report)
+    write_run(tmp_path / "run")
+    done = CliRunner().invoke(app, [str(tmp_path / "run"), "-o", str(tmp_path / "deep" / "page.html")])
+    assert done.exit_code == 0
+    assert "page.html" in done.output
+    assert (tmp_path / "deep" / "page.html").exists()
+    monkeypatch.setenv("RUEDA_BROWSER", "no-such-browser")
+    done = CliRunner().invoke(app, [str(tmp_path / "run"), "-o", str(tmp_path / "b.html"), "--png", str(tmp_path)])
+    assert isinstance(done.exception, RunError)
+    assert not (tmp_path / "b.html").exists()
+
+
+def test_no_browser_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUEDA_BROWSER", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RunError, match="install Chromium") as caught:
+        find_browser()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_report_needs_no_torch() -> None:
+    code = "import rueda.report, sys; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'plotly')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "file", 1)
+    with pytest.raises(RunError, match="cannot write"):
+        write_report([write_run(tmp_path / "run")], tmp_path / "file" / "report.html")

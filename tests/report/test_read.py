@@ -1,0 +1,154 @@
+"""From files to sections: what is read, what is left out, what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.samples import write_json, write_others, write_run, write_study
+from rueda.errors import RunError
+from rueda.report.collect import collect
+from rueda.report.figures import figure_names
+from rueda.report.words import sentences
+
+STUDY = {"format": 1, "kind": "techniques", "task": "t", "rows": []}
+
+
+def test_a_study_with_its_runs(tmp_path: Path) -> None:
+    (section,) = collect([write_study(tmp_path, seeds=2)])
+    assert (section.title, len(section.entries), len(section.lines)) == ("glyphs-cnn on 8 workers", 12, 24)
+    roles = {entry.role: entry.name for entry in section.entries}
+    assert (roles["base"], roles["naive"], roles["best"]) == ("one-worker", "naive", "lamb")  # in as many epochs
+    naive = section.entries[1]
+    assert (naive.test_accuracy, naive.verdict, naive.rehearsed) == (0.583, "lost", True)
+    line = next(line for line in section.lines if line.entry == 1)
+    assert line.progress["epochs"] == list(range(1, 13))
+    assert line.progress["updates"] == list(range(12, 145, 12))
+    assert line.essentials[0] == "8 × 512 = 4,096 examples an update"
+    # Step rows give fractions of an epoch: step 1 of 12 is a twelfth.
+    assert line.schedule["epochs"][0] == pytest.approx(1 / 12, rel=1e-5)
+    assert "lamb brings them back in the same 12 epochs" in sentences(section)[0]
+
+
+def test_every_kind_of_study(tmp_path: Path) -> None:
+    (section,) = collect([write_others(tmp_path)])
+    assert figure_names(section) == ["throughput", "steps", "surface", "contours"]
+    assert "hardly more images a second beyond a local batch of 128" in " ".join(sentences(section))
+    assert "critical batch size is about 511 (400 to 650)" in " ".join(sentences(section))
+
+
+def test_the_loss_surface_is_the_mean_squared_error(tmp_path: Path) -> None:
+    write_others(tmp_path)
+    data = json.loads((tmp_path / "gd.json").read_text())["data"]
+    (section,) = collect([tmp_path])
+    assert section.gd is not None
+    mean = section.gd["moments"]
+    for w, b in ((0.0, 0.0), (10.0, 2.0), (20.0, -18.0)):
+        direct = sum((w * x + b - y) ** 2 for x, y in zip(data["x"], data["y"], strict=True)) / len(data["x"])
+        form = w * w * mean["xx"] + b * b + 2 * w * b * mean["x"] - 2 * w * mean["xy"] - 2 * b * mean["y"] + mean["yy"]
+        assert form == pytest.approx(direct, rel=1e-12)
+
+
+def test_runs_of_two_tasks_and_a_folder_of_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", task="one")
+    write_run(tmp_path / "runs" / "b", task="two", final=None)
+    write_run(tmp_path / "runs" / "c", task="one", steps=False)
+    sections = collect([tmp_path / "runs", tmp_path / "runs" / "a", tmp_path / "runs" / "a" / "metrics.jsonl"])
+    assert [(section.task, len(section.entries)) for section in sections] == [("one", 2), ("two", 1)]
+    assert sections[1].entries[0].verdict == "diverged"
+    assert sections[1].entries[0].test_accuracy is None  # what it had before is no result
+    assert sentences(sections[1]) == ["b diverged after 48 updates."]
+
+
+def test_what_is_missing_is_left_out_and_noted(tmp_path: Path) -> None:
+    write_study(tmp_path / "study", seeds=1)
+    study = json.loads((tmp_path / "study" / "study.json").read_text())
+    write_run(tmp_path / "outside")
+    study["rows"][0]["runs"] = ["runs/nowhere"]
+    study["rows"][1]["runs"] = ["../outside"]
+    (tmp_path / "study" / "runs" / "2-0" / "recipe.toml").write_text("batch = -1")
+    (tmp_path / "study" / "runs" / "3-0" / "metrics.jsonl").write_text("")
+    write_json(tmp_path / "study" / "study.json", study)
+    (section,) = collect([tmp_path / "study"])
+    assert len(section.entries) == 12
+    assert [line.entry for line in section.lines] == [2, *range(4, 12)]
+    assert len(section.notes) == 4
+    assert "outside the study's folder" in section.notes[1]
+
+
+def test_values_of_the_wrong_type_count_as_not_measured(tmp_path: Path) -> None:
+    row = {"name": 7, "workers": "eight", "test_accuracy": "<b>", "seconds": [], "images_per_second": True, "runs": 3}
+    write_json(tmp_path / "study.json", {**STUDY, "rows": [row, "no row", None], "environment": "x"})
+    (section,) = collect([tmp_path])
+    (entry,) = section.entries
+    assert (entry.name, entry.workers, entry.test_accuracy, entry.images_per_second) == ("7", None, None, None)
+    assert figure_names(section) == []
+
+
+def test_some_seeds_diverged(tmp_path: Path) -> None:
+    row = {"name": "lars", "workers": 8, "test_accuracy": 0.9, "diverged": 1, "seeds": [0, 1, 2], "verdict": "diverged"}
+    write_json(tmp_path / "study.json", {**STUDY, "rows": [row]})
+    (section,) = collect([tmp_path])
+    assert (section.entries[0].diverged, section.entries[0].num_diverged, section.entries[0].role) == (True, 1, "other")
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (None, "", "expected a run folder .* or a study folder .*, got 'nothing there'"),
+        ("notes.txt", "hello", "got 'a folder without any'"),
+        ("study.json", "{", "study.json: expected the JSON of a study"),
+        ("study.json", "[" * 100_000, "study.json: expected the JSON of a study"),
+        ("study.json", "[]", "expected an object with kind = 'techniques', got 'list'"),
+        ("study.json", '{"kind": "gd"}', "expected an object with kind = 'techniques', got 'gd'"),
+        ("study.json", '{"kind": "techniques", "format": 2}', "expected format 1, got 2"),
+        ("study.json", '{"kind": "techniques", "format": 1, "rows": 3}', "expected a list of rows, got 3"),
+        ("throughput.json", '{"kind": "throughput", "format": 1}', "expected a list of points, got None"),
+        ("metrics.jsonl", "", "expected rows in metrics.jsonl, got none"),
+        ("metrics.jsonl", '{"kind": "epoch"}\n', "expected a run folder with environment.json"),
+        ("metrics.jsonl", "{broken\n{}\n", "line 1: expected a JSON row"),
+    ],
+)
+def test_refused_in_one_line(tmp_path: Path, name: str | None, text: str, message: str) -> None:
+    if name is not None:
+        _write(tmp_path / "place", name, text)
+    with pytest.raises(RunError, match=message) as caught:
+        collect([tmp_path / "place"])
+    assert "\n" not in str(caught.value)
+    assert "place" in str(caught.value)
+
+
+def test_nothing_asked_for() -> None:
+    with pytest.raises(RunError, match="expected at least one run or study folder"):
+        collect([])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "8 rehearsed workers with nothing else changed lose 28.8 points"),
+        ({"naive": {"verdict": "kept", "against_one_worker": 0.2}}, "keep one worker's test accuracy (+0.2 points)"),
+        ({"naive": {"verdict": "diverged", "diverged": 2}}, "nothing else changed diverge; lamb brings"),
+        (
+            {"lamb": {"verdict": "lost", "against_one_worker": -3.0}},
+            "still ends 3.0 points below one worker",
+        ),
+        ({"lamb": {"verdict": "lost", "against_one_worker": -40.0}}, "no technique wins any of them back"),
+    ],
+)
+def test_the_sentence(tmp_path: Path, changes: dict[str, dict[str, Any]], sentence: str) -> None:
+    write_study(tmp_path, seeds=1)
+    study = json.loads((tmp_path / "study.json").read_text())
+    for row in study["rows"]:
+        row.update(changes.get(row["name"], {}))
+    write_json(tmp_path / "study.json", study)
+    (section,) = collect([tmp_path])
+    assert sentence in sentences(section)[0]

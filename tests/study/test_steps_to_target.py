@@ -1,0 +1,110 @@
+"""Steps to a target: the curve from points that are known, the climb over rates, a small task, the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rueda.errors import RecipeError, RunError, TaskError
+from rueda.study.critical_batch import fit_curve
+from rueda.study.steps_to_target import study_steps_to_target, tune
+from tinytask import tiny_task
+
+BATCHES = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+
+
+@pytest.mark.parametrize(("smallest", "critical"), [(100.0, 300.0), (1000.0, 64.0), (40.0, 2000.0)])
+def test_the_constants_of_a_known_curve(smallest: float, critical: float) -> None:
+    exact = [smallest * (1 + critical / batch) for batch in BATCHES]
+    curve = fit_curve(BATCHES, exact, num_samples=5)
+    assert curve.smallest_updates == pytest.approx(smallest, rel=1e-4)
+    assert curve.smallest_examples == pytest.approx(smallest * critical, rel=1e-4)
+    assert curve.critical_batch == pytest.approx(critical, rel=1e-4)
+    for batch, updates in zip(BATCHES, exact, strict=True):
+        examples = updates * batch
+        product = (updates / curve.smallest_updates - 1) * (examples / curve.smallest_examples - 1)
+        assert product == pytest.approx(1.0, rel=1e-2)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    draws, held, widths = np.random.default_rng(1), 0, []
+    for number in range(30):
+        noisy = [100 * (1 + 300 / batch) * math.exp(0.1 * draws.standard_normal()) for batch in BATCHES]
+        low, high = fit_curve(BATCHES, noisy, num_samples=40, seed=number).interval
+        held += low <= 300 <= high
+        widths.append(math.log(high / low))
+    assert 22 <= held <= 30  # 90 % of 30 is 27
+    assert 0.1 < np.mean(widths) < 1.0
+
+
+def test_regimes() -> None:
+    curve = fit_curve(BATCHES, [100 * (1 + 400 / batch) for batch in BATCHES], num_samples=2)
+    assert [curve.regime(batch) for batch in (16, 44, 45, 3590, 4096)] == [
+        "perfect scaling", "perfect scaling", "diminishing returns", "diminishing returns", "maximal parallelism",
+    ]  # fmt: skip
+    with pytest.raises(RunError, match="three batch sizes or more, got 2"):
+        fit_curve([1, 2, 2], [3, 2, 2])
+
+
+@pytest.mark.parametrize(("best", "tried"), [(0.1, 5), (0.8, 7), (0.0125, 8), (0.1 * 2**0.5, 5)])
+def test_the_climb_over_rates(best: float, tried: int) -> None:
+    limits = []
+
+    def trial(rate: float, limit: float) -> float | None:
+        limits.append(limit)
+        steps = 100 * 2 ** abs(math.log2(rate / best))
+        return steps if steps < limit and rate < 10 else None
+
+    found = tune(0.1, trial, 1e6)
+    reached = {rate: steps for rate, steps in found.items() if steps is not None}
+    assert min(reached, key=lambda rate: reached[rate]) == pytest.approx(best) and len(found) == tried
+    assert limits == sorted(limits, reverse=True)  # no trial may take longer than the best before it
+
+
+def test_nothing_reaches_the_target() -> None:
+    assert set(tune(0.1, lambda rate, limit: None, 100).values()) == {None}
+
+
+def test_a_first_rate_far_too_high() -> None:
+    found = tune(1.6, lambda rate, limit: None if rate > 0.15 else 10.0, 100)
+    assert list(found.values())[:6] == [None, None, None, None, None, 10.0] and 0.1 in found
+
+
+def test_a_small_task_and_its_file(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"target_accuracy": 0.7, "folder": tmp_path, "epochs": 20}
+    lines: list[str] = []
+    study_steps_to_target(tiny_task(), batches=[4, 16], say=lines.append, **options)
+    found = study_steps_to_target(tiny_task(), batches=[4, 16, 64], say=lines.append, **options)
+    assert [line.split(":")[0] for line in lines] == ["batch 4", "batch 16", "batch 64"]  # none twice
+    points = found.points
+    assert all(point.updates is not None and point.rate is not None for point in points)
+    assert points[0].examples == pytest.approx(4 * points[0].updates)  # type: ignore[operator]
+    assert found.curve is not None and found.curve.interval[0] <= found.curve.interval[1]
+    data = json.loads((tmp_path / "steps.json").read_text())
+    assert data["kind"] == "steps-to-target" and [point["batch"] for point in data["points"]] == [4, 16, 64]
+    assert data["points"][0]["regime"] is not None and data["fit"]["critical_batch"] > 0
+    with pytest.raises(RunError, match="another target accuracy; choose another --folder"):
+        study_steps_to_target(tiny_task(), batches=[4], **{**options, "target_accuracy": 0.6})
+    (tmp_path / "steps.json").write_text("{")
+    with pytest.raises(RunError, match="remove it to begin anew"):
+        study_steps_to_target(tiny_task(), batches=[4], **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"target_accuracy": 85}, RecipeError),
+        ({"seeds": 0}, RecipeError),
+        ({"batches": [0]}, RecipeError),
+        ({"batches": [9999]}, RecipeError),
+        ({"task": "linear"}, TaskError),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        study_steps_to_target(**{"task": tiny_task(), "target_accuracy": 0.7, **changes})

@@ -1,0 +1,257 @@
+"""The technique table: aggregation, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rueda.train
+from rueda.errors import RecipeError, RunError, TaskError
+from rueda.records import Recipe, Row, Run
+from rueda.records.named import NAMED
+from rueda.records.study import Study
+from rueda.study import study_techniques
+from rueda.study.conditions import COMBINATIONS, Condition, condition, conditions
+from rueda.study.runs import is_finished, summarise
+from rueda.study.table import table_of, verdict
+from tinytask import network, tiny_task
+
+TASK = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from dataclasses import replace
+from tinytask import network, tiny_task
+
+def slow(**settings):
+    model = network(**settings)
+    model.register_forward_hook(lambda *_: time.sleep({seconds}))
+    return model
+
+task = replace(tiny_task(), model=slow)
+"""
+STUDY = """
+import sys
+from rueda.study import study_techniques
+if __name__ == "__main__":
+    study_techniques({task!r}, 4, rows={rows!r}, epochs={epochs}, folder={folder!r}, jobs={jobs})
+"""
+
+
+def made_run(folder: Path, recipe: Recipe, epochs: int, *, diverged: bool = False, test: float = 0.8) -> None:
+    """Write a run by hand: 10 updates and 240 examples an epoch, 2 s each."""
+    run = Run(folder)
+    run.begin(recipe, "clouds", rehearsed=True)
+    for epoch in range(1, epochs + 1):
+        bad = diverged and epoch == epochs
+        run.append(
+            Row(
+                kind="epoch", epoch=epoch, step=10 * epoch, examples=240 * epoch, seconds=2.0 * epoch,
+                train_loss=float("nan") if bad else 1.0, train_accuracy=test - 0.1, test_loss=1.0, test_accuracy=test,
+                images_per_second=120.0, rate=0.1, global_batch=96, rehearsed=True, diverged=bad,
+            )
+        )  # fmt: skip
+
+
+def test_a_row_is_the_mean_of_the_seeds_that_did_not_diverge(tmp_path: Path) -> None:
+    recipe = Recipe(workers=4, batch=24, epochs=3)
+    places = [tmp_path / "runs" / f"naive-seed{seed}" for seed in range(4)]
+    for seed, (place, test) in enumerate(zip(places, (0.7, 0.8, 0.9, 0.1), strict=True)):
+        made_run(place, recipe.change(seed=seed), 3 if seed < 3 else 1, diverged=seed == 3, test=test)
+    one = Condition("naive", "nothing changed", recipe)
+    row = summarise(one, tmp_path, list(enumerate(places)), rehearsed=True)
+    assert row is not None
+    assert row.test_accuracy == pytest.approx(0.8) and row.test_accuracy_spread == pytest.approx(0.1)
+    assert row.train_accuracy == pytest.approx(0.7) and row.train_accuracy_spread == pytest.approx(0.1)
+    assert (row.updates, row.epochs, row.global_batch, row.seconds) == (30, 3, 96, pytest.approx(6.0))
+    assert row.images_per_second == pytest.approx(120.0) and row.diverged == 1 and row.seeds == (0, 1, 2, 3)
+    assert row.runs[0] == "runs/naive-seed0" and row.rehearsed
+    lone = summarise(one, tmp_path, [(0, places[0])], rehearsed=True)
+    assert lone is not None and lone.test_accuracy_spread is None
+    gone = summarise(one, tmp_path, [(3, places[3])], rehearsed=True)
+    assert gone is not None and gone.test_accuracy is None and gone.diverged == 1 and gone.updates == 10
+    assert summarise(one, tmp_path, [], rehearsed=True) is None
+
+
+def test_a_finished_run_is_known_from_its_own_files(tmp_path: Path) -> None:
+    recipe = Recipe(workers=4, epochs=3)
+    assert not is_finished(tmp_path / "absent", recipe)
+    cases: dict[str, tuple[int, bool, bool]] = {
+        "whole": (3, False, True), "half": (2, False, False), "diverged": (2, True, True),
+    }  # fmt: skip
+    for name, (epochs, diverged, finished) in cases.items():
+        made_run(tmp_path / name, recipe, epochs, diverged=diverged)
+        assert is_finished(tmp_path / name, recipe) is finished, name
+    assert not is_finished(tmp_path / "whole", recipe.change(rate=0.2))
+    longer = recipe.change(keep_updates=True)  # four times the epochs
+    made_run(tmp_path / "longer", longer, 3)
+    assert not is_finished(tmp_path / "longer", longer)
+    with open(tmp_path / "half" / "metrics.jsonl", "a") as stream:
+        stream.write('{"kind": "epoch", "epo')  # torn by a kill
+    assert not is_finished(tmp_path / "half", recipe)
+
+
+def test_the_table_of_a_small_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ["one-worker", "naive", "batch-norm + linear-warmup", "one-worker+batch-norm"]
+    options: dict[str, Any] = {"epochs": 2, "folder": tmp_path, "progress": False}
+    study = study_techniques(tiny_task(), 4, rows=rows, seeds=2, **options)
+    assert [row.name for row in study.rows] == [
+        "one-worker", "naive", "batch-norm+linear-warmup", "one-worker+batch-norm",
+    ]  # fmt: skip
+    assert [row.workers for row in study.rows] == [1, 4, 4, 1]
+    assert [row.rehearsed for row in study.rows] == [False, True, True, False]
+    assert [row.updates for row in study.rows] == [20, 4, 4, 20]
+    assert all(row.seeds == (0, 1) and row.test_accuracy_spread is not None for row in study.rows)
+    last = Run(tmp_path / "runs" / "naive-seed1").rows("epoch")[-1]
+    naive, base = study.rows[1], study.rows[0]
+    assert last["rehearsed"] and last["global_batch"] == naive.global_batch == 96
+    assert naive.test_accuracy is not None and base.test_accuracy is not None
+    assert naive.against_one_worker == pytest.approx(100 * (naive.test_accuracy - base.test_accuracy))
+    assert Study.load(tmp_path) == study
+    assert len(table_of(study).rows) == 4
+
+    def never(*arguments: object, **settings: object) -> None:
+        raise AssertionError("a finished row was run again")
+
+    monkeypatch.setattr(rueda.train, "fit", never)
+    assert study_techniques(tiny_task(), 4, rows=rows, seeds=2, **options).rows == study.rows
+    # Fewer seeds and rows asked: what was measured stays.
+    assert study_techniques(tiny_task(), 4, rows=["naive"], seeds=1, **options).row("one-worker") == base
+    assert Study.load(tmp_path).row("naive") == naive
+
+
+def test_a_row_that_diverges_is_a_result(tmp_path: Path) -> None:
+    settings = ["rate=1e39"]
+    study = study_techniques(
+        tiny_task(), 4, rows=["naive"], epochs=2, folder=tmp_path, settings=settings, progress=False
+    )  # fmt: skip
+    row = study.rows[0]
+    assert row.diverged == 1 and row.verdict == "diverged" and row.test_accuracy is None
+    assert verdict(row) == "diverged" and verdict(replace(row, seeds=(0, 1))) == "diverged, 1 of 2"
+    assert Study.load(tmp_path) == study
+
+
+def test_default_rows_are_all_named_recipes_and_combinations() -> None:
+    found, left_out = conditions(tiny_task(), Recipe(batch=24, epochs=4), 8)
+    assert [one.name for one in found] == [*NAMED, *COMBINATIONS] and not left_out
+    # A model without batch norm: rows that need it are left out, unless they were asked for.
+    bare = replace(tiny_task(), model=lambda: network())
+    found, left_out = conditions(bare, Recipe(batch=24, epochs=4), 8)
+    assert len(found) + len(left_out) == len(NAMED) + len(COMBINATIONS) and len(left_out) == 7
+    assert left_out[0].startswith("batch-norm is left out")
+    with pytest.raises(TaskError, match="does not take model"):
+        conditions(bare, Recipe(batch=24), 8, ["batch-norm"])
+
+
+def test_combinations_are_applied_one_after_the_other() -> None:
+    both = condition("ghost-batch-norm+linear-warmup", Recipe(epochs=8), 8).recipe
+    assert (both.ghost_batch, both.scaling, both.warmup_epochs, both.workers) == (32, "linear", 2.0, 8)
+    with pytest.raises(RecipeError, match=r"row linear-scaling\+adascale-x: .*did you mean adascale"):
+        condition("linear-scaling+adascale-x", Recipe(), 8)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown row": ({"rows": ["lamp"]}, "did you mean lamb?"),
+    "no seeds": ({"seeds": 0}, "seeds: expected 1 or more, got 0"),
+    "no workers": ({"workers": 0}, "workers: expected 1 or more, got 0"),
+    "no jobs": ({"jobs": 0}, "jobs: expected 1 or more"),
+    "no epochs": ({"epochs": 0}, "epochs: expected a positive number"),
+    "an unknown field": ({"settings": ["bacth=3"]}, "did you mean batch?"),
+    "a task without accuracy": ({"task": "linear"}, "task linear has not"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD.values(), ids=BAD)
+def test_mistakes(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    options = {"task": tiny_task(), "workers": 4, "folder": tmp_path / "study", "progress": False, **changes}
+    with pytest.raises((RecipeError, TaskError, RunError)) as error:
+        study_techniques(**options)
+    assert message in str(error.value) and len(str(error.value).splitlines()) == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_folder_holds_one_study(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"rows": ["naive"], "folder": tmp_path, "progress": False}
+    study_techniques(tiny_task(), 4, epochs=1, **options)
+    for changes, message in (
+        ({"task": replace(tiny_task(), name="other"), "epochs": 1}, "holds a study of task clouds"),
+        ({"workers": 2, "epochs": 1}, "4 workers, 1 epochs, now asked: task clouds, 2 workers"),
+        ({"epochs": 2}, "choose another --folder"),
+        ({"epochs": 1, "settings": ["rate=0.3"]}, "was trained with rate = 0.1, now asked: rate = 0.3"),
+    ):
+        with pytest.raises(RunError, match=message):
+            study_techniques(**{"task": tiny_task(), "workers": 4, **options, **changes})  # type: ignore[arg-type]
+
+
+def start(tmp_path: Path, *, rows: list[str], seconds: float, epochs: int, jobs: int) -> subprocess.Popen[bytes]:
+    task = tmp_path / "clouds.py"
+    task.write_text(TASK.format(tests=str(Path(__file__).parents[1]), seconds=seconds))
+    script = tmp_path / "study.py"
+    script.write_text(STUDY.format(task=str(task), rows=rows, epochs=epochs, folder=str(tmp_path / "study"), jobs=jobs))
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, str(script)], env=environ, stderr=subprocess.DEVNULL)
+
+
+def wait_until(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+def epochs_of(folder: Path) -> list[dict[str, Any]]:
+    return Run(folder).rows("epoch") if (folder / "metrics.jsonl").exists() else []
+
+
+@pytest.mark.parametrize(
+    ("number", "rows"),
+    [(signal.SIGKILL, ["one-worker", "naive"]), (signal.SIGINT, ["naive"])],
+    ids=["kill -9", "Ctrl-C"],
+)
+def test_interrupted_it_goes_on_where_it_stopped(number: signal.Signals, rows: list[str], tmp_path: Path) -> None:
+    runs = tmp_path / "study" / "runs"
+    first, second = runs / "one-worker-seed0", runs / "naive-seed0"
+    # naive makes 2 updates of 4 workers in one group an epoch, one-worker 10
+    process = start(tmp_path, rows=rows, seconds=0.05, epochs=8, jobs=1)
+    wait_until(lambda: len(epochs_of(second)) >= 2)
+    process.send_signal(number)
+    process.wait(60)
+    assert len(Study.load(tmp_path / "study").rows) == len(rows) - 1  # written when the first run ended
+    time.sleep(0.1)
+    before = epochs_of(second)
+    time.sleep(0.6)  # what ran has ended with the study: four epochs' time passes and nothing is added
+    assert epochs_of(second) == before and 2 <= len(before) < 8
+    untouched = {file: file.stat().st_mtime_ns for file in first.rglob("*") if file.is_file()}
+    study = study_techniques(tiny_task(), 4, rows=rows, epochs=8, folder=tmp_path / "study", progress=False)
+    assert {file: file.stat().st_mtime_ns for file in first.rglob("*") if file.is_file()} == untouched
+    after = epochs_of(second)
+    assert [row["epoch"] for row in after] == list(range(1, 9))
+    assert after[0] == before[0]  # its time included: it went on, it did not begin again
+    whole = study_techniques(
+        tiny_task(), 4, rows=["naive"], epochs=8, folder=tmp_path / "whole", progress=False
+    )  # fmt: skip
+    assert [row.name for row in study.rows] == rows
+    assert study.rows[-1].test_accuracy == whole.rows[0].test_accuracy
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    task = tmp_path / "clouds.py"
+    task.write_text(
+        TASK.format(tests=str(Path(__file__).parents[1]), seconds=0.0)
+        + "\nfrom rueda.errors import DataError\n"
+        + "def broken():\n    raise DataError('the disk is gone')\n"
+        + "import os\nif os.path.exists(sys.argv[-1]) and 'naive' in sys.argv[-1]:\n"
+        + "    task = replace(task, train=broken)\n"
+    )
+    with pytest.raises(RunError, match=r"1 of 2 runs failed \(naive, seed 0: the disk is gone\)"):
+        study_techniques(
+            str(task), 4, rows=["naive", "one-worker"], epochs=1, folder=tmp_path / "study", progress=False
+        )  # fmt: skip
+    assert [row.name for row in Study.load(tmp_path / "study").rows] == ["one-worker"]
