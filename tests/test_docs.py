@@ -65,12 +65,6 @@ def test_the_two_commands_are_makes_own() -> None:
         assert f"make {command}" in README and f"\n{command}: .venv/installed" in makefile
 
 
-def test_demo_prints_its_table(tmp_path: Path) -> None:
-    done = run(sys.executable, "-m", "rueda", "demo", "--epochs", "1", cwd=tmp_path, COLUMNS="120")
-    assert done.returncode == 0, done.stderr
-    assert "global batch" in done.stdout and re.search(r"2 │ +128 │", done.stdout)
-
-
 def test_reference_page_is_that_of_help() -> None:
     from rueda.cli.reference import reference
 

@@ -12,6 +12,7 @@ from rueda.cli.recipe import recipe_app
 from rueda.cli.report import EPILOG as REPORT_EPILOG
 from rueda.cli.report import report
 from rueda.cli.run import CONTEXT, run
+from rueda.cli.study import EPILOG as STUDY_EPILOG
 from rueda.cli.study import study
 from rueda.cli.train import EPILOG, train
 
@@ -39,7 +40,7 @@ def version(
 
 app.command("run", context_settings=CONTEXT)(run)
 app.command("train", epilog=EPILOG)(train)
-app.command("study")(study)
+app.command("study", epilog=STUDY_EPILOG)(study)
 app.command("report", epilog=REPORT_EPILOG)(report)
 app.command("demo")(demo)
 app.add_typer(recipe_app, name="recipe")
