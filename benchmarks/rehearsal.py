@@ -40,7 +40,7 @@ def training(workers: int, local_batch: int, num_examples: int, batch_norm: bool
     task = Task(name="images", model=small_cnn, train=data, test=data)
     recipe = Recipe(workers=workers, batch=local_batch, rate=0.01, epochs=1, model={"batch_norm": batch_norm})
     made = Training(task, recipe, init(), rehearse=workers > 1)
-    made._set_batch()
+    made.set_batch()
     return made
 
 

@@ -117,7 +117,7 @@ def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -
         if place.step < look_at:
             continue
         look_at = math.ceil(place.step * _GROWTH)
-        evaluation = training._evaluate()
+        evaluation = training.test_results()
         accuracy = evaluation.accuracy or 0.0
         if not math.isfinite(evaluation.loss):
             return None

@@ -142,7 +142,9 @@ class Training:
                 if stopped:
                     status = "interrupted"
                     break
-                row = self._record_epoch(self._evaluate(), self.place.seconds - begun, self.place.examples - examples)
+                row = self._record_epoch(
+                    self.test_results(), self.place.seconds - begun, self.place.examples - examples
+                )
                 bar.say(epoch_line(row, self.recipe.epochs, self.place.seconds - begun))
                 if row.diverged:
                     status = "diverged"
@@ -171,7 +173,7 @@ class Training:
         """Make the updates of an epoch, or what is left of it; True if a signal stopped it."""
         recipe, place, world = self.recipe, self.place, self.world
         self.loader.set_epoch(place.epoch)
-        self._set_batch()
+        self.set_batch()
         self.updater.totals = Totals(world.device)
         self.model.train()
         num_steps = len(self.loader)
@@ -214,7 +216,7 @@ class Training:
         place.epoch += 1
         return False
 
-    def _set_batch(self) -> None:
+    def set_batch(self) -> None:
         """Take the batch that the recipe wants in this epoch; every worker changes at the same step."""
         wanted = batch_at(self.recipe, self.place.epoch, self.loader.num_examples)
         virtual_workers = self.recipe.workers if self.rehearsed else 1
@@ -237,7 +239,8 @@ class Training:
 
     # Evaluate.
 
-    def _evaluate(self) -> Evaluation:
+    def test_results(self) -> Evaluation:
+        """Evaluate the model as it is on the test data; all workers must call it."""
         average_statistics(self.model, self.world)
         self.recalibrated = self.recalibration.wanted(self.place.step - self.place.recalibrated_at)
         if self.recalibrated:
