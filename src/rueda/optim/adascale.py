@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rueda.errors import RecipeError, explain
-from rueda.optim.engine.base import require
+from rueda.optim.engine.base import loss_of, require
 from rueda.optim.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -121,10 +121,7 @@ class AdaScale(Wrapper):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Let the inner optimizer step at its rate times the gain, and advance the clock."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if self._meter is not None:
             self._take(*self._meter.read())
         rates = [group["lr"] for group in self.param_groups]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rueda.optim.engine.base import require
+from rueda.optim.engine.base import loss_of, require
 from rueda.optim.engine.lanes import Lane, local, sort
 from rueda.optim.engine.nonfinite import report
 from rueda.optim.engine.norms import squares
@@ -70,10 +70,7 @@ class LARC(Wrapper):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Rescale the gradients, then let the inner optimizer step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         work = [(group, lane, *self._factor(group, lane)) for group in self.param_groups for lane in self._lanes(group)]
         if self.nonfinite == "raise":
             bad = [p for _, lane, _, ok in work for p in _flagged(lane, ok)]

@@ -69,10 +69,7 @@ class LayerwiseOptimizer(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; returns the closure's loss if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         bad: list[Tensor] = []
         work = self._sort()
         for group, items, lanes in self.prepare(work):
@@ -169,6 +166,14 @@ class LayerwiseOptimizer(Optimizer):
             for name, value in state_dict["state"].get(number, {}).items():
                 if name != "step" and isinstance(value, Tensor):
                     self.state[p][name] = value.to(device=p.device, dtype=torch.float32, copy=True)
+
+
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """Call a step's closure, which computes the gradients anew; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def require(name: str, holds: bool, expected: str, got: object) -> None:
