@@ -22,7 +22,8 @@ check: .venv/installed
 	$(BIN)/mypy
 
 bench: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps timm  # it wants torchvision
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
 clean:
