@@ -38,7 +38,7 @@ def glyphs(split: str = "train", *, num_examples: int | None = None, difficulty:
     Args:
         split: ``train`` or ``test``: other random numbers, so no image is in both.
         num_examples: by default 12,000 for training and 2,000 for the test.
-        difficulty: from 0 (upright, clean) to 1. A small CNN (SGD, batch 64, 4 epochs) gets 95 % right at 0.5,
+        difficulty: from 0 (upright, clean) to 1. A small CNN (SGD, batch 64, 4 epochs) gets about 95 % right at 0.5,
             90 % at 0.7 and 75 % at 0.85.
         seed: of all random numbers.
 
