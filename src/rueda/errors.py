@@ -11,6 +11,8 @@
     ├── NonFiniteError         a gradient or weight that is NaN or infinite, met by an optimizer
     ├── RunError               a run folder that cannot be written or read
     │   └── CheckpointError    a checkpoint that is torn, corrupt or of another model
+    ├── ProfileError           a profile or a cluster that cannot be read, or says too little for a plan
+    ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be had
     └── MissingExtra           an optional package is needed; the message names the pip command
 
 The commands print such an error as one line and end with status 2. A message says what was expected,
@@ -54,6 +56,14 @@ class RunError(RuedaError):
 
 class CheckpointError(RunError):
     """A checkpoint is torn, corrupt or belongs to another model."""
+
+
+class ProfileError(RuedaError):
+    """A profile or a cluster cannot be read, or says too little for a plan."""
+
+
+class ExamineError(RuedaError):
+    """A model, a direction or a loader does not allow what was asked about its landscape."""
 
 
 class MissingExtra(RuedaError):

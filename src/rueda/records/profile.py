@@ -1,0 +1,243 @@
+"""The profile: what was measured about a task on a machine, as ``profile.json``. A plan reads it, and nothing else.
+
+::
+
+    steps            time of a training step against the local batch, stage by stage
+    communication    time of an all-reduce against bytes, for some numbers of workers: latency and bandwidth
+    overlap          how much of the communication hides behind the backward pass
+    noise            the gradient noise scale, wherever in the training it was measured
+
+All times are seconds, all sizes bytes or examples, on one device unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from rueda.errors import ProfileError
+from rueda.records.files import write_atomically
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """One training step of one worker alone, at one local batch: medians over the repeats, warm-up dropped."""
+
+    batch: int
+    seconds: float
+    """the whole step; less than the sum of the stages where stages overlap"""
+    spread: float
+    """half the distance between the quartiles of ``seconds``"""
+    repeats: int
+    data: float
+    """waiting for the batch"""
+    forward: float
+    """the network and the loss"""
+    backward: float
+    optimizer: float
+    """clipping, the update, and clearing the gradients"""
+    peak_memory_bytes: int | None = None
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput of one worker."""
+        return self.batch / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceTime:
+    """One measured all-reduce: median over the repeats, the slowest worker's."""
+
+    bytes: int
+    seconds: float
+    spread: float = 0.0
+    repeats: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """All-reduce among some workers, and the line seconds = latency + bytes / bandwidth fitted to it."""
+
+    workers: int
+    backend: str
+    """``gloo`` or ``nccl``"""
+    points: tuple[AllReduceTime, ...]
+    latency: float
+    """seconds of an all-reduce of nothing"""
+    bandwidth: float
+    """bytes of the reduced tensor a second, for large ones"""
+    residual: float
+    """root mean square of (measured - fitted) / fitted"""
+
+    def seconds(self, num_bytes: float) -> float:
+        """Time that the fitted line gives.
+
+        >>> Communication(workers=2, backend="gloo", points=(), latency=1e-3, bandwidth=1e9, residual=0).seconds(1e6)
+        0.002
+        """
+        return self.latency + num_bytes / self.bandwidth
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """The gradient noise scale B = S / |G|² (McCandlish et al. 2018), averaged over some steps of a training."""
+
+    value: float
+    """B in examples; infinite or NaN: the steps were too few to tell |G|² from 0"""
+    low: float
+    """lower end of the interval"""
+    high: float
+    """upper end"""
+    confidence: float = 0.95
+    variance: float
+    """S, the trace of the covariance of one example's gradient"""
+    square: float
+    """|G|², of the true gradient"""
+    step: int
+    """updates made when it was measured: it grows in training"""
+    steps: int
+    """how many steps were averaged"""
+    epochs: float = 0.0
+    """the same place in epochs"""
+    source: str = "workers"
+    """whose gradients were compared: ``workers``, ``virtual-workers``, ``micro-batches`` or ``halves``"""
+    group: str | None = None
+    """a group of layers; None is the whole model"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a plan knows about a task on a machine."""
+
+    task: str
+    device: str
+    """what computed: ``cpu (2 threads of Intel ...)`` or a GPU's name"""
+    threads: int
+    precision: str
+    parameters: int
+    """trainable numbers in the model"""
+    gradient_bytes: int
+    """what one exchange of gradients carries"""
+    examples: int
+    """in the training set"""
+    recipe: str
+    """the recipe that was measured, as TOML"""
+    steps: tuple[StepTime, ...]
+    largest_batch: int | None = None
+    """the largest local batch that fits; None: memory did not end within what was tried"""
+    memory_bytes: int | None = None
+    """of the device"""
+    communication: tuple[Communication, ...] = ()
+    buckets: int = 1
+    """messages into which an exchange of the gradients is cut"""
+    overlap: float | None = None
+    """gamma in T = (compute^gamma + sync^gamma)^(1/gamma), fitted; 1 hides nothing; None: not measured"""
+    contention: float | None = None
+    """compute seconds of a step when all workers of the measured machine compute, against one alone; 1: they do not
+    slow each other; None: not measured"""
+    noise: tuple[NoiseScale, ...] = ()
+    environment: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        """Write strict JSON: NaN and infinity become null."""
+        return json.dumps(_plain(asdict(self)), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "profile.json") -> Profile:
+        """Read a profile; a broken one is refused in one line."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ProfileError(f"{source}: expected JSON, got: {error}; measure again with `rueda measure`") from None
+        if not isinstance(data, dict) or "steps" not in data or "task" not in data:
+            raise ProfileError(f"{source}: expected a profile with task and steps; make one with `rueda measure`")
+        if data.get("format") != FORMAT:
+            raise ProfileError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
+        try:
+            profile = _build(cls, data, "profile")
+            _check(profile)
+        except (TypeError, ValueError) as error:
+            raise ProfileError(f"{source}: {error}; measure again with `rueda measure`") from None
+        return profile
+
+    @classmethod
+    def load(cls, file: Path | str) -> Profile:
+        """Read a file, or ``profile.json`` of a folder."""
+        file = Path(file) / "profile.json" if Path(file).is_dir() else Path(file)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ProfileError(f"{file}: expected a profile, got: {error}; make one with `rueda measure`") from None
+        return cls.from_json(text, source=str(file))
+
+    def save(self, file: Path) -> None:
+        """Write the file, whole or not at all."""
+        write_atomically(file, (self.to_json() + "\n").encode())
+
+
+Kind = TypeVar("Kind")
+
+
+def _build(kind: type[Kind], data: Any, where: str) -> Kind:
+    """Make a dataclass from JSON, each value checked against its declared type."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{where}: expected an object, got {data!r}")
+    hints = get_type_hints(kind)
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    values = {name: _take(value, hints[name], f"{where}.{name}") for name, value in data.items() if name in known}
+    return kind(**values)
+
+
+def _take(value: Any, hint: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        inner = next(option for option in get_args(hint) if option is not type(None))
+        return None if value is None else _take(value, inner, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{where}: expected a list, got {value!r}")
+        return tuple(_take(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(value))
+    if is_dataclass(hint):
+        return _build(hint, value, where)  # type: ignore[arg-type]
+    if hint is float:
+        if value is None:  # JSON has no NaN
+            return math.nan
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, dict if origin is dict else hint):
+        return value
+    raise TypeError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
+
+
+def _check(profile: Profile) -> None:
+    """Refuse what would fail later, far from the file."""
+    if not profile.steps:
+        raise ValueError("profile.steps: expected at least one measured batch, got none")
+    for step in profile.steps:
+        if not (step.batch >= 1 and step.seconds > 0):
+            raise ValueError(f"profile.steps: expected a positive batch and time, got {step.batch} and {step.seconds}")
+    for name in ("parameters", "examples", "threads", "buckets"):
+        if getattr(profile, name) < 1:
+            raise ValueError(f"profile.{name}: expected at least 1, got {getattr(profile, name)}")
+    for link in profile.communication:
+        if not (link.workers >= 2 and link.latency >= 0 and link.bandwidth > 0):
+            raise ValueError(f"profile.communication: expected >= 2 workers, latency and bandwidth, got {link}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
