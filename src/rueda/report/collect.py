@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rueda.errors import RunError, explain
+from rueda.report.kinds import KINDS, kinds_in, read_kinds
 from rueda.report.model import Section
 from rueda.report.runs import is_run, read_run, to_entry
 from rueda.report.studies import FILES, is_study, read_study
@@ -21,10 +22,13 @@ def collect(paths: Iterable[Path]) -> list[Section]:
         RunError: a path is none of these, a file is damaged, or nothing was asked for.
     """
     studies: list[Section] = []
+    others: list[Section] = []
     loose: dict[str, Section] = {}
     for folder in _unique(place for path in paths for place in _places(Path(path))):
+        others += read_kinds(folder)
         if is_study(folder):
             studies.append(read_study(folder))
+        if is_study(folder) or not is_run(folder):
             continue
         line, notes = read_run(folder, folder.resolve().name)
         section = loose.setdefault(line.task, Section(title=line.task, task=line.task))
@@ -32,18 +36,18 @@ def collect(paths: Iterable[Path]) -> list[Section]:
         section.entries.append(to_entry(line))
         section.lines.append(line)
         section.notes += notes
-    if not studies and not loose:
+    if not studies and not loose and not others:
         raise RunError("report: expected at least one run or study folder, got none; name one, such as runs/NAME")
-    return studies + list(loose.values())
+    return studies + list(loose.values()) + others
 
 
 def _places(path: Path) -> list[Path]:
-    if path.is_file() and path.name in (*FILES, "metrics.jsonl", "environment.json"):
+    if path.is_file() and path.name in (*FILES, *KINDS, "metrics.jsonl", "environment.json"):
         path = path.parent
-    if is_study(path) or is_run(path):
+    if _has_something(path):
         return [path]
     inside = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
-    inside = [child for child in inside if is_study(child) or is_run(child)]
+    inside = [child for child in inside if _has_something(child)]
     if not inside:
         got = "a folder without any" if path.is_dir() else "a file" if path.exists() else "nothing there"
         raise RunError(
@@ -55,6 +59,10 @@ def _places(path: Path) -> list[Path]:
             )
         )
     return inside
+
+
+def _has_something(folder: Path) -> bool:
+    return is_study(folder) or is_run(folder) or bool(kinds_in(folder))
 
 
 def _unique(places: Iterable[Path]) -> list[Path]:

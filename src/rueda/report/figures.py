@@ -70,8 +70,10 @@ def figure_data(section: Section) -> dict[str, Any]:
         }
         for line in section.lines
     ]
-    data = {"rows": rows, "lines": lines, "throughput": section.throughput, "steps": section.steps, "gd": section.gd}
-    return {**data, "figures": figure_names(section)}
+    plots = {plot.name: {"traces": plot.traces, "layout": plot.layout, "height": plot.height} for plot in section.plots}
+    data: dict[str, Any] = {"plots": plots}
+    data |= {"rows": rows, "lines": lines, "throughput": section.throughput, "steps": section.steps, "gd": section.gd}
+    return {**data, "figures": [*figure_names(section), *plots]}
 
 
 def figure_names(section: Section) -> list[str]:

@@ -62,8 +62,41 @@ class Entry:
 
 
 @dataclass(kw_only=True)
+class Plot:
+    """A figure as plotly's own traces and layout; the page gives it its font, its margins and its colours.
+
+    A text ``@blue`` anywhere in it stands for the page's blue, light or dark: ink, muted, grid, edge, card, blue, red,
+    orange, green, purple, sky. A ``¶`` in a text begins a new line. An axis may be given as its title alone.
+
+    >>> Plot(name="fit", title="The fit", traces=[{"x": [1, 2], "y": [3, 4], "line": {"color": "@blue"}}],
+    ...     layout={"xaxis": "batch", "yaxis": {"title": "seconds", "type": "log"}}).height
+    380
+    """
+
+    name: str
+    """small letters and hyphens, one of its kind in a section"""
+    title: str
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    height: int = 380
+    half: bool = False
+    """stands beside its neighbour on a wide screen"""
+
+
+@dataclass(kw_only=True)
+class Table:
+    """A plain table: a cell is a text, or a number with the text that shows it."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str | tuple[float | None, str]]]
+    note: str = ""
+
+
+@dataclass(kw_only=True)
 class Section:
-    """A study, or the runs of a task: a heading, a sentence, a table and figures."""
+    """A study, the runs of a task, or what a file of another stage says: a heading, a sentence, tables and figures."""
 
     title: str
     task: str
@@ -74,6 +107,10 @@ class Section:
     throughput: dict[str, Any] | None = None
     steps: dict[str, Any] | None = None
     gd: dict[str, Any] | None = None
+    told: list[str] = field(default_factory=list)
+    """sentences that a reader of another kind of file puts first"""
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
     environments: list[Mapping[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """what was left out, and why"""

@@ -19,12 +19,12 @@ from rueda.records.files import write_atomically
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
 from rueda.report.figures import TITLES, figure_data, figure_names, styles
-from rueda.report.model import Section
+from rueda.report.model import Plot, Section
 from rueda.report.provenance import provenance
-from rueda.report.table import descent_table, main_table
+from rueda.report.table import descent_table, main_table, plain_table
 from rueda.report.words import percent, points, sentences
 
-_SCRIPTS = ("base.js", "training.js", "studies.js", "page.js")
+_SCRIPTS = ("base.js", "training.js", "studies.js", "plots.js", "page.js")
 _NOTES = {
     "progress": "A line a run; click a name to hide or show it, hover for the recipe.",
     "rate": "As used at each update, after scaling and warm-up.",
@@ -107,8 +107,21 @@ def _section(section: Section, key: str, *, alone: bool) -> str:
     parts.append(descent_table(section))
     if "surface" in names:
         parts.append(f'<div class="pair">{_figure(key, "surface")}{_figure(key, "contours")}</div>')
+    parts += [plain_table(table) for table in section.tables]
+    parts += _plots(section, key)
     parts.append(provenance(section))
     return f'<section data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
+
+
+def _plots(section: Section, key: str) -> list[str]:
+    """Write the places of the plain figures, halves two by two."""
+    whole = [_place(key, plot) for plot in section.plots if not plot.half]
+    halves = "".join(_place(key, plot) for plot in section.plots if plot.half)
+    return [*whole, f'<div class="pair">{halves}</div>' if halves else ""]
+
+
+def _place(key: str, plot: Plot) -> str:
+    return _frame(key, plot.name, plot.title, plot.note)
 
 
 def _lead(section: Section) -> str:
@@ -179,10 +192,14 @@ def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:
 
 def _figure(key: str, name: str, switches: str = "", more: str = "") -> str:
     told = " ".join(text for text in (_NOTES.get(name), more) if text)
+    return _frame(key, name, TITLES[name], told, switches)
+
+
+def _frame(key: str, name: str, title: str, told: str, switches: str = "") -> str:
     note = f'<p class="remark">{to_html(told)}</p>' if told else ""
     return (
-        f"<figure><figcaption><h3>{TITLES[name]}</h3>{note}{switches}</figcaption>"
-        f'<div class="plot" id="{key}-{name}" data-figure="{name}"></div></figure>'
+        f"<figure><figcaption><h3>{to_html(title)}</h3>{note}{switches}</figcaption>"
+        f'<div class="plot" id="{key}-{to_html(name)}" data-figure="{to_html(name)}"></div></figure>'
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rueda.report.escape import to_html
-from rueda.report.model import Entry, Section
+from rueda.report.model import Entry, Section, Table
 from rueda.report.words import count, duration, percent, points
 
 REHEARSED = '<span class="tag" title="the workers were virtual: one process was all of them in turn">rehearsed</span>'
@@ -108,6 +108,20 @@ def descent_table(section: Section) -> str:
         body += "<tr>" + "".join(_cell(row[name], to_html(shown[name])) for name in names) + "</tr>"
     table = _box("".join(_head(title) for title in names.values()), body, "the linear model")
     return f'<h3 class="above">Gradient descent on the linear model</h3>{table}'
+
+
+def plain_table(table: Table) -> str:
+    """Write a table that a reader of another kind of file made."""
+    if not table.rows:
+        return ""
+    body = ""
+    for row in table.rows:
+        cells = [(cell, cell) if isinstance(cell, str) else cell for cell in row]
+        body += "<tr>" + "".join(_cell(value, to_html(shown)) for value, shown in cells) + "</tr>"
+    kinds = ["" if isinstance(cell, str) else "number" for cell in table.rows[0]]
+    heads = "".join(_head(title, kind) for title, kind in zip(table.heads, kinds, strict=True))
+    note = f'<p class="remark">{to_html(table.note)}</p>' if table.note else ""
+    return f'<h3 class="above">{to_html(table.title)}</h3>{_box(heads, body, table.title)}{note}'
 
 
 def _same(section: Section, column: Column) -> bool:

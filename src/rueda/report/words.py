@@ -65,7 +65,8 @@ def sentences(section: Section) -> list[str]:
     >>> print(*sentences(Section(title="", task="", entries=rows, is_study=True)))
     8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2...).
     """
-    parts = [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
+    parts = [*section.told]
+    parts += [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
     saturates = (section.throughput or {}).get("saturates_at")
     if saturates:
         parts.append(f"There are hardly more images a second beyond a local batch of {count(saturates)}.")

@@ -6,9 +6,13 @@ const builders = {
   batch: (data) => schedule(data, "global_batch", "global batch", "batch %{y:,}"),
 };
 
+function builder(data, name) {
+  return name in data.plots ? plot(name) : builders[name];
+}
+
 function draw(key, name) {
   const place = document.getElementById(key + "-" + name);
-  const figure = builders[name](sections[key]);
+  const figure = builder(sections[key], name)(sections[key]);
   place.style.height = (figure.height || 380) + "px";
   return Plotly.react(place, figure.traces, figure.layout, { responsive: true, displayModeBar: false, scrollZoom: false, doubleClick: "reset" });
 }
@@ -79,7 +83,7 @@ async function exportFigures() {
   };
   for (const [key, data] of Object.entries(sections))
     for (const name of data.figures) {
-      if (name !== "progress") { await keep(key + "-" + name, builders[name](data), name === "surface" ? 650 : 900); continue; }
+      if (name !== "progress") { await keep(key + "-" + name, builder(data, name)(data), name === "surface" ? 650 : 900); continue; }
       for (const axisName of ["epochs", "updates", "seconds"]) {
         data.axis = axisName;
         await keep(key + "-" + data.measure.replace("_", "-") + "-" + axisName, progress(data));

@@ -1,0 +1,36 @@
+// Figures that Python describes whole: the page gives them its colours, so that light and dark both fit.
+
+function themed(value) {
+  if (typeof value === "string") return value.startsWith("@") ? colour(value.slice(1)) : value.replaceAll("¶", "<br>");
+  if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(themed);
+  if (value && typeof value === "object")
+    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, themed(part)]));
+  return value;
+}
+
+function side(more) {
+  const { title, ...rest } = typeof more === "string" ? { title: more } : more;
+  return { title: { text: title }, gridcolor: colour("edge"), color: colour("muted"), showbackground: false, showspikes: false, ...rest };
+}
+
+function dressed(given) {
+  const wanted = {};
+  for (const [name, part] of Object.entries(themed(given))) {
+    if (/^[xy]axis\d*$/.test(name)) {
+      const { title, ...more } = typeof part === "string" ? { title: part } : part;
+      wanted[name] = axis(title, more);
+    } else if (/^scene\d*$/.test(name)) {
+      const axes = Object.fromEntries(["xaxis", "yaxis", "zaxis"].map((one) => [one, side(part[one] || "")]));
+      wanted[name] = { ...part, ...axes };
+    } else wanted[name] = part;
+  }
+  return layout(undefined, undefined, wanted);
+}
+
+function plot(name) {
+  return (data) => {
+    const { traces, layout: given, height } = data.plots[name];
+    const quiet = (trace) => (trace.hovertemplate ? { ...trace, hovertemplate: trace.hovertemplate + "<extra></extra>" } : trace);
+    return { traces: traces.map(themed).map(quiet), layout: dressed(given), height };
+  };
+}
