@@ -16,6 +16,7 @@ import pytest
 import rueda.train
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Recipe, Row, Run
+from rueda.records.lock import held
 from rueda.records.named import NAMED
 from rueda.records.study import Study
 from rueda.study import study_techniques
@@ -255,3 +256,10 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
             str(task), 4, rows=["naive", "one-worker"], epochs=1, folder=tmp_path / "study", progress=False
         )  # fmt: skip
     assert [row.name for row in Study.load(tmp_path / "study").rows] == ["one-worker"]
+
+
+def test_two_studies_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    with held(tmp_path / "study"), pytest.raises(RunError, match="written by another process"):
+        study_techniques(tiny_task(), 2, rows=["naive"], folder=tmp_path / "study", progress=False)
+    with held(tmp_path / "study"):  # let go by both
+        pass

@@ -14,6 +14,7 @@ from pathlib import Path
 from rueda.errors import RecipeError, RunError, TaskError, explain
 from rueda.records import Recipe
 from rueda.records.environment import environment
+from rueda.records.lock import held
 from rueda.records.study import Study, StudyRow
 from rueda.study.conditions import Condition, conditions
 from rueda.study.pool import Job, run_here, run_in_processes
@@ -57,7 +58,8 @@ def study_techniques(
         progress: show a bar or lines.
 
     Raises:
-        RunError: the folder holds another study, or a run failed; the others are finished first.
+        RunError: the folder holds another study or another process writes there, or a run failed; the others are
+            finished first.
     """
     for name, value in (("workers", workers), ("seeds", seeds), ("jobs", jobs)):
         if value < 1:
@@ -70,40 +72,41 @@ def study_techniques(
     base = base if epochs is None else base.change(epochs=epochs)
     chosen, left_out = conditions(loaded, base, workers, rows)
     root = Path(folder) if folder is not None else Path("runs", f"study-{loaded.name}-{workers}")
-    book = _Book(root, loaded.name, workers, base.epochs)
-    planned = [job for one in chosen for job in _jobs(one, root, range(base.seed, base.seed + seeds))]
-    for job in planned:
-        check_same_recipe(job.folder, job.recipe)
-    todo = [job for job in planned if not is_finished(job.folder, job.recipe)]
-    book.write(chosen)
-    # Run.
-    failures: list[str] = []
-    with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(todo)) as show:
-        for line in left_out:
-            show.say(line)
+    with held(root):
+        book = _Book(root, loaded.name, workers, base.epochs)
+        planned = [job for one in chosen for job in _jobs(one, root, range(base.seed, base.seed + seeds))]
+        for job in planned:
+            check_same_recipe(job.folder, job.recipe)
+        todo = [job for job in planned if not is_finished(job.folder, job.recipe)]
+        book.write(chosen)
+        # Run.
+        failures: list[str] = []
+        with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(todo)) as show:
+            for line in left_out:
+                show.say(line)
 
-        def finished(job: Job) -> None:
-            book.write(chosen)
-            show.finished(job, run_line(job))
+            def finished(job: Job) -> None:
+                book.write(chosen)
+                show.finished(job, run_line(job))
 
-        def failed(job: Job, reason: str) -> None:
-            failures.append(f"{job.name}, seed {job.seed}: {reason}")
-            show.finished(job, failures[-1])
+            def failed(job: Job, reason: str) -> None:
+                failures.append(f"{job.name}, seed {job.seed}: {reason}")
+                show.finished(job, failures[-1])
 
-        if isinstance(task, str):
-            run_in_processes(
-                task, todo, jobs, started=show.started, finished=finished, failed=failed, waiting=show.waiting
-            )  # fmt: skip
-        else:
-            run_here(task, todo, started=show.started, finished=finished)
-    study = book.write(chosen)
-    if failures:
-        raise RunError(f"{len(failures)} of {len(planned)} runs failed ({failures[0]}); the others stand in {root}")
-    # Confirm.
-    best = study.best()
-    if confirm is not None and best is not None:
-        study = _confirm(book, chosen, best, task if isinstance(task, str) else loaded.name, confirm)
-    return study
+            if isinstance(task, str):
+                run_in_processes(
+                    task, todo, jobs, started=show.started, finished=finished, failed=failed, waiting=show.waiting
+                )  # fmt: skip
+            else:
+                run_here(task, todo, started=show.started, finished=finished)
+        study = book.write(chosen)
+        if failures:
+            raise RunError(f"{len(failures)} of {len(planned)} runs failed ({failures[0]}); the others stand in {root}")
+        # Confirm.
+        best = study.best()
+        if confirm is not None and best is not None:
+            study = _confirm(book, chosen, best, task if isinstance(task, str) else loaded.name, confirm)
+        return study
 
 
 class _Book:
