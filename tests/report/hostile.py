@@ -40,6 +40,6 @@ def write_hostile(folder: Path) -> Path:
         readable = HOSTILE[index].encode(errors="replace").decode().replace("\x00", "").replace("\x1b", "")
         Recipe(workers=8, model={"width": readable}, reasons={"batch": "<b>"}).save(run / "recipe.toml")
     study["environment"], study["command"] = {**ABOUT, "machine": HOSTILE[1], "commit": HOSTILE[0]}, HOSTILE[0]
-    study["rows"][1]["verdict"] = HOSTILE[0]
+    study["rows"][1]["summary"] = HOSTILE[0]
     write_json(folder / "study.json", study)
     return folder

@@ -141,7 +141,7 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
                 "images_per_second": speed,
                 "rehearsed": workers > 1,
                 "seeds": list(range(seeds)),
-                "diverged": final is None,
+                "diverged": seeds if final is None else 0,
                 "runs": runs,
                 "against_one_worker": None if workers == 1 else against,
                 "verdict": None if workers == 1 else verdict,

@@ -120,7 +120,9 @@ def test_it_is_the_same_page_every_time(tmp_path: Path) -> None:
 
 
 def test_a_study_that_has_just_begun(tmp_path: Path) -> None:
-    write_json(tmp_path / "study.json", {"format": 1, "kind": "techniques", "task": "t", "workers": 8, "rows": []})
+    write_json(
+        tmp_path / "study.json", {"format": 1, "kind": "techniques", "task": "t", "workers": 8, "epochs": 3, "rows": []}
+    )
     text = write_report(tmp_path, tmp_path / "report.html").read_text()  # one path needs no list
     assert "No row has a test accuracy yet." in text
     assert "data-figure" not in text.partition("<script")[0]

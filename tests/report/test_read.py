@@ -14,7 +14,7 @@ from rueda.report.collect import collect
 from rueda.report.figures import figure_names
 from rueda.report.words import sentences
 
-STUDY = {"format": 1, "kind": "techniques", "task": "t", "rows": []}
+STUDY = {"format": 1, "kind": "techniques", "task": "t", "workers": 8, "epochs": 3, "rows": []}
 
 
 def test_a_study_with_its_runs(tmp_path: Path) -> None:
@@ -79,17 +79,50 @@ def test_what_is_missing_is_left_out_and_noted(tmp_path: Path) -> None:
     assert "outside the study's folder" in section.notes[1]
 
 
+ROW = {
+    "name": "lars",
+    "summary": "",
+    "workers": 8,
+    "global_batch": 512,
+    "epochs": 3,
+    "updates": 60,
+    "test_accuracy": 0.9,
+    "seconds": 4.0,
+    "images_per_second": 900.0,
+    "rehearsed": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": 7}, "name of row 7 = 7 is not a text"),
+        ({"workers": "eight"}, "workers of row lars = 'eight' is not a whole number"),
+        ({"test_accuracy": "<b>"}, "test_accuracy of row lars = '<b>' is not a number"),
+        ({"images_per_second": True}, "images_per_second of row lars = True is not a number"),
+        ({"verdict": "<b>"}, "is not kept, lost or diverged"),
+        ({"runs": [3]}, r"runs\[0\] of row lars = 3 is not a text"),
+        ({"runs": 3}, "expected the fields of a study"),
+        ({"rehearsed": "no"}, "rehearsed of row lars = 'no' is not true or false"),
+    ],
+)
+def test_a_study_with_values_of_the_wrong_type(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    write_json(tmp_path / "study.json", {**STUDY, "rows": [{**ROW, **changes}]})
+    with pytest.raises(RunError, match=message) as caught:
+        collect([tmp_path])
+    assert "\n" not in str(caught.value)
+
+
 def test_values_of_the_wrong_type_count_as_not_measured(tmp_path: Path) -> None:
-    row = {"name": 7, "workers": "eight", "test_accuracy": "<b>", "seconds": [], "images_per_second": True, "runs": 3}
-    write_json(tmp_path / "study.json", {**STUDY, "rows": [row, "no row", None], "environment": "x"})
+    points = [{"batch": 8, "images_per_second": "fast"}, "no point", None, {"batch": 16, "images_per_second": 3.0}]
+    answer = {"format": 1, "kind": "throughput", "task": "t", "points": points, "environment": "x"}
+    write_json(tmp_path / "throughput.json", answer)
     (section,) = collect([tmp_path])
-    (entry,) = section.entries
-    assert (entry.name, entry.workers, entry.test_accuracy, entry.images_per_second) == ("7", None, None, None)
-    assert figure_names(section) == []
+    assert section.throughput is not None and section.throughput["batch"] == [16]
 
 
 def test_some_seeds_diverged(tmp_path: Path) -> None:
-    row = {"name": "lars", "workers": 8, "test_accuracy": 0.9, "diverged": 1, "seeds": [0, 1, 2], "verdict": "diverged"}
+    row = {**ROW, "diverged": 1, "seeds": [0, 1, 2], "verdict": "diverged"}
     write_json(tmp_path / "study.json", {**STUDY, "rows": [row]})
     (section,) = collect([tmp_path])
     assert (section.entries[0].diverged, section.entries[0].num_diverged, section.entries[0].role) == (True, 1, "other")
@@ -105,12 +138,15 @@ def _write(folder: Path, name: str, text: str) -> None:
     [
         (None, "", "expected a run folder .* or a study folder .*, got 'nothing there'"),
         ("notes.txt", "hello", "got 'a folder without any'"),
-        ("study.json", "{", "study.json: expected the JSON of a study"),
-        ("study.json", "[" * 100_000, "study.json: expected the JSON of a study"),
-        ("study.json", "[]", "expected an object with kind = 'techniques', got 'list'"),
-        ("study.json", '{"kind": "gd"}', "expected an object with kind = 'techniques', got 'gd'"),
-        ("study.json", '{"kind": "techniques", "format": 2}', "expected format 1, got 2"),
-        ("study.json", '{"kind": "techniques", "format": 1, "rows": 3}', "expected a list of rows, got 3"),
+        ("study.json", "{", "study.json: expected JSON"),
+        ("study.json", "[" * 100_000, "study.json: expected JSON"),
+        ("study.json", "[]", "expected a study of techniques with its rows"),
+        ("study.json", '{"kind": "gd"}', "expected a study of techniques with its rows"),
+        ("study.json", '{"kind": "techniques", "format": 2, "rows": []}', "expected format 1, got 2"),
+        ("study.json", '{"kind": "techniques", "format": 1, "rows": 3}', "expected a study of techniques"),
+        ("gd.json", "{", "gd.json: expected the JSON of a study"),
+        ("gd.json", "[" * 100_000, "gd.json: expected the JSON of a study"),
+        ("gd.json", '{"kind": "techniques"}', "expected an object with kind = 'gd', got 'techniques'"),
         ("throughput.json", '{"kind": "throughput", "format": 1}', "expected a list of points, got None"),
         ("metrics.jsonl", "", "expected rows in metrics.jsonl, got none"),
         ("metrics.jsonl", '{"kind": "epoch"}\n', "expected a run folder with environment.json"),

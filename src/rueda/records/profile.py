@@ -4,6 +4,7 @@
 
     steps            time of a training step against the local batch, stage by stage
     communication    time of an all-reduce against bytes, for some numbers of workers: latency and bandwidth
+    together         the same steps while several workers of the machine compute, and while they exchange gradients
     overlap          how much of the communication hides behind the backward pass
     noise            the gradient noise scale, wherever in the training it was measured
 
@@ -85,6 +86,43 @@ class Communication:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Together:
+    """Steps of several workers of one machine at once: what they cost each other, and what the exchange costs.
+
+    The joined step is, at any local batch (Pollux, OSDI 2021),
+
+        T = (compute^overlap + exchange^overlap)^(1 / overlap)
+
+    with ``compute`` taken between the measured batches. ``exchange`` is what a real step sees: the messages, the copies
+    into and out of them, and the cores that they take from the computation; more than the line of
+    :class:`Communication` says.
+    """
+
+    workers: int
+    threads: int
+    """of each worker: cores / workers on a CPU"""
+    compute: tuple[StepTime, ...]
+    """all compute at once, nothing is exchanged: the mean over the workers"""
+    joined: tuple[StepTime, ...] = ()
+    """real steps, gradients exchanged"""
+    exchange: float = 0.0
+    """seconds that the exchange of all gradients takes by itself, fitted to ``joined``"""
+    overlap: float = 1.0
+    """gamma, fitted to ``joined``"""
+    residual: float = 0.0
+    """root mean square of (measured - fitted) / fitted over ``joined``"""
+
+    def joined_seconds(self, compute: float) -> float:
+        """Time of a real step whose computation takes ``compute`` seconds.
+
+        >>> pair = Together(workers=2, threads=1, compute=(), exchange=0.03, overlap=1.0)
+        >>> round(pair.joined_seconds(0.04), 3)
+        0.07
+        """
+        return float((compute**self.overlap + self.exchange**self.overlap) ** (1 / self.overlap))
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoiseScale:
     """The gradient noise scale B = S / |G|² (McCandlish et al. 2018), averaged over some steps of a training."""
 
@@ -119,6 +157,7 @@ class Profile:
     device: str
     """what computed: ``cpu (2 threads of Intel ...)`` or a GPU's name"""
     threads: int
+    """of the worker alone in ``steps``: all cores of a CPU; several workers share them (``together``)"""
     precision: str
     parameters: int
     """trainable numbers in the model"""
@@ -130,17 +169,21 @@ class Profile:
     """the recipe that was measured, as TOML"""
     steps: tuple[StepTime, ...]
     largest_batch: int | None = None
-    """the largest local batch that fits; None: memory did not end within what was tried"""
+    """the largest local batch that fits, found where memory ended, else predicted by the line of memory against batch;
+    None: not known"""
     memory_bytes: int | None = None
     """of the device"""
     communication: tuple[Communication, ...] = ()
+    together: tuple[Together, ...] = ()
+    """on this very machine a plan takes these, where the number of workers was measured"""
     buckets: int = 1
     """messages into which an exchange of the gradients is cut"""
     overlap: float | None = None
-    """gamma in T = (compute^gamma + sync^gamma)^(1/gamma), fitted; 1 hides nothing; None: not measured"""
+    """gamma in T = (compute^gamma + sync^gamma)^(1/gamma), fitted; 1 hides nothing; None: not measured; of the first
+    of ``together``"""
     contention: float | None = None
     """compute seconds of a step when all workers of the measured machine compute, against one alone; 1: they do not
-    slow each other; None: not measured"""
+    slow each other; None: not measured; the median over the batches of the first of ``together``, which has more"""
     noise: tuple[NoiseScale, ...] = ()
     environment: dict[str, Any] = field(default_factory=dict)
     command: str = ""
@@ -224,9 +267,16 @@ def _check(profile: Profile) -> None:
     """Refuse what would fail later, far from the file."""
     if not profile.steps:
         raise ValueError("profile.steps: expected at least one measured batch, got none")
-    for step in profile.steps:
+    shared = [step for each in profile.together for step in (*each.compute, *each.joined)]
+    for step in (*profile.steps, *shared):
         if not (step.batch >= 1 and step.seconds > 0):
             raise ValueError(f"profile.steps: expected a positive batch and time, got {step.batch} and {step.seconds}")
+    for each in profile.together:
+        if not (each.workers >= 2 and each.exchange >= 0 and each.overlap >= 1):
+            raise ValueError(
+                "profile.together: expected >= 2 workers, exchange >= 0 and overlap >= 1, "
+                f"got {each.workers}, {each.exchange} and {each.overlap}"
+            )
     for name in ("parameters", "examples", "threads", "buckets"):
         if getattr(profile, name) < 1:
             raise ValueError(f"profile.{name}: expected at least 1, got {getattr(profile, name)}")

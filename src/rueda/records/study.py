@@ -106,7 +106,7 @@ class Study:
         """Read a study; a broken one is refused in one line."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{source}: expected JSON, got: {error}; restore it or remove it") from None
         if not isinstance(data, dict) or data.get("kind") != "techniques" or not isinstance(data.get("rows"), list):
             raise RunError(f"{source}: expected a study of techniques with its rows; it is another file or damaged")
@@ -169,17 +169,30 @@ def _row(data: dict[str, Any]) -> StudyRow:
 
 def _check(study: Study) -> None:
     """Refuse what would fail later, far from the file."""
-    for name, value in (("task", study.task), *((("name", row.name)) for row in study.rows)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name} = {value!r} is not a text")
+    for name, value in (("task", study.task), ("command", study.command)):
+        _expect(value, str, name, "a text")
+    for name in ("workers", "epochs"):
+        _expect(getattr(study, name), int, name, "a whole number")
+    _expect(study.environment, dict, "environment", "a table")
     for row in study.rows:
-        for name in ("workers", "global_batch", "epochs", "updates", "seconds", "images_per_second", "diverged"):
-            value = getattr(row, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} = {value!r} of row {row.name} is not a number")
-        for name in ("test_accuracy", "train_accuracy", "against_one_worker"):
-            if not isinstance(getattr(row, name), (int, float, type(None))):
-                raise TypeError(f"{name} = {getattr(row, name)!r} of row {row.name} is not a number")
+        for name in ("name", "summary", *(f"runs[{index}]" for index in range(len(row.runs)))):
+            value = row.runs[int(name[5:-1])] if name.startswith("runs") else getattr(row, name)
+            _expect(value, str, f"{name} of row {row.name}", "a text")
+        for name in ("workers", "global_batch", "diverged"):
+            _expect(getattr(row, name), int, f"{name} of row {row.name}", "a whole number")
+        for name in ("epochs", "updates", "seconds", "images_per_second"):
+            _expect(getattr(row, name), (int, float), f"{name} of row {row.name}", "a number")
+        for name in ("test_accuracy", "test_accuracy_spread", "train_accuracy", "train_accuracy_spread"):
+            _expect(getattr(row, name), (int, float, type(None)), f"{name} of row {row.name}", "a number")
+        _expect(row.against_one_worker, (int, float, type(None)), f"against_one_worker of row {row.name}", "a number")
+        _expect(row.rehearsed, bool, f"rehearsed of row {row.name}", "true or false")
+        if row.verdict not in (None, "kept", "lost", "diverged"):
+            raise ValueError(f"verdict of row {row.name} = {row.verdict!r} is not kept, lost or diverged")
+
+
+def _expect(value: Any, kinds: type | tuple[type, ...], name: str, noun: str) -> None:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise TypeError(f"{name} = {value!r} is not {noun}")
 
 
 def _plain(value: Any) -> Any:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
+from rueda.records.study import Study, StudyRow
 from rueda.report.model import Entry, Section, number, numbers, short, whole
 from rueda.report.runs import read_run
 
-FILES = {"study.json": "techniques", "throughput.json": "throughput", "steps.json": "steps-to-target", "gd.json": "gd"}
-"""the files of a study folder, and what each must say of itself"""
+POINTS = {"throughput.json": "throughput", "steps.json": "steps-to-target", "gd.json": "gd"}
+"""the files of a study folder beside its table, and what each must say of itself"""
+FILES = ("study.json", *POINTS)
 
 
 def is_study(folder: Path) -> bool:
@@ -26,26 +27,27 @@ def read_study(folder: Path) -> Section:
     Raises:
         RunError: a file is there but is not what its name says.
     """
-    found = {kind: _load(folder / name, kind) for name, kind in FILES.items() if (folder / name).is_file()}
-    first = next(iter(found.values()))
-    study = found.get("techniques", {})
-    task = str(first.get("task") or ("linear" if "gd" in found else "task"))
-    section = Section(title=task, task=task, is_study="techniques" in found, workers=whole(study.get("workers")))
+    study = Study.load(folder) if (folder / "study.json").is_file() else None
+    found = {kind: _load(folder / name, kind) for name, kind in POINTS.items() if (folder / name).is_file()}
+    first = next(iter(found.values()), {})
+    task = study.task if study is not None else str(first.get("task") or ("linear" if "gd" in found else "task"))
+    section = Section(title=task, task=task, is_study=study is not None)
     section.throughput = _points(found.get("throughput"), ("batch", "images_per_second", "spread"), "images_per_second")
     section.steps = _points(found.get("steps-to-target"), ("batch", "updates", "examples", "rate"), "updates")
     section.gd = _descent(found.get("gd"))
+    if study is not None:
+        section.workers = study.workers
+        section.title = f"{task} on {study.workers:,} worker{'s' * (study.workers != 1)}"
+        section.environments.append({**study.environment, "command": study.command or _command(study.environment)})
+        for row in study.rows:
+            section.entries.append(_entry(row))
+            _take_runs(section, folder, row)
+        _give_roles(section.entries)
     for answer in found.values():
         about = answer.get("environment")
         section.environments.append(
             {**(about if isinstance(about, dict) else {}), "command": answer.get("command") or _command(about)}
         )
-    for row in study.get("rows", []):
-        if isinstance(row, dict):
-            section.entries.append(_entry(row))
-            _take_runs(section, folder, row)
-    _give_roles(section.entries)
-    if section.workers:
-        section.title = f"{task} on {section.workers:,} worker{'s' * (section.workers != 1)}"
     return section
 
 
@@ -59,7 +61,7 @@ def _load(file: Path, kind: str) -> dict[str, Any]:
         raise RunError(f"{file}: expected an object with kind = {kind!r}, got {got!r}; run the study again")
     if answer.get("format") != 1:
         raise RunError(f"{file}: expected format 1, got {answer.get('format')!r}; use the Rueda that wrote it")
-    wanted = "points" if kind in ("throughput", "steps-to-target") else "rows"
+    wanted = "rows" if kind == "gd" else "points"
     if not isinstance(answer.get(wanted), list):
         raise RunError(f"{file}: expected a list of {wanted}, got {answer.get(wanted)!r}; run the study again")
     return answer
@@ -69,39 +71,23 @@ def _command(about: Any) -> Any:
     return about.get("command") if isinstance(about, dict) else None
 
 
-def _entry(row: Mapping[str, Any]) -> Entry:
-    seeds, runs = row.get("seeds"), row.get("runs")
-    verdict = row.get("verdict")
-    num_diverged = whole(row.get("diverged")) or 0
-    diverged = row.get("diverged") is True or num_diverged > 0 or verdict == "diverged"
-    measured: dict[str, Any] = {
-        name: number(row.get(name))
-        for name in (
-            *("epochs", "updates", "test_accuracy", "test_accuracy_spread", "train_accuracy"),
-            *("train_accuracy_spread", "seconds", "images_per_second"),
-        )
-    }
+def _entry(row: StudyRow) -> Entry:
+    diverged = row.diverged > 0 or row.verdict == "diverged"
     return Entry(
-        name=str(row.get("name") or "unnamed"),
-        summary=str(row.get("summary") or ""),
-        workers=whole(row.get("workers")),
-        global_batch=whole(row.get("global_batch")),
-        rehearsed=row.get("rehearsed") is True,
-        diverged=diverged,
-        num_diverged=num_diverged,
-        num_seeds=max(1, len(seeds) if isinstance(seeds, list) else len(runs) if isinstance(runs, list) else 1),
-        against=number(row.get("against_one_worker")),
-        verdict="diverged" if diverged else verdict if verdict in ("kept", "lost") else None,
-        **measured,
-    )
+        name=row.name, summary=row.summary, workers=row.workers, global_batch=row.global_batch, epochs=row.epochs,
+        updates=row.updates, test_accuracy=row.test_accuracy, test_accuracy_spread=row.test_accuracy_spread,
+        train_accuracy=row.train_accuracy, train_accuracy_spread=row.train_accuracy_spread, seconds=row.seconds,
+        images_per_second=row.images_per_second, rehearsed=row.rehearsed, diverged=diverged, num_diverged=row.diverged,
+        num_seeds=max(1, len(row.seeds)), against=row.against_one_worker,
+        verdict="diverged" if diverged else row.verdict,
+    )  # fmt: skip
 
 
-def _take_runs(section: Section, folder: Path, row: Mapping[str, Any]) -> None:
+def _take_runs(section: Section, folder: Path, row: StudyRow) -> None:
     """Read the runs of a row; one that is missing or outside the study's folder is noted, not shown."""
     entry = section.entries[-1]
-    runs = row.get("runs")
-    for relative in runs if isinstance(runs, list) else []:
-        place = (folder / str(relative)).resolve()
+    for relative in row.runs:
+        place = (folder / relative).resolve()
         if not place.is_relative_to(folder.resolve()):
             section.notes.append(f"{entry.name}: the run {relative} lies outside the study's folder")
             continue

@@ -1,0 +1,227 @@
+"""The forecast: how the test error falls with the data, and what a target error needs, as ``forecast.json``.
+
+::
+
+    forecast.json       points (measured), law (fitted), band (to draw), need (the answer), refusals (why there is none)
+    runs/m1000-seed0/   the training of each size and seed
+
+Errors are fractions of the test set that the model gets wrong after the last epoch; sizes are examples.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rueda.errors import RunError
+from rueda.records.files import write_atomically
+from rueda.records.profile import _build, _plain
+from rueda.records.study import mean_and_spread
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """One size of the training set, over some seeds."""
+
+    examples: int
+    """m, different ones"""
+    passes: float
+    """how often each was seen"""
+    updates: int
+    errors: tuple[float, ...]
+    """test error after the last epoch, a seed each; diverged ones are not among them"""
+    seeds: tuple[int, ...] = ()
+    diverged: int = 0
+    images_per_second: float = 0.0
+    """mean over the seeds, on the machine that trained"""
+
+    @property
+    def error(self) -> float | None:
+        """Mean over the seeds.
+
+        >>> CurvePoint(examples=100, passes=4.0, updates=50, errors=(0.25, 0.75)).error
+        0.5
+        """
+        return mean_and_spread(self.errors)[0]
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation over the seeds; None for one."""
+        return mean_and_spread(self.errors)[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A number with its interval; ``high`` None has no upper end."""
+
+    value: float
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """error(m) = alpha m^beta + gamma (Hestness et al. 2017, 1712.00409)."""
+
+    alpha: Estimate
+    beta: Estimate
+    gamma: Estimate
+    """the error that no amount of data removes"""
+    confidence: float
+    """of all intervals"""
+    fitted: tuple[int, ...]
+    """the sizes that the fit used"""
+    misfit: float
+    """p-value of the test for lack of fit: small says that the points do not lie on such a curve"""
+    reach: float | None
+    """examples up to which the interval of the error stays narrow enough to be told; None: without end"""
+    irreducible_from: float | None
+    """examples from which gamma is more than half of the error; None: never"""
+
+    def error(self, examples: float) -> float:
+        """Give the error at a size."""
+        return float(self.alpha.value * examples**self.beta.value + self.gamma.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandPoint:
+    """The curve and its interval at one size."""
+
+    examples: float
+    error: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A size beyond the fit that was trained, too, and the error that had been predicted for it."""
+
+    point: CurvePoint
+    predicted: Estimate
+    inside: bool
+    """the mean error lies in the interval"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What the target error needs."""
+
+    examples: Estimate
+    """in the training set"""
+    passes: float
+    """how often each is seen"""
+    updates: float
+    processed: float
+    """examples x passes"""
+    seconds: float | None
+    """on the machine that trained the subsets, one worker; None: not known"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCluster:
+    """How long the need takes on a cluster."""
+
+    cluster: str
+    workers: int
+    local_batch: int
+    images_per_second: float
+    hours: Estimate
+    """at one worker's number of examples; a global batch beyond the critical one needs more"""
+    cost: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A learning curve, the law fitted to it, and the answer."""
+
+    task: str
+    examples: int
+    """in the whole training set"""
+    test_examples: int
+    chance: float
+    """error of always naming the most frequent class of the test set"""
+    batch: int
+    epochs: int
+    growth: float
+    """an epoch of m examples has examples^(1 - growth) m^growth of them, so that small subsets are seen more often"""
+    recipe: str
+    """with which every size was trained, as TOML"""
+    points: tuple[CurvePoint, ...] = ()
+    whole: CurvePoint | None = None
+    """the whole training set, trained as a check and never fitted"""
+    target_error: float | None = None
+    law: Law | None = None
+    band: tuple[BandPoint, ...] = ()
+    need: Need | None = None
+    cluster: OnCluster | None = None
+    checks: tuple[Check, ...] = ()
+    notes: tuple[str, ...] = ()
+    """points that were left out, and why"""
+    refusals: tuple[str, ...] = ()
+    """why something is not answered, a line each"""
+    command: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
+    kind: str = "forecast"
+    format: int = FORMAT
+
+    def epoch_examples(self, examples: float) -> float:
+        """Give how many examples an epoch of a training set of this size has, repeated ones included.
+
+        >>> about = {"task": "", "test_examples": 1, "chance": 0.9, "batch": 64, "epochs": 4, "recipe": ""}
+        >>> Forecast(examples=10_000, growth=0.5, **about).epoch_examples(2_500)
+        5000.0
+        """
+        return float(self.examples ** (1 - self.growth) * examples**self.growth)
+
+    def to_json(self) -> str:
+        """Write strict JSON: NaN and infinity become null."""
+        return json.dumps(_plain(asdict(self)), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "forecast.json") -> Forecast:
+        """Read a forecast; a broken one is refused in one line."""
+        again = "run `rueda forecast` again"
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{source}: expected JSON, got: {error}; {again}") from None
+        if not isinstance(data, dict) or data.get("kind") != "forecast":
+            raise RunError(f"{source}: expected an object with kind = 'forecast'; it is another file, or {again}")
+        if data.get("format") != FORMAT:
+            raise RunError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
+        try:
+            found = _build(cls, data, "forecast")
+            _check(found)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{source}: {error}; {again}") from None
+        return found
+
+    @classmethod
+    def load(cls, file: Path | str) -> Forecast:
+        """Read a file, or ``forecast.json`` of a folder."""
+        file = Path(file) / "forecast.json" if Path(file).is_dir() else Path(file)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{file}: expected a forecast, got: {error}; make one with `rueda forecast`") from None
+        return cls.from_json(text, source=str(file))
+
+    def save(self, file: Path) -> None:
+        """Write the file, whole or not at all."""
+        write_atomically(file, (self.to_json() + "\n").encode())
+
+
+def _check(forecast: Forecast) -> None:
+    """Refuse what would fail later, far from the file."""
+    for name in ("examples", "test_examples", "batch", "epochs"):
+        if getattr(forecast, name) < 1:
+            raise ValueError(f"forecast.{name}: expected at least 1, got {getattr(forecast, name)}")
+    whole = () if forecast.whole is None else (forecast.whole,)
+    for point in (*forecast.points, *whole, *(check.point for check in forecast.checks)):
+        if point.examples < 1 or not all(0 <= error <= 1 for error in point.errors):
+            raise ValueError(f"forecast.points: expected sizes from 1 and errors from 0 to 1, got {point}")
