@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +44,7 @@ class Progress:
         self._num_epochs = num_epochs
         self._description = description
         self._bar: Any = None
+        self._terminal = ExitStack()
         self._task: Any = None
         self._last = time.monotonic()
 
@@ -59,7 +61,9 @@ class Progress:
                 TextColumn("{task.completed}/{task.total}"),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
-                console=Console(file=open(terminal, "w"), force_terminal=True) if terminal else Console(stderr=True),
+                console=Console(file=self._terminal.enter_context(open(terminal, "w")), force_terminal=True)
+                if terminal
+                else Console(stderr=True),
                 transient=True,
             )
             self._bar.start()
@@ -71,6 +75,7 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        self._terminal.close()
 
     @property
     def due(self) -> bool:
