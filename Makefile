@@ -23,7 +23,9 @@ check: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps timm  # it wants torchvision
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps timm \
+		loss-landscapes pyhessian curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_operator jaxtyping \
+		wadler_lindig  # they want torchvision, or another torch
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
 clean:

@@ -59,6 +59,25 @@ def test_the_task_of_the_readme_trains(tmp_path: Path) -> None:
     assert "test loss" in done.stderr
 
 
+def test_the_flow_of_the_readme(tmp_path: Path) -> None:
+    """Measure, plan, train, examine, report: each stage reads the file of the one before."""
+    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "rueda.Task(" in block)
+    (tmp_path / "mytask.py").write_text(block)
+    for command, leaves in (
+        ("measure mytask.py --quick --batches 16,64", "profile.json"),
+        ("plan profile.json --workers 1,8,64 --cluster dgx-h100 --speed 40", "planned.toml"),
+        ("train mytask.py --recipe planned.toml --rehearse --epochs 1 --run runs/a", "runs/a/metrics.jsonl"),
+        ("examine runs/a --task mytask.py --landscape --points 3 --hessian", "runs/a/landscape.json"),
+        ("report . runs --output report.html", "report.html"),
+    ):
+        done = run(sys.executable, "-m", "rueda", *command.split(), cwd=tmp_path)
+        assert done.returncode == 0, f"rueda {command}: {done.stderr}"
+        assert (tmp_path / leaves).exists(), command
+    page = (tmp_path / "report.html").read_text()
+    for title in ("Profile of spirals", "spirals"):
+        assert title in page
+
+
 def test_the_two_commands_are_makes_own() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test"):

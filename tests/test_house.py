@@ -25,8 +25,15 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "records", "world", "data", "nn"},
     "train": {"errors", "records", "world", "data", "optim", "nn", "tasks"},
     "study": {"errors", "records", "world", "data", "optim", "nn", "tasks", "train"},
+    "measure": {"errors", "records", "world", "data", "optim", "nn", "tasks", "train", "study"},
+    "examine": {"errors", "records", "world", "data", "nn", "tasks", "train"},
+    "plan": {"errors", "records"},
     "report": {"errors", "records"},
-    "cli": {"errors", "records", "world", "data", "tasks", "train", "study", "report", "__init__"},
+    "hvd": {"errors", "world", "optim", "nn"},
+    "cli": {
+        *("errors", "records", "world", "data", "tasks", "train", "study", "measure", "plan", "examine", "report"),
+        *("hvd", "__init__"),
+    },
     "__main__": {"cli"},
     "__init__": {"errors", "records", "world", "data", "tasks", "train"},
 }

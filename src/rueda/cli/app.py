@@ -8,6 +8,17 @@ import typer
 
 from rueda.cli.data import data_app
 from rueda.cli.demo import demo
+from rueda.cli.examine import EPILOG as EXAMINE_EPILOG
+from rueda.cli.examine import examine
+from rueda.cli.forecast import EPILOG as FORECAST_EPILOG
+from rueda.cli.forecast import forecast
+from rueda.cli.horovodrun import CONTEXT as HOROVODRUN_CONTEXT
+from rueda.cli.horovodrun import EPILOG as HOROVODRUN_EPILOG
+from rueda.cli.horovodrun import horovodrun
+from rueda.cli.measure import EPILOG as MEASURE_EPILOG
+from rueda.cli.measure import measure
+from rueda.cli.plan import EPILOG as PLAN_EPILOG
+from rueda.cli.plan import plan
 from rueda.cli.recipe import recipe_app
 from rueda.cli.report import EPILOG as REPORT_EPILOG
 from rueda.cli.report import report
@@ -39,8 +50,13 @@ def version(
 
 
 app.command("run", context_settings=CONTEXT)(run)
+app.command("horovodrun", context_settings=HOROVODRUN_CONTEXT, epilog=HOROVODRUN_EPILOG)(horovodrun)
 app.command("train", epilog=EPILOG)(train)
 app.command("study", epilog=STUDY_EPILOG)(study)
+app.command("measure", epilog=MEASURE_EPILOG)(measure)
+app.command("plan", epilog=PLAN_EPILOG)(plan)
+app.command("forecast", epilog=FORECAST_EPILOG)(forecast)
+app.command("examine", epilog=EXAMINE_EPILOG)(examine)
 app.command("report", epilog=REPORT_EPILOG)(report)
 app.command("demo")(demo)
 app.add_typer(recipe_app, name="recipe")

@@ -15,6 +15,7 @@ s2 and mu2 over steps with the decay theta = max(1 - S / 1000, 0).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +25,11 @@ from torch.optim import Optimizer
 
 from rueda.errors import RecipeError, explain
 from rueda.optim.engine.base import loss_of, require
+from rueda.optim.meters import ExchangeMeter, moments
 from rueda.optim.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
-
-
-def moments(sum_local_square_norms: float, mean_square_norm: float, num_workers: int) -> tuple[float, float]:
-    """Return the estimates (s2, mu2) of one step; either may come out below 0 by chance.
-
-    >>> moments(2 * 5.0, 3.0, 2)                # two gradients with |g_i|² = 5, their mean with |g|² = 3
-    (4.0, 1.0)
-    """
-    spread = sum_local_square_norms - num_workers * mean_square_norm
-    variance = spread / (num_workers - 1)
-    return variance, mean_square_norm - variance / num_workers
 
 
 def gain(sum_local_square_norms: float, mean_square_norm: float, num_workers: int) -> float:
@@ -97,7 +88,7 @@ class AdaScale(Wrapper):
         self.gain = 1.0
         self._variance = 0.0
         self._square = 0.0
-        self._meter: _Meter | None = None
+        self._meter: ExchangeMeter | None = None
 
     def observe(self, local_square_norms: Sequence[float | Tensor] | Tensor, mean_square_norm: float | Tensor) -> None:
         """Take the squared norm of each worker's gradient and of their mean, and set the gain of the next step."""
@@ -111,19 +102,30 @@ class AdaScale(Wrapper):
                     do="make AdaScale with scale=the number of workers",
                 )
             )
-        self._take(sum(numbers), float(mean_square_norm))
+        self.observe_sum(sum(numbers), float(mean_square_norm))
+
+    def observe_sum(self, sum_local_square_norms: float, mean_square_norm: float) -> None:
+        """Take the sum of the workers' squared norms and the square of their mean; what is not finite says nothing."""
+        if self.scale == 1:
+            return
+        variance, square = moments(sum_local_square_norms, mean_square_norm, self.scale)
+        if math.isfinite(variance) and math.isfinite(square):
+            theta = self.smoothing
+            self._variance = theta * self._variance + (1.0 - theta) * variance
+            self._square = theta * self._square + (1.0 - theta) * square
+            self.gain = _ratio(self._variance, self._square, self.scale)  # both start at 0: the bias cancels
 
     def watch(self, model: DistributedDataParallel) -> None:
         """Measure inside the gradient exchange of a DDP model; costs one number's all-reduce a step."""
-        self._meter = _Meter(model.process_group)
-        model.register_comm_hook(self._meter, lambda meter, bucket: _measure(meter, bucket))  # DDP reads annotations
+        self._meter = ExchangeMeter(model)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Let the inner optimizer step at its rate times the gain, and advance the clock."""
         loss = loss_of(closure)
-        if self._meter is not None:
-            self._take(*self._meter.read())
+        reading = None if self._meter is None else self._meter.read()
+        if reading is not None:
+            self.observe_sum(*reading.sums())
         rates = [group["lr"] for group in self.param_groups]
         try:
             for group in self.param_groups:
@@ -147,49 +149,3 @@ class AdaScale(Wrapper):
         super().load_state_dict(state_dict)
         self.clock, self.gain = own.get("clock", 0.0), own.get("gain", 1.0)
         self._variance, self._square = own.get("variance", 0.0), own.get("square", 0.0)
-
-    def _take(self, sum_local: float, mean: float) -> None:
-        if self.scale == 1:
-            return
-        variance, square = moments(sum_local, mean, self.scale)
-        if variance + square not in (float("inf"), float("-inf")) and variance == variance and square == square:
-            theta = self.smoothing
-            self._variance = theta * self._variance + (1.0 - theta) * variance
-            self._square = theta * self._square + (1.0 - theta) * square
-            self.gain = _ratio(self._variance, self._square, self.scale)  # both start at 0: the bias cancels
-
-
-class _Meter:
-    """The squared norms of one step: this worker's gradient before the exchange, the mean after it."""
-
-    def __init__(self, group: Any) -> None:
-        self.group = group
-        self.local: list[Tensor] = []
-        self.mean: list[Tensor] = []
-
-    def read(self) -> tuple[float, float]:
-        """Return the sum over the workers and the mean's; forgets both."""
-        total = torch.stack(self.local).sum()
-        torch.distributed.all_reduce(total, group=self.group)
-        result = float(total), float(torch.stack(self.mean).sum())
-        self.local, self.mean = [], []
-        return result
-
-
-def _measure(meter: _Meter, bucket: Any) -> torch.futures.Future[Tensor]:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-    buffer = bucket.buffer()
-    meter.local.append(_square_norm(buffer))
-
-    def after(done: torch.futures.Future[Tensor]) -> Tensor:
-        mean = done.value()
-        meter.mean.append(_square_norm(mean))
-        return mean
-
-    return allreduce_hook(meter.group, bucket).then(after)
-
-
-def _square_norm(gradient: Tensor) -> Tensor:
-    """Sum the squares in float32, or float64 if the gradient is: half precision would overflow."""
-    return gradient.to(torch.promote_types(gradient.dtype, torch.float32)).square().sum()

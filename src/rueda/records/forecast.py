@@ -17,7 +17,7 @@ from typing import Any
 
 from rueda.errors import RunError
 from rueda.records.files import write_atomically
-from rueda.records.profile import _build, _plain
+from rueda.records.profile import read_record
 from rueda.records.study import mean_and_spread
 
 FORMAT = 1
@@ -77,10 +77,10 @@ class Law:
     """the sizes that the fit used"""
     misfit: float
     """p-value of the test for lack of fit: small says that the points do not lie on such a curve"""
-    reach: float | None
-    """examples up to which the interval of the error stays narrow enough to be told; None: without end"""
+    reach: float
+    """examples up to which the interval of the error is narrow enough to be told"""
     irreducible_from: float | None
-    """examples from which gamma is more than half of the error; None: never"""
+    """examples from which gamma is surely more than half of the error (upper end of its interval); None: never"""
 
     def error(self, examples: float) -> float:
         """Give the error at a size."""
@@ -133,6 +133,8 @@ class OnCluster:
     hours: Estimate
     """at one worker's number of examples; a global batch beyond the critical one needs more"""
     cost: float | None = None
+    """None: the cluster states no price"""
+    currency: str = "USD"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +181,8 @@ class Forecast:
         return float(self.examples ** (1 - self.growth) * examples**self.growth)
 
     def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(_plain(asdict(self)), indent=1)
+        """Write strict JSON; what has no end is null."""
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "forecast.json") -> Forecast:
@@ -195,7 +197,7 @@ class Forecast:
         if data.get("format") != FORMAT:
             raise RunError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
         try:
-            found = _build(cls, data, "forecast")
+            found = read_record(cls, data, "forecast")
             _check(found)
         except (TypeError, ValueError) as error:
             raise RunError(f"{source}: {error}; {again}") from None

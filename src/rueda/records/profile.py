@@ -43,6 +43,8 @@ class StepTime:
     backward: float
     optimizer: float
     """clipping, the update, and clearing the gradients"""
+    processor: float | None = None
+    """processor seconds of the step, all threads together: what it costs on a CPU, however busy the machine is"""
     peak_memory_bytes: int | None = None
 
     @property
@@ -205,7 +207,7 @@ class Profile:
         if data.get("format") != FORMAT:
             raise ProfileError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
         try:
-            profile = _build(cls, data, "profile")
+            profile = read_record(cls, data, "profile")
             _check(profile)
         except (TypeError, ValueError) as error:
             raise ProfileError(f"{source}: {error}; measure again with `rueda measure`") from None
@@ -229,7 +231,7 @@ class Profile:
 Kind = TypeVar("Kind")
 
 
-def _build(kind: type[Kind], data: Any, where: str) -> Kind:
+def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
     """Make a dataclass from JSON, each value checked against its declared type."""
     if not isinstance(data, dict):
         raise TypeError(f"{where}: expected an object, got {data!r}")
@@ -249,7 +251,7 @@ def _take(value: Any, hint: Any, where: str) -> Any:
             raise TypeError(f"{where}: expected a list, got {value!r}")
         return tuple(_take(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(value))
     if is_dataclass(hint):
-        return _build(hint, value, where)  # type: ignore[arg-type]
+        return read_record(hint, value, where)  # type: ignore[arg-type]
     if hint is float:
         if value is None:  # JSON has no NaN
             return math.nan

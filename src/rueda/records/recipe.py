@@ -49,6 +49,7 @@ _CHOICES = {
 _POSITIVE = (
     *("workers", "batch", "accumulate", "epochs", "rate", "base_batch", "trust", "clip", "ghost_batch"),
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
+    *("noise_scale_every", "noise_scale_memory"),
 )
 _NOT_NEGATIVE = ("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise")
 
@@ -126,6 +127,8 @@ class Recipe:
     """eta of annealed Gaussian noise on the gradient"""
     growth_factor: float | None = None
     """multiply the batch by this at each milestone, instead of decaying the rate"""
+    growth_from_noise: bool = False
+    """let the batch follow the measured gradient noise scale upwards, at most doubling at a time"""
     largest_batch: int | None = None
     """growth stops at this global batch"""
     largest_local_batch: int | None = None
@@ -156,6 +159,12 @@ class Recipe:
     """epochs in a row that must reach the target"""
     log_every: int | None = None
     """steps between rows in metrics.jsonl, beside the one an epoch"""
+    noise_scale_every: int | None = None
+    """steps between measurements of the gradient noise scale, a row each; None: it is not measured"""
+    noise_scale_memory: int = 200
+    """measurements that its moving average remembers, and between two growths of the batch"""
+    noise_scale_groups: bool = False
+    """measure it for each part of the model apart, too"""
     checkpoint_every: int | None = None
     """steps between checkpoints, beside the one an epoch"""
     keep: int = 2
@@ -245,6 +254,33 @@ class Recipe:
             (
                 self.adascale and self.growth_factor is not None,
                 "adascale and growth_factor both decide what a larger batch means; keep one of them",
+            ),
+            (
+                self.growth_from_noise and self.growth_factor is not None,
+                "growth_from_noise and growth_factor both decide when the batch grows; keep one of them",
+            ),
+            (
+                self.growth_from_noise and self.adascale,
+                "adascale and growth_from_noise both decide what a larger batch means; keep one of them",
+            ),
+            (
+                (self.growth_from_noise or self.noise_scale_groups) and self.noise_scale_every is None,
+                f"{'growth_from_noise' if self.growth_from_noise else 'noise_scale_groups'} needs measurements; "
+                "set noise_scale_every, such as 10",
+            ),
+            (
+                self.noise_scale_memory < 2,
+                f"noise_scale_memory = {self.noise_scale_memory} remembers no two measurements; give 2 or more",
+            ),
+            (
+                self.noise_scale_every is not None and self.global_batch < 2,
+                "noise_scale_every compares the gradients of parts of a batch, but the global batch is 1; "
+                "set batch to 2 or more",
+            ),
+            (
+                self.noise_scale_every is not None and self.sync_batch_norm,
+                "noise_scale_every needs workers whose gradients are independent, but sync_batch_norm mixes them; "
+                "keep one of them, or use ghost_batch",
             ),
             (
                 self.adascale and self.scaling != "none",

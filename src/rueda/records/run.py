@@ -4,7 +4,7 @@
 
     recipe.toml         how it was trained
     environment.json    machine, versions, commit, command
-    metrics.jsonl       a row an epoch, and every k steps; append-only, readable while it grows
+    metrics.jsonl       a row an epoch, every k steps, and a measurement; append-only, readable while it grows
     checkpoints/        what it takes to go on
 """
 
@@ -13,14 +13,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
 from rueda.records.environment import environment
 from rueda.records.files import write_atomically
+from rueda.records.profile import NoiseScale
 from rueda.records.recipe import Recipe
 
 
@@ -54,14 +55,35 @@ class Row:
     """the workers were virtual: images/s are those of this one process"""
     diverged: bool = False
     """the loss is no longer finite"""
+    noise_scale: float | None = None
+    """the gradient noise scale in examples at the end of the epoch, if it is measured; None: not known, or infinite"""
+    noise_scale_low: float | None = None
+    noise_scale_high: float | None = None
+    """upper end of its interval; None: there is none"""
 
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity, which it lacks, become null."""
-        values = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
-        return json.dumps(values)
+        return _strict(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseRow:
+    """A measurement of the gradient noise scale: a line of kind ``noise`` with the fields of :class:`NoiseScale`."""
+
+    epoch: int
+    """epochs begun"""
+    examples: int
+    """training examples seen by all workers so far"""
+    seconds: float
+    """training time so far"""
+    global_batch: int
+    """of the update it was measured in"""
+    noise: NoiseScale
+
+    def to_json(self) -> str:
+        """Write strict JSON: an end that is infinite becomes null."""
+        place = {"kind": "noise", "epoch": self.epoch, "examples": self.examples, "seconds": self.seconds}
+        return _strict({**place, "global_batch": self.global_batch, **asdict(self.noise)})
 
 
 @dataclass(frozen=True)
@@ -89,16 +111,31 @@ class Run:
 
     def append(self, row: Row) -> None:
         """Add a row in one write, so that a reader never sees half of it."""
+        self.append_all([row])
+
+    def append_all(self, rows: Iterable[Row | NoiseRow], *, sync: bool = True) -> None:
+        """Add rows in one write; without ``sync`` they reach the disk when the system likes, or with the next row."""
         try:
             with open(self.metrics_file, "ab", buffering=0) as stream:
-                stream.write(row.to_json().encode() + b"\n")
-                os.fsync(stream.fileno())
+                stream.write(b"".join(row.to_json().encode() + b"\n" for row in rows))
+                if sync:
+                    os.fsync(stream.fileno())
         except OSError as error:
             raise RunError(f"cannot write {self.metrics_file}: {error.strerror}; free space and use --resume") from None
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Read the rows, all or of one kind; a torn last line (a full disk, a kill) is passed over."""
         return [row for row in self._read() if kind is None or row.get("kind") == kind]
+
+    def noise_scales(self, group: str | None = None) -> list[NoiseScale]:
+        """Read the measured noise scales, of the whole model or of one group of layers; an open end is infinite."""
+        names = [item.name for item in fields(NoiseScale) if item.name != "group"]
+        found: list[NoiseScale] = []
+        for row in self.rows("noise"):
+            if row.get("group") == group:
+                values: dict[str, Any] = {name: math.inf if row.get(name) is None else row[name] for name in names}
+                found.append(NoiseScale(**values, group=group))
+        return found
 
     def forget_after(self, step: int) -> None:
         """Drop the rows after a step: a resumed run writes them again."""
@@ -135,3 +172,12 @@ class Run:
                 raise RunError(
                     f"{self.metrics_file}, line {number}: expected a JSON row; the file is damaged"
                 ) from None
+
+
+def _strict(values: dict[str, Any]) -> str:
+    return json.dumps(
+        {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+    )

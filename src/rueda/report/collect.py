@@ -8,6 +8,7 @@ from pathlib import Path
 from rueda.errors import RunError, explain
 from rueda.report.kinds import KINDS, kinds_in, read_kinds
 from rueda.report.model import Section
+from rueda.report.noise_scales import add_noise_scale
 from rueda.report.runs import is_run, read_run, to_entry
 from rueda.report.studies import FILES, is_study, read_study
 
@@ -38,7 +39,10 @@ def collect(paths: Iterable[Path]) -> list[Section]:
         section.notes += notes
     if not studies and not loose and not others:
         raise RunError("report: expected at least one run or study folder, got none; name one, such as runs/NAME")
-    return studies + list(loose.values()) + others
+    trained = studies + list(loose.values())
+    for section in trained:
+        add_noise_scale(section)
+    return trained + others
 
 
 def _places(path: Path) -> list[Path]:

@@ -29,6 +29,8 @@ class Line:
     """epochs, updates, seconds and what was measured, a value an epoch"""
     schedule: Columns = field(default_factory=dict)
     """epochs, updates, seconds, rate and batch, more often"""
+    noise: Columns = field(default_factory=dict)
+    """the gradient noise scale where it was measured: updates, value, low, high (None: no end) and global_batch"""
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -41,6 +41,9 @@ def read_run(folder: Path, name: str) -> tuple[Line, list[str]]:
         notes.append(f"{name}: recipe.toml cannot be read")
     line.rehearsed = about.get("rehearsed") is True or any(row.get("rehearsed") is True for row in rows)
     line.diverged = any(row.get("diverged") is True for row in rows)
+    measured = [row for row in rows if row.get("kind") == "noise" and row.get("group") is None]
+    line.noise = _columns(_thin(measured), rows, ("value", "low", "high", "global_batch")) if measured else {}
+    rows = [row for row in rows if row.get("kind") != "noise"]
     by_epoch = [row for row in rows if row.get("kind") == "epoch"]
     line.progress = _columns(by_epoch or rows, rows, MEASURES)
     by_step = [row for row in rows if row.get("kind") == "step"]
@@ -85,6 +88,7 @@ def essentials(recipe: Recipe) -> list[str]:
         (recipe.warmup_epochs > 0, f"warm-up {recipe.warmup_epochs:g} epochs"),
         (recipe.schedule != "constant", f"{recipe.schedule} schedule"),
         (recipe.growth_factor is not None, f"batch grows × {recipe.growth_factor or 1:.3g}"),
+        (recipe.growth_from_noise, "batch follows the noise scale"),
         (recipe.weight_decay > 0, f"weight decay {recipe.weight_decay:g}"),
         (recipe.ghost_batch is not None, f"ghost batches of {recipe.ghost_batch}"),
         (recipe.sync_batch_norm, "batch norm over all workers"),

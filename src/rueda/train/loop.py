@@ -17,6 +17,7 @@ from torch import nn
 
 from rueda.errors import CheckpointError, NonFiniteError, RecipeError, RunError
 from rueda.optim import AdaScale
+from rueda.optim.meters import layer_groups
 from rueda.records import Recipe, Row, Run
 from rueda.tasks import Task, load_task
 from rueda.train.checkpoint import latest_checkpoint, save_checkpoint
@@ -24,12 +25,13 @@ from rueda.train.evaluate import Evaluation, average_statistics, evaluate
 from rueda.train.interruption import Interruption
 from rueda.train.layout import memory_format
 from rueda.train.loaders import evaluation_loader, training_loader
+from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import Recalibration, convert
 from rueda.train.optimizers import build_optimizer
 from rueda.train.progress import Progress, epoch_line
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.rates import build_schedule
-from rueda.train.regime import adapted, batch_at, noise_sigma
+from rueda.train.regime import adapted, batch_at, grown_batch, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import Place, Result
 from rueda.train.tensorboard import open_writer, write_row
@@ -110,7 +112,14 @@ class Training:
         compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True)
         kind = Rehearsal if rehearse else Updater
-        self.updater = kind(task, recipe, world, wrapped, self.optimizer)
+        groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
+        self.updater = kind(task, recipe, world, wrapped, self.optimizer, groups)
+        self.noise = (
+            None
+            if recipe.noise_scale_every is None
+            else NoiseLog(recipe, world, self.loader.num_examples, tuple(groups))
+        )
+        """the gradient noise scale, if the recipe wants it"""
         self.recalibration = Recalibration(recipe, world, self.model, train_data)
         # AdaScale's clock counts the steps of one worker, all others those of the first batch size.
         clock_batch = recipe.local_batch if recipe.adascale else recipe.global_batch
@@ -161,6 +170,7 @@ class Training:
             recipe=self.given,
             folder=None if self.run is None else self.run.folder,
             signal=interruption.signal,
+            noise_scale=None if self.noise is None else self.noise.current,
         )
 
     @property
@@ -176,9 +186,8 @@ class Training:
         self.set_batch()
         self.updater.totals = Totals(world.device)
         self.model.train()
-        num_steps = len(self.loader)
         started, seconds_before, step_before = time.perf_counter(), place.seconds, place.step
-        num_done = num_steps - self.loader.num_batches_left()
+        num_done = len(self.loader) - self.loader.num_batches_left()
         while True:
             seed_worker(recipe.seed, world.rank, place.step)  # before the batch: a data set may draw from it
             batch = self.loader.next_batch()
@@ -187,7 +196,8 @@ class Training:
             inputs, targets = batch
             rate = self.schedule(place.clock)
             try:
-                self.updater.update(inputs, targets, rate=rate, step=place.step)
+                measure = self.noise is not None and self.noise.wanted(place.step)
+                self.updater.update(inputs, targets, rate=rate, step=place.step, measure=measure)
             except NonFiniteError:  # of averaged gradients: on all workers at the same step
                 self.diverged = True
                 break
@@ -200,7 +210,10 @@ class Training:
             if bar.due:
                 loss, accuracy = self.updater.totals.means()
                 speed = self.updater.totals.num_examples * world.size / (place.seconds - seconds_before)
+                num_steps = num_done + done + self.loader.num_batches_left()
                 bar.show_step(place.epoch, num_done + done, num_steps, loss, self._accuracy(accuracy), speed)
+            if self.noise is not None:
+                self._follow_noise(self.noise)
             if recipe.log_every is not None and place.step % recipe.log_every == 0:
                 self._record_step()
             stop = interruption.agreed((place.seconds - seconds_before) / done)
@@ -212,17 +225,31 @@ class Training:
                 return True
         if world.device.type == "cuda":
             torch.cuda.synchronize()  # the time of the last kernels belongs to the epoch
+        self._record_noise()
         place.seconds = seconds_before + time.perf_counter() - started
         place.epoch += 1
         return False
 
     def set_batch(self) -> None:
         """Take the batch that the recipe wants in this epoch; every worker changes at the same step."""
-        wanted = batch_at(self.recipe, self.place.epoch, self.loader.num_examples)
+        wanted = batch_at(self.recipe, self.place.epoch, self.loader.num_examples, self.place.batch)
         virtual_workers = self.recipe.workers if self.rehearsed else 1
         self.loader.batch = wanted.local_batch * wanted.accumulation * virtual_workers
         self.updater.micro_batch = wanted.local_batch
         self.updater.sigma = noise_sigma(self.recipe, self._global_batch)
+
+    def _follow_noise(self, noise: NoiseLog) -> None:
+        """Keep the reading of the last update; when it is time, write what was read and let the batch follow it."""
+        if self.updater.reading is not None:
+            noise.note(self.updater.reading, self.updater.source, self.place, self._global_batch)
+        if not noise.due(self.place.step):
+            return
+        self._record_noise()
+        if self.recipe.growth_from_noise and noise.grown() and noise.current is not None:
+            batch = grown_batch(self.recipe, self._global_batch, noise.current, self.loader.num_examples)
+            if batch > self._global_batch:
+                self.place.batch = batch
+                self.set_batch()
 
     @property
     def _global_batch(self) -> int:
@@ -258,7 +285,7 @@ class Training:
             kind=kind, epoch=place.epoch, step=place.step, examples=place.examples, seconds=place.seconds,
             train_loss=loss, train_accuracy=self._accuracy(accuracy), images_per_second=speed,
             rate=self.rate, global_batch=self._global_batch,
-            rehearsed=self.rehearsed,
+            rehearsed=self.rehearsed, **self._noise_figures(kind),
             diverged=self.diverged or not math.isfinite(loss), **results,
         )  # fmt: skip
 
@@ -295,6 +322,20 @@ class Training:
             self._save(best=best)
         return row
 
+    def _noise_figures(self, kind: str) -> dict[str, Any]:
+        """Give the noise scale of an epoch's row."""
+        found = None if self.noise is None or kind != "epoch" else self.noise.current
+        if found is None:
+            return {}
+        return {"noise_scale": found.value, "noise_scale_low": found.low, "noise_scale_high": found.high}
+
+    def _record_noise(self, *, sync: bool = False) -> None:
+        """Write what was measured since the last time; a checkpoint must not be ahead of it."""
+        rows = [] if self.noise is None else self.noise.flush()
+        if self.run is not None and rows:
+            run = self.run
+            self.world.on_main(lambda: run.append_all(rows, sync=sync))
+
     def _append(self, row: Row) -> None:
         if self.run is not None:
             self.world.on_main(self.run.append, row)
@@ -305,6 +346,7 @@ class Training:
 
     def _save(self, *, best: bool) -> None:
         assert self.run is not None
+        self._record_noise(sync=True)
         average_statistics(self.model, self.world)  # so that one model stands for all workers
         sums = self._epoch_sums()
         states = self.world.all_gather_object(random_state())
@@ -319,6 +361,7 @@ class Training:
                 "scaler": self.updater.scaler.state_dict(),
                 "loader": self.loader.state_dict(),
                 "random": states,
+                "noise": None if self.noise is None else self.noise.state_dict(),
             }
         else:
             state = {}
@@ -345,6 +388,8 @@ class Training:
             self.updater.scaler.load_state_dict(state["scaler"])
             self.loader.load_state_dict(state["loader"])
             self.place = replace(Place(), **state["place"])
+            if self.noise is not None and state.get("noise") is not None:
+                self.noise.load_state_dict(state["noise"])
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             first_line = str(error).splitlines()[0]
             raise CheckpointError(

@@ -21,8 +21,7 @@ The images/s of a rehearsal are those of this machine, never those of N.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -34,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 from rueda.nn import SyncBatchNorm
 from rueda.nn.convert import BatchNorm
 from rueda.optim import AdaScale
+from rueda.optim.meters import Groups
 from rueda.optim.noise import noise_weights
 from rueda.records import Recipe
 from rueda.tasks import Task
@@ -52,29 +52,42 @@ class Rehearsal(Updater):
     """Makes the updates of ``recipe.workers`` workers from global batches; otherwise as :class:`Updater`."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: torch.optim.Optimizer
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        groups: Groups | None = None,
     ) -> None:
-        super().__init__(task, recipe, world, model, optimizer)
+        super().__init__(task, recipe, world, model, optimizer, groups)
         self._size = recipe.workers
-        self._norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._joined = any(isinstance(layer, SyncBatchNorm) for layer in self._norms)
 
-    def _gradients(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+    def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
         size = self._size
-        meter = _Meter(self._parameters) if isinstance(self._optimizer, AdaScale) else None
+        if size == 1 and measure:
+            super()._gradients(inputs, targets, step, measure)
+            return
+        adapts = isinstance(self._optimizer, AdaScale)
+        meter = self._parts if adapts or measure else None
         statistics = _Statistics([] if self._joined else self._norms, size)
-        per_group = 1 if meter is not None else self._workers_at_once(targets.shape[0] // size)
+        local_batch = targets.shape[0] // size
+        per_group = 1 if adapts else self._workers_at_once(local_batch)
+        if measure:
+            # Workers that go through together are one part: as good for the noise scale, and no slower.
+            per_group = min(per_group, -(-size // 2))
+            self.source = "virtual-workers"
         for first in range(0, size, per_group):
             ranks = range(first, min(first + per_group, size))
             group = _Group(self._recipe.seed, ranks, step)
             with statistics.of(ranks):
                 self._group_gradients(group, inputs, targets, step)
             if meter is not None:
-                meter.take()
+                meter.take(len(ranks) * local_batch)
         statistics.write()
         if meter is not None:
-            assert isinstance(self._optimizer, AdaScale)
-            self._optimizer.observe(*meter.results())
+            self._take(meter.finish(), measure)
 
     def _workers_at_once(self, local_batch: int) -> int:
         """Decide how many workers go through the network together; synchronised batch norm needs all of them."""
@@ -179,36 +192,3 @@ def _by_worker(layer: BatchNorm, size: int) -> Iterator[list[dict[str, Tensor]]]
     finally:
         layer.__dict__.pop("forward", None)
         layer._buffers.update(buffers)
-
-
-class _Meter:
-    """The squared norm of each worker's gradient, and of their mean, for AdaScale."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._parameters = list(parameters)
-        self._sum: list[Tensor] | None = None
-        self._squares: list[float] = []
-
-    def take(self) -> None:
-        """Note the gradient of one worker (a share 1/N of the sum) and put it aside."""
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._parameters]
-        self._squares.append(_square(gradients))
-        for parameter in self._parameters:
-            parameter.grad = None
-        if self._sum is None:
-            self._sum = gradients
-        else:
-            torch._foreach_add_(self._sum, gradients)
-
-    def results(self) -> tuple[list[float], float]:
-        """Give each worker's squared norm and the mean's, and hand the mean to the optimizer."""
-        assert self._sum is not None
-        for parameter, gradient in zip(self._parameters, self._sum, strict=True):
-            parameter.grad = gradient
-        size = len(self._squares)
-        return [size**2 * square for square in self._squares], _square(self._sum)
-
-
-def _square(gradients: list[Tensor]) -> float:
-    norms = torch._foreach_norm(gradients)
-    return float(functools.reduce(torch.add, [norm.double().square() for norm in norms]))

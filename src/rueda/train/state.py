@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from rueda.records import Recipe, Row
+from rueda.records.profile import NoiseScale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class Result:
     """the run folder, if one was asked for"""
     signal: int | None = None
     """what interrupted it"""
+    noise_scale: NoiseScale | None = None
+    """the gradient noise scale at the end, if the recipe asked for it"""
 
 
 @dataclass
@@ -49,5 +52,7 @@ class Place:
     """the update after which batch-norm statistics were last recomputed"""
     reached: int = 0
     """epochs in a row that reached the target"""
+    batch: int = 0
+    """the global batch that growth by the noise scale has come to; 0: the recipe's"""
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """loss, correct answers and examples of the epoch under way, before this process took over"""

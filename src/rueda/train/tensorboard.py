@@ -7,7 +7,10 @@ from typing import Any
 from rueda.errors import MissingExtra
 from rueda.records import Row, Run
 
-_FIGURES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_second", "rate", "global_batch")
+_FIGURES = (
+    *("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_second", "rate", "global_batch"),
+    *("noise_scale", "noise_scale_low", "noise_scale_high"),
+)
 
 
 def open_writer(run: Run) -> Any:

@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rueda.errors import LaunchError
@@ -120,7 +121,8 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
     if several and card and "GLOO_SOCKET_IFNAME" not in os.environ:
         extra["GLOO_SOCKET_IFNAME"] = card
     place = elastic.Rendezvous(store, address=address, node=plan["node"], nodes=plan["nodes"], run=plan["run"])
-    workers = elastic.Workers(argv, count=plan["workers"], place=place, sender=sender)
+    own_variables = partial(environment.for_one_worker, plan["slots"], plan["node"], plan["host"])
+    workers = elastic.Workers(argv, count=plan["workers"], place=place, variables=own_variables, sender=sender)
     control.guard(workers)
     try:
         elastic.run(workers, extra)

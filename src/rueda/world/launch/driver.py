@@ -69,7 +69,7 @@ def launch(plan: LaunchPlan, *, show: Show | None = None) -> int:
     Raises:
         LaunchError: a host, a program or a directory is not there; the message names it.
     """
-    output = Output(show or Show())
+    output = Output(show or Show(), workers=plan.workers)
     try:
         return _Driver(plan, output).run()
     finally:
@@ -118,6 +118,7 @@ class _Driver:
             agent.tell(
                 program=self._plan.program, module=self._plan.module, workers=host.slots,
                 node=index, nodes=len(self._plan.hosts), run=run,
+                host=host.name, slots=[other.slots for other in self._plan.hosts],
             )  # fmt: skip
 
     # Phase 2: serve them.

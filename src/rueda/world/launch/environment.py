@@ -6,7 +6,9 @@ runs; ``-x NAME`` adds to it. Values travel over ssh's standard input and never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rueda.errors import LaunchError, explain
 from rueda.world.cores import usable_cores, waiting
@@ -55,7 +57,7 @@ def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
     ``workers`` processes that each start a thread a core stand in each other's way: a core is one worker's.
 
     >>> own = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "0", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}
-    >>> for_workers(own, 2)
+    >>> for_workers({**own, "RUEDA_HOROVOD": "0"}, 2)
     {}
     """
     from rueda.world.malloc import environment as malloc
@@ -66,4 +68,51 @@ def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
         **waiting(environ),
         **malloc(environ),
     }
-    return {name: value for name, value in wanted.items() if name not in environ}
+    return {**{name: value for name, value in wanted.items() if name not in environ}, **python_path(environ)}
+
+
+def python_path(environ: Mapping[str, str]) -> dict[str, str]:
+    """Add the folder in which ``import horovod`` finds Rueda, behind what the user has on ``PYTHONPATH``.
+
+    The folder holds that one module, which steps aside where a genuine Horovod is installed; ``RUEDA_HOROVOD=0``
+    keeps it away. It is this host's own folder: Rueda may lie elsewhere on the others.
+
+    >>> python_path({"PYTHONPATH": "lib"})["PYTHONPATH"].split(os.pathsep)
+    ['lib', '.../rueda/hvd/shim']
+    >>> python_path({"RUEDA_HOROVOD": "0"})
+    {}
+    """
+    if environ.get("RUEDA_HOROVOD") == "0":
+        return {}
+    folder = str(Path(__file__).parents[2] / "hvd" / "shim")
+    given = environ.get("PYTHONPATH")
+    entries = [entry for entry in given.split(os.pathsep) if entry != folder] if given else []
+    return {"PYTHONPATH": os.pathsep.join([*entries, folder])}
+
+
+def for_one_worker(slots: Sequence[int], node: int, host: str, local_rank: int) -> dict[str, str]:
+    """Tell a worker its place in Horovod's words too, which scripts read before they call ``init``.
+
+    ``CROSS``: among the workers that have the same number on their own host.
+
+    Args:
+        slots: the workers on each host, in rank order.
+        node: the number of this host.
+        host: its name, as the user wrote it.
+        local_rank: the number of the worker on this host.
+
+    >>> place = for_one_worker([2, 1, 2], node=2, host="server3", local_rank=1)
+    >>> [place[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")]
+    ['4', '5', '1', '2', '1', '2']
+    """
+    return {
+        "HOROVOD_RANK": str(sum(slots[:node]) + local_rank),
+        "HOROVOD_SIZE": str(sum(slots)),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slots[node]),
+        "HOROVOD_CROSS_RANK": str(sum(count > local_rank for count in slots[:node])),
+        "HOROVOD_CROSS_SIZE": str(sum(count > local_rank for count in slots)),
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }

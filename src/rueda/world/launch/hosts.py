@@ -56,8 +56,8 @@ class Host:
         return self.name in _LOCAL or self.name.lower() in (own.lower(), own.split(".")[0].lower())
 
 
-def parse_hosts(text: str) -> list[Host]:
-    """Read ``-H``: hosts with their slots, separated by commas.
+def parse_hosts(text: str, *, slots: int = 1) -> list[Host]:
+    """Read ``-H``: hosts with their slots, separated by commas; ``slots`` is for those that name none.
 
     >>> parse_hosts("server1:4,ada@server2")
     [Host(name='server1', slots=4), Host(name='ada@server2', slots=1)]
@@ -67,10 +67,10 @@ def parse_hosts(text: str) -> list[Host]:
     Traceback (most recent call last):
     rueda.errors.LaunchError: a host: expected a name or an address such as server1, got '-oProxyCommand=x'; ...
     """
-    return _distinct([_entry(part.strip()) for part in text.split(",")])
+    return _distinct([_entry(part.strip(), slots) for part in text.split(",")])
 
 
-def read_hostfile(path: str | Path) -> list[Host]:
+def read_hostfile(path: str | Path, *, slots: int = 1) -> list[Host]:
     """Read a host file: a host a line, as ``server1 slots=4`` or ``server1:4``; ``#`` begins a comment."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -78,10 +78,10 @@ def read_hostfile(path: str | Path) -> list[Host]:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise LaunchError(f"host file {path}: cannot be read ({reason}); give a readable file to --hostfile") from None
     entries = (line.split("#", 1)[0].strip() for line in lines)
-    return _distinct([_entry(entry) for entry in entries if entry])
+    return _distinct([_entry(entry, slots) for entry in entries if entry])
 
 
-def _entry(text: str) -> Host:
+def _entry(text: str, default: int) -> Host:
     words = text.split()
     match = _ENTRY.fullmatch(words[0]) if words else None
     slots = match["slots"] if match else None
@@ -96,7 +96,7 @@ def _entry(text: str) -> Host:
             explain("a host", expected="server1:4 or server1 slots=4", got=text, do="correct -H or the host file")
         )
     name = match["bracketed"] if match["bracketed"] is not None else match["plain"]
-    return Host(name=name, slots=1 if slots is None else int(slots))
+    return Host(name=name, slots=default if slots is None else int(slots))
 
 
 def _distinct(hosts: list[Host]) -> list[Host]:

@@ -4,6 +4,8 @@
 by default         every line with its rank: ``[2] loss 0.31``; standard error to standard error
 ``quiet_ranks``    rank 0 alone, as it writes (no prefix, so a progress bar draws itself in place)
 ``folder``         one file a rank, ``rank-2.log``, both streams in the order in which they came
+``horovod``        as horovodrun: ``[2]<stdout>:loss 0.31``; in ``folder`` two files a rank, ``rank.2/stdout`` and
+                   ``rank.2/stderr``, beside what is shown
 =================  =======================================================================================
 """
 
@@ -32,10 +34,14 @@ class Show:
     Args:
         quiet_ranks: show rank 0 alone.
         folder: write one file a rank there (and show nothing, or rank 0 with ``quiet_ranks``).
+        horovod: prefix and files as horovodrun has them.
+        times: with ``horovod``, the time before each prefix.
     """
 
     quiet_ranks: bool = False
     folder: Path | None = None
+    horovod: bool = False
+    times: bool = False
 
 
 def prefixed(prefix: bytes, data: bytes) -> bytes:
@@ -60,9 +66,10 @@ def colours(stream: TextIO) -> bool:
 class Output:
     """The driver's place for what the workers write; remembers the last words of each."""
 
-    def __init__(self, show: Show) -> None:
+    def __init__(self, show: Show, *, workers: int = 1) -> None:
         self._show = show
-        self._files: dict[int, BinaryIO] = {}
+        self._digits = len(str(workers - 1))
+        self._files: dict[Path, BinaryIO] = {}
         self._streams = {True: sys.stderr, False: sys.stdout}
         self._coloured = {error: colours(stream) for error, stream in self._streams.items()}
         self._tails: dict[int, bytearray] = {}
@@ -81,15 +88,18 @@ class Output:
         if error:
             self._remember(rank, data)
         if self._show.folder is not None:
-            self._file(rank).write(data)
+            self._file(self._show.folder, rank, error).write(data)
         if self._show.quiet_ranks:
             if rank == 0:
                 self._write(error, data)
-        elif self._show.folder is None:
-            self._write(error, prefixed(self._prefix(rank, self._coloured[error]), data))
+        elif self._show.folder is None or self._show.horovod:
+            self._write(error, prefixed(self._prefix(rank, error), data))
 
-    def _prefix(self, rank: int, coloured: bool) -> bytes:
-        text = f"[{rank}]"
+    def _prefix(self, rank: int, error: bool) -> bytes:
+        if self._show.horovod:  # no colours: programs read these lines
+            when = time.asctime() if self._show.times else ""
+            return f"{when}[{rank}]<{'stderr' if error else 'stdout'}>:".encode()
+        text, coloured = f"[{rank}]", self._coloured[error]
         return (f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m " if coloured else f"{text} ").encode()
 
     def _write(self, error: bool, data: bytes) -> None:
@@ -102,12 +112,16 @@ class Output:
             binary.write(data)
         stream.flush()
 
-    def _file(self, rank: int) -> BinaryIO:
-        if rank not in self._files:
-            assert self._show.folder is not None
+    def _file(self, folder: Path, rank: int, error: bool) -> BinaryIO:
+        if self._show.horovod:
+            path = folder / f"rank.{rank:0{self._digits}d}" / ("stderr" if error else "stdout")
+        else:
+            path = folder / f"rank-{rank}.log"
+        if path not in self._files:
+            path.parent.mkdir(exist_ok=True)
             # Unbuffered: somebody may be following the file.
-            self._files[rank] = open(self._show.folder / f"rank-{rank}.log", "wb", buffering=0)  # noqa: SIM115
-        return self._files[rank]
+            self._files[path] = open(path, "wb", buffering=0)  # noqa: SIM115
+        return self._files[path]
 
     def _remember(self, rank: int, data: bytes) -> None:
         tail = self._tails.setdefault(rank, bytearray())

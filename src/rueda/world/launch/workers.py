@@ -18,7 +18,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -88,18 +88,23 @@ class Rendezvous(RendezvousHandler):
 
 
 class _Pipes(LogsSpecs):
-    """Logs that are pipes. torch opens a log by its path: ``/dev/fd/7`` is the path of an open pipe."""
+    """Logs that are pipes. torch opens a log by its path: ``/dev/fd/7`` is the path of an open pipe.
 
-    def __init__(self, pump: Pump) -> None:
+    This is also where torch shows each worker's environment before it starts them.
+    """
+
+    def __init__(self, pump: Pump, variables: Callable[[int], Mapping[str, str]]) -> None:
         super().__init__()
         self._pump = pump
+        self._variables = variables
         self._writing: list[int] = []
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Open two pipes a worker."""
+        """Open two pipes a worker, and add the variables of its own."""
         paths: dict[bytes, dict[int, str]] = {STDOUT: {}, STDERR: {}}
         for local_rank, env in envs.items():
             env["TORCHELASTIC_ERROR_FILE"] = ""
+            env.update(self._variables(local_rank))
             for kind in paths:
                 self._writing.append(self._pump.pipe(kind, int(env["RANK"])))
                 paths[kind][local_rank] = f"/dev/fd/{self._writing[-1]}"
@@ -125,13 +130,22 @@ class Workers(LocalElasticAgent):
         argv: what each worker executes.
         count: how many workers run here.
         place: where the hosts meet, and this host's place among them.
+        variables: from a local rank to the variables of that worker alone.
         sender: the way to the driver.
     """
 
-    def __init__(self, argv: Sequence[str], *, count: int, place: Rendezvous, sender: Sender) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        count: int,
+        place: Rendezvous,
+        variables: Callable[[int], Mapping[str, str]],
+        sender: Sender,
+    ) -> None:
         quiet_torch()
         self._pump = Pump(sender)
-        self._pipes = _Pipes(self._pump)
+        self._pipes = _Pipes(self._pump, variables)
         spec = WorkerSpec(
             role="default",
             local_world_size=count,

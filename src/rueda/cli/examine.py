@@ -1,0 +1,165 @@
+"""``rueda examine``: landscape, sharpness and curvature of what was trained; the twin of :mod:`rueda.examine`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from rueda.examine.work import Order
+
+EPILOG = "Example: rueda examine runs/one-worker runs/naive --landscape --points 21 --workers 2 --png figures"
+WORTH_STARTING_SECONDS = 20.0
+"""of work for which more workers are started, unless --workers says how many"""
+
+
+def examine(
+    paths: Annotated[list[Path], typer.Argument(help="Run folders or checkpoint files; several make a gallery.")],
+    landscape: Annotated[
+        bool, typer.Option("--landscape", help="The loss surface over two random directions; the default.")
+    ] = False,
+    line: Annotated[bool, typer.Option("--line", help="The loss along random directions.")] = False,
+    interpolate: Annotated[
+        bool, typer.Option("--interpolate", help="The loss on the line from the first path to the second.")
+    ] = False,
+    path: Annotated[
+        bool, typer.Option("--path", help="The surface in the plane of the training path (kept checkpoints).")
+    ] = False,
+    sharpness: Annotated[bool, typer.Option("--sharpness", help="How far the loss rises nearby.")] = False,
+    hessian: Annotated[bool, typer.Option("--hessian", help="Top eigenvalues, trace, spectral density.")] = False,
+    task: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="What the paths belong to: a built-in task, or a Python file; runs of built-in ones know."),
+    ] = None,
+    settings: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a field of the recipe, such as model.width=2."),
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="Of a run: last, best, or a number of updates.")] = "last",
+    examples: Annotated[int, typer.Option(help="Examples of each split; 0 takes all.")] = 1024,
+    splits: Annotated[str, typer.Option(help="train, test, or both by a comma.")] = "train,test",
+    points: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Points of each axis; by default 51, and 25 for --interpolate."),
+    ] = None,
+    span: Annotated[float, typer.Option(help="Surface and lines reach from -span to span.")] = 1.0,
+    lines: Annotated[int, typer.Option(help="How many directions --line takes.")] = 1,
+    normalise: Annotated[str, typer.Option(help="Random directions: filter, layer or none.")] = "filter",
+    batch_norm: Annotated[
+        str, typer.Option(help="Statistics at each point: running, recalibrate, or auto (recalibrate far away).")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Of random directions and vectors.")] = 0,
+    workers: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--workers", "-np", help="Processes that share the work; by default 1, or all cores if it is long."
+        ),
+    ] = None,
+    folder: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where to write; by default the run folder, or runs/examine-NAME."),
+    ] = None,
+    png: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--png", metavar="DIR", help="Also write each figure as PNG into this folder (needs Chromium)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result files.")] = False,
+) -> None:
+    """Look at what was trained: the landscape around it, its sharpness, its curvature."""
+    from rueda.errors import ExamineError, explain
+    from rueda.examine.look import Look
+    from rueda.examine.work import Order
+    from rueda.records.environment import environment
+    from rueda.report.png import find_browser
+
+    if workers is not None and workers < 1:
+        raise ExamineError(explain("--workers", expected="1 or more", got=workers, do="correct it"))
+    asked = {"surface": landscape, "path": path, "lines": line, "interpolation": interpolate}
+    nothing = not any((*asked.values(), sharpness, hessian))
+    pictures = tuple(name for name, wanted in asked.items() if wanted or (nothing and name == "surface"))
+    look = Look(
+        pictures=pictures, points=points, span=span, num_lines=lines, seed=seed, normalise=normalise,
+        batch_norm=batch_norm,
+    )  # fmt: skip
+    order = Order(
+        paths=tuple(paths), look=look, sharpness=sharpness, hessian=hessian, task=task, settings=tuple(settings or ()),
+        checkpoint=checkpoint, num_examples=examples or None, splits=tuple(splits.split(",")), folder=folder,
+        progress=not as_json, command=environment()["command"],
+    )  # fmt: skip
+    if png is not None:
+        find_browser()  # said before the work, not after
+    try:
+        _work(order, workers)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on where it was", err=True)
+        raise typer.Exit(130) from None
+    if os.environ.get("RANK", "0") == "0":
+        _tell(order, png, as_json)
+
+
+def _work(order: Order, workers: int | None) -> None:
+    """Do the work here, or start workers that do it; mistakes are met here, before any start."""
+    from rueda.examine.work import estimate, load, run_order
+
+    subjects = load(order)
+    if "WORLD_SIZE" in os.environ:  # somebody has started workers: this is one of them
+        run_order(order, subjects)
+        return
+    if workers is None:
+        import torch
+
+        from rueda.world.cores import usable_cores
+
+        most = torch.cuda.device_count() or usable_cores()
+        workers = most if most > 1 and estimate(order, subjects) > WORTH_STARTING_SECONDS else 1
+    if workers == 1:
+        run_order(order, subjects)
+        return
+    status = _launch(order, workers)
+    if status == 130 or status == 143:
+        raise KeyboardInterrupt
+    if status != 0:
+        raise typer.Exit(status)
+
+
+def _launch(order: Order, workers: int) -> int:
+    from tempfile import TemporaryDirectory
+
+    from rueda.world.launch import Host, LaunchPlan, Show, launch
+
+    terminal = {"RUEDA_TERMINAL": os.ttyname(sys.stderr.fileno())} if order.progress and sys.stderr.isatty() else {}
+    with TemporaryDirectory(prefix="rueda-") as scratch:
+        file = Path(scratch, "order.json")
+        file.write_text(order.to_json(), encoding="utf-8")
+        plan = LaunchPlan(
+            program=(sys.executable, "-m", "rueda.examine.worker", str(file)),
+            hosts=(Host(name="localhost", slots=workers),),
+            environment=terminal,
+        )
+        return launch(plan, show=Show(quiet_ranks=True))
+
+
+def _tell(order: Order, png: Path | None, as_json: bool) -> None:
+    """Draw the page, then print what was found and where it is, or the files."""
+    from rueda.examine.work import place
+    from rueda.records import curvature, landscape
+    from rueda.report import write_figures, write_report
+
+    folder = place(order)
+    files = [folder / name for name in (landscape.FILE, curvature.FILE) if (folder / name).is_file()]
+    page = write_report([folder], folder / "report.html")
+    figures = [] if png is None else write_figures(page, png)
+    if as_json:
+        typer.echo("\n".join(file.read_text(encoding="utf-8").strip() for file in files))
+        return
+    from rueda.examine.words import summary
+
+    for line in summary(folder):
+        typer.echo(line)
+    for kind, found in (("record", files), ("page", [page]), ("figure", figures)):
+        for file in found:
+            typer.echo(f"{kind}: {file}")

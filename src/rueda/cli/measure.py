@@ -1,0 +1,72 @@
+"""``rueda measure``: step time, memory, communication and gradient noise; the twin of :func:`rueda.measure.measure`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+EPILOG = "Example: rueda measure glyphs-cnn --quick --output glyphs.json && rueda plan glyphs.json --workers 1,2,4,8"
+
+
+def measure(
+    task: Annotated[str, typer.Argument(help="A built-in task, or a Python file that defines `task`.")],
+    workers: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--workers", "-np", help="How many workers to start: 2 or 2,4; 1 starts none. Under a launcher: its own."
+        ),
+    ] = None,
+    batches: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Local batches, by commas; by default powers of two until throughput saturates."),
+    ] = None,
+    settings: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a field of the recipe; may be repeated."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="In under 30 s: fewer batches and repeats.")] = False,
+    output: Annotated[Path, typer.Option(help="Where the profile is written.")] = Path("profile.json"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure how a task trains here: step time, memory, communication, gradient noise scale."""
+    from rueda.measure import measure as measure_task
+    from rueda.world import init
+
+    try:
+        profile = measure_task(
+            task, workers=_numbers("--workers", workers), batches=_numbers("--batches", batches),
+            settings=settings or [], quick=quick, progress=not as_json,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written", err=True)
+        raise typer.Exit(130) from None
+    if not init().is_main:
+        return
+    profile.save(output)
+    if as_json:
+        typer.echo(profile.to_json())
+        return
+    from rich.console import Console
+
+    from rueda.measure.table import lines_of, table_of
+
+    Console().print(table_of(profile))
+    for line in lines_of(profile):
+        typer.echo(line)
+    typer.echo(f"profile: {output}\nnext: rueda plan {output} --workers 1,2,4,8")
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    from rueda.errors import RecipeError, explain
+
+    if text is None:
+        return None
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        raise RecipeError(explain(option, expected="whole numbers, by commas", got=text, do=f"write {option} 2,4"))
+    return found

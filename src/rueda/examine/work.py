@@ -1,0 +1,211 @@
+"""An order, and its execution: several models, landscape and curvature, on all workers; what it finds is written.
+
+::
+
+    RUN/landscape.json, RUN/curvature.json          of one model: in its run folder, or where --folder says
+    FOLDER/landscape.json, FOLDER/curvature.json    of several models: all of them side by side
+    .points/                                        points as they come, until the records are written
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rueda.errors import ExamineError, RunError, explain
+from rueda.examine.grid import Objectives, Work
+from rueda.examine.hessian import hessian
+from rueda.examine.loading import Subject, load_subject
+from rueda.examine.look import Look, forget_points, look_at
+from rueda.examine.objective import checksum
+from rueda.examine.progress import PointsProgress
+from rueda.examine.sharpness import sharpness
+from rueda.records import curvature as curvatures
+from rueda.records import landscape as landscapes
+from rueda.records.curvature import Curvature
+from rueda.records.environment import environment
+from rueda.records.landscape import Landscape
+from rueda.world import World, init
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be examined, how, and where the result goes."""
+
+    paths: tuple[Path, ...]
+    look: Look = field(default_factory=Look)
+    sharpness: bool = False
+    hessian: bool = False
+    task: str | None = None
+    settings: tuple[str, ...] = ()
+    checkpoint: str = "last"
+    num_examples: int | None = 1024
+    splits: tuple[str, ...] = SPLITS
+    folder: Path | None = None
+    progress: bool = True
+    command: str = ""
+    """what the user typed, for the records"""
+
+    def to_json(self) -> str:
+        """Write it for the workers."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        """Read what :meth:`to_json` wrote."""
+        data = json.loads(text)
+        data["look"] = Look(**{**data["look"], "pictures": tuple(data["look"]["pictures"])})
+        data["paths"] = tuple(Path(path) for path in data["paths"])
+        data["folder"] = None if data["folder"] is None else Path(data["folder"])
+        for name in ("settings", "splits"):
+            data[name] = tuple(data[name])
+        return cls(**data)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.splits if name not in SPLITS]
+        if unknown or not self.splits or len(set(self.splits)) != len(self.splits):
+            raise ExamineError(
+                explain("--splits", expected="train, test or both", got=",".join(self.splits), do="correct it")
+            )
+        if "interpolation" in self.look.pictures and len(self.paths) != 2:
+            raise ExamineError(
+                explain("--interpolate", expected="two runs or checkpoints", got=len(self.paths), do="name two")
+            )
+
+
+def load(order: Order) -> list[Subject]:
+    """Load the models; they must belong to one task."""
+    subjects = [
+        load_subject(path, task=order.task, settings=order.settings, checkpoint=order.checkpoint)
+        for path in order.paths
+    ]
+    tasks = sorted({subject.task.name for subject in subjects})
+    if len(tasks) > 1:
+        raise ExamineError(
+            explain("the runs", expected="one task", got=", ".join(tasks), do="examine those of one task at a time")
+        )
+    return subjects
+
+
+def place(order: Order) -> Path:
+    """Give the folder of the result."""
+    if order.folder is not None:
+        return order.folder
+    if len(order.paths) == 1:
+        (path,) = order.paths
+        return path if path.is_dir() else Path("runs", f"examine-{path.name.split('.')[0]}")
+    return Path("runs", "examine-" + "-".join(path.resolve().name.split(".")[0] for path in order.paths)[:80])
+
+
+def estimate(order: Order, subjects: Sequence[Subject]) -> float:
+    """Estimate the seconds of all points on one worker, from one point."""
+    objectives = subjects[0].objectives(order.splits, num_examples=order.num_examples)
+    began = time.perf_counter()
+    for objective in objectives.values():
+        objective.values()
+    return (time.perf_counter() - began) * order.look.num_points() * len(subjects)
+
+
+def run_order(order: Order, subjects: Sequence[Subject], world: World | None = None) -> Path:
+    """Compute and write everything; all workers must call it.
+
+    Returns:
+        The folder of the result.
+    """
+    world = world or init()
+    folder = place(order)
+    seen: list[landscapes.Member] = []
+    felt: list[curvatures.Member] = []
+    for index, subject in enumerate(subjects):
+        objectives = subject.objectives(order.splits, num_examples=order.num_examples, device=world.device)
+        points = folder / ".points" / f"{index}-{subject.name}"
+        if order.look.pictures:
+            work = Work(world=world, folder=points, progress=order.progress)
+            pictures = [name for name in order.look.pictures if name != "interpolation" or index == 0]
+            look = replace(order.look, pictures=tuple(pictures))
+            seen.append(look_at(subject, objectives, look, other=subjects[-1], work=work))
+        if order.sharpness or order.hessian:
+            felt.append(_curvature(order, subject, objectives, world))
+    if world.is_main:
+        about = environment()
+        about["command"] = order.command or about["command"]
+        _write_landscape(folder, subjects[0].task.name, seen, about)
+        _write_curvature(folder, subjects[0].task.name, felt, about)
+        forget_points(folder / ".points")
+    world.barrier()
+    return folder
+
+
+def _curvature(order: Order, subject: Subject, objectives: Objectives, world: World) -> curvatures.Member:
+    split, objective = next(iter(objectives.items()))
+    seed = order.look.seed
+    hessian_found = sharpness_found = None
+    if order.hessian:
+        with _told(order, world, f"{subject.name}, hessian") as tell:
+            hessian_found = hessian(objective, seed=seed, world=world, progress=tell)
+    if order.sharpness:
+        with _told(order, world, f"{subject.name}, sharpness") as tell:
+            sharpness_found = sharpness(objective, seed=seed, world=world, progress=tell)
+    row = _row(subject)
+    return curvatures.Member(
+        name=subject.name, seed=subject.recipe.seed, split=split, hessian=hessian_found, sharpness=sharpness_found,
+        train_accuracy=row.get("train_accuracy"), test_accuracy=row.get("test_accuracy"),
+        weights=checksum(objective.origin),
+    )  # fmt: skip
+
+
+def _row(subject: Subject) -> dict[str, Any]:
+    """Give the row of metrics of the examined checkpoint, if there is one."""
+    rows = [] if subject.run is None else subject.run.rows("epoch")
+    return next((row for row in reversed(rows) if row["step"] == subject.step), {})
+
+
+def _write_landscape(folder: Path, task: str, found: list[landscapes.Member], about: dict[str, Any]) -> None:
+    if not found:
+        return
+    file = folder / landscapes.FILE
+    with suppress(RunError):  # none yet, or a damaged one: written anew
+        old = {member.name: member for member in Landscape.load(file).members}
+        found = [member.with_old(old[member.name]) if member.name in old else member for member in found]
+    Landscape(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
+
+
+def _write_curvature(folder: Path, task: str, found: list[curvatures.Member], about: dict[str, Any]) -> None:
+    if not found:
+        return
+    file = folder / curvatures.FILE
+    with suppress(RunError):
+        old = {(member.name, member.split, member.weights): member for member in Curvature.load(file).members}
+        found = [_with_old(member, old.get((member.name, member.split, member.weights))) for member in found]
+    Curvature(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
+
+
+def _with_old(member: curvatures.Member, old: curvatures.Member | None) -> curvatures.Member:
+    if old is None:
+        return member
+    return replace(member, hessian=member.hessian or old.hessian, sharpness=member.sharpness or old.sharpness)
+
+
+@contextmanager
+def _told(order: Order, world: World, title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show the stages of one computation, a bar a stage."""
+    with ExitStack() as stack:
+        bars: dict[str, PointsProgress] = {}
+
+        def tell(what: str, done: int, most: int) -> None:
+            if what not in bars:
+                stack.close()
+                speak = order.progress and world.is_main
+                bars[what] = PointsProgress(speak=speak, description=f"{title}, {what}", total=most)
+                stack.enter_context(bars[what])
+            if bars[what].due:
+                bars[what].show(done)
+
+        yield tell

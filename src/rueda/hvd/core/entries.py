@@ -1,0 +1,184 @@
+"""A collective in flight: what one rank submits, and what all ranks must agree on.
+
+Ranks agree on the *signature*: kind, operation, root, factors, device, types and shapes. What may differ between them
+(how many rows each gathers, what it sends to whom) travels beside it as ``extra``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Kinds of collectives.
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, ADD_SET, REMOVE_SET, STUCK = range(9)
+KINDS = (
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "add_process_set",
+    "remove_process_set", "step",
+)  # fmt: skip
+
+# Operations, numbered as Horovod numbers them.
+AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = range(6)
+OPERATIONS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+
+# kind, operation, root, prescale, postscale, device, types, shapes: plain values, since it travels.
+Signature = tuple[int, int, int, float, float, str, tuple[str, ...], tuple[tuple[int, ...], ...]]
+Key = tuple[int, str]  # process set, name
+
+TYPE_NAMES = {
+    value: str(value).removeprefix("torch.")
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}  # fmt: skip
+TYPES = {name: value for value, name in TYPE_NAMES.items()}
+
+
+class Entry:
+    """One submission of this rank, from :meth:`Engine.submit` until its result or error is there.
+
+    ``tensors`` are contiguous; ``outputs`` are where the result shall go (None: into new tensors). A grouped
+    collective is one entry with several tensors: it is negotiated and run as a whole.
+    """
+
+    __slots__ = (
+        "done",
+        "error",
+        "event",
+        "extra",
+        "key",
+        "kind",
+        "outputs",
+        "payload",
+        "result",
+        "signature",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        key: Key,
+        signature: Signature,
+        tensors: list[Tensor],
+        outputs: list[Tensor] | None = None,
+        extra: Any = None,
+    ) -> None:
+        self.key = key
+        self.kind = signature[0]
+        self.signature = signature
+        self.tensors = tensors
+        self.outputs = outputs
+        self.extra = extra
+        self.payload: bytes | None = None
+        self.event: Any = None  # on a GPU: when the tensors, and later the results, are there
+        self.done = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def __repr__(self) -> str:
+        return f"<{KINDS[self.kind]} {self.key[1]!r} {'done' if self.done else 'in flight'}>"
+
+
+def sign(
+    kind: int,
+    tensors: Sequence[Tensor] = (),
+    *,
+    operation: int = SUM,
+    root: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> Signature:
+    """Write the signature of a collective; gathered and exchanged tensors may differ in their first dimension.
+
+    >>> sign(ALLREDUCE, [torch.ones(2, 3)])
+    (0, 1, 0, 1.0, 1.0, 'cpu', ('float32',), ((2, 3),))
+    >>> sign(ALLGATHER, [torch.ones(2, 3)])[-1]
+    ((-1, 3),)
+    """
+    if len(tensors) == 1:
+        tensor = tensors[0]
+        shape = tuple(tensor.shape)
+        if kind in (ALLGATHER, ALLTOALL):
+            shape = (-1, *shape[1:])
+        device = tensor.device.type
+        return kind, operation, root, prescale, postscale, device, (TYPE_NAMES[tensor.dtype],), (shape,)
+    free = kind in (ALLGATHER, ALLTOALL)
+    shapes = tuple((-1, *tensor.shape[1:]) if free else tuple(tensor.shape) for tensor in tensors)
+    types = tuple([TYPE_NAMES[tensor.dtype] for tensor in tensors])
+    device = tensors[0].device.type if tensors else "cpu"
+    return kind, operation, root, prescale, postscale, device, types, shapes
+
+
+def raw_bytes(tensors: Sequence[Tensor]) -> bytes:
+    """Copy the memory of contiguous CPU tensors, one after the other.
+
+    >>> raw_bytes([torch.tensor([1, 2], dtype=torch.int8), torch.tensor(True)])
+    b'\\x01\\x02\\x01'
+    """
+    return _memory(tensors[0]) if len(tensors) == 1 else b"".join([_memory(tensor) for tensor in tensors])
+
+
+def from_bytes(data: bytes | bytearray, dtype: torch.dtype) -> Tensor:
+    """Make a flat tensor of bytes that :func:`raw_bytes` wrote."""
+    if not data:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype)
+
+
+def _memory(tensor: Tensor) -> bytes:
+    if tensor.dtype == torch.bfloat16:  # numpy has none
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy().tobytes()
+
+
+def describe_mismatch(key: Key, signatures: dict[int, Signature]) -> str:
+    """Say which ranks differ in what; the sentence is the same on every rank.
+
+    >>> signatures = {0: sign(ALLREDUCE, [torch.ones(2)]), 1: sign(ALLREDUCE, [torch.ones(3)])}
+    >>> print(describe_mismatch((0, "x"), signatures))
+    tensor 'x': expected the same on all ranks, got shape [2] on rank 0, shape [3] on rank 1; submit it alike ...
+    """
+    parts = []
+    for field, values in _fields(signatures):
+        by_value: dict[str, list[int]] = {}
+        for rank, value in values.items():
+            by_value.setdefault(value, []).append(rank)
+        if len(by_value) > 1:
+            parts += [f"{field} {value} on {_ranks(ranks)}" for value, ranks in by_value.items()]
+            break  # the first difference explains those that follow from it
+    return (
+        f"tensor {key[1]!r}: expected the same on all ranks, got {', '.join(parts)}; "
+        "submit it alike everywhere, or under different names"
+    )
+
+
+def _fields(signatures: dict[int, Signature]) -> list[tuple[str, dict[int, str]]]:
+    def column(write: Any) -> dict[int, str]:
+        return {rank: write(signature) for rank, signature in sorted(signatures.items())}
+
+    ranks = next(iter(signatures.values()))[0] in (ADD_SET, REMOVE_SET)  # there the shape says which ranks
+    return [
+        ("collective", column(lambda s: KINDS[s[0]])),
+        ("operation", column(lambda s: OPERATIONS[s[1]])),
+        ("number of tensors", column(lambda s: str(len(s[7])))),
+        ("type", column(lambda s: _listed(s[6]))),
+        ("ranks" if ranks else "shape", column(lambda s: _listed([_shape(shape) for shape in s[7]]))),
+        ("root rank", column(lambda s: str(s[2]))),
+        ("device", column(lambda s: s[5])),
+        ("prescale factor", column(lambda s: repr(s[3]))),
+        ("postscale factor", column(lambda s: repr(s[4]))),
+    ]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
+
+
+def _listed(values: Sequence[str]) -> str:
+    return values[0] if len(values) == 1 else "(" + ", ".join(values) + ")"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

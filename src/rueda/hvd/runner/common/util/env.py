@@ -1,0 +1,44 @@
+"""What a worker's environment says, as ``horovod.runner.common.util.env``."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from rueda.errors import WorldError
+from rueda.world.identity import identify
+
+# As of a package: so `from ... import` of a name that is gone asks the finder of rueda.hvd.alias, which explains.
+__path__: list[str] = []
+LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
+IGNORE_REGEXES = {"BASH_FUNC_.*", "OLDPWD", ".*CUDA_VISIBLE_DEVICES", "_HOROVOD_SECRET_KEY"}
+
+
+def is_exportable(v: str) -> bool:
+    """Say whether a variable makes sense on another host.
+
+    >>> is_exportable("OMP_NUM_THREADS"), is_exportable("OLDPWD")
+    (True, False)
+    """
+    return not any(re.match(pattern, v) for pattern in IGNORE_REGEXES)
+
+
+def get_env_rank_and_size() -> tuple[int, int]:
+    """Give rank and number of workers before ``init``, from the variables of any launcher; (0, 1) without one."""
+    pair = os.environ.get("HOROVOD_RANK"), os.environ.get("HOROVOD_SIZE")
+    try:
+        if pair[0] is not None and pair[1] is not None:
+            return int(pair[0]), int(pair[1])
+        if pair != (None, None):
+            raise WorldError("only one of HOROVOD_RANK and HOROVOD_SIZE is set; set both or none")
+        identity = identify(os.environ)
+    except (WorldError, ValueError) as error:
+        raise RuntimeError(str(error)) from None  # what scripts written for Horovod expect
+    return identity.rank, identity.size
+
+
+def __getattr__(name: str) -> Any:
+    from rueda.hvd.names import no_attribute
+
+    raise no_attribute("horovod.runner.common.util.env", name)

@@ -1,0 +1,1 @@
+"""Horovod's small tools; scripts import :mod:`.threads` from here."""

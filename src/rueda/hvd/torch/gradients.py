@@ -1,0 +1,167 @@
+"""How gradients flow through the collectives.
+
+Each rank has a loss of its own; the gradient is that of their sum. So what flows back through a sum is the sum of all
+ranks' gradients; through a gather, the sum of what each rank wants for its rows; through a broadcast, the root gets all
+and the others nothing. The backward pass communicates too: all ranks must run it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from rueda.hvd.common.process_sets import ProcessSet
+from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
+
+Settings = tuple[int, float, float, ProcessSet]
+
+
+def _operations() -> Any:
+    from rueda.hvd.torch import mpi_ops  # it imports this file
+
+    return mpi_ops
+
+
+class Allreduce(Function):
+    """Sum and average: the gradients are summed or averaged. Minimum and maximum: their sum goes to the rank (in equal
+    parts to the ranks) whose value it was. Product: their sum times the product of the others' values."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Combine."""
+        ctx.name, ctx.settings = name, settings
+        results = _operations().run_reducing(tensors, None, name, *settings)
+        if settings[0] in (MIN, MAX, PRODUCT):
+            ctx.save_for_backward(*tensors, *results)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Send the gradients the same way."""
+        operation, prescale, postscale, process_set = ctx.settings
+        run = _operations().run_reducing
+        name = _backward_name(ctx.name)
+        if operation in (AVERAGE, SUM, ADASUM):
+            return None, None, *run(gradients, None, name, operation, prescale, postscale, process_set)
+        saved = ctx.saved_tensors
+        inputs, results = saved[: len(gradients)], saved[len(gradients) :]
+        total = run(gradients, None, name, SUM, 1.0, 1.0, process_set)
+        if operation == PRODUCT:
+            others = _products_of_others(inputs, name, prescale, postscale, process_set)
+            return None, None, *[g * other for g, other in zip(total, others, strict=True)]
+        chosen = [(x * prescale * postscale == y).to(x.dtype) for x, y in zip(inputs, results, strict=True)]
+        ties = run(chosen, None, name, SUM, 1.0, 1.0, process_set)
+        return None, None, *[
+            g * mine / ties.clamp(min=1) * (prescale * postscale)
+            for g, mine, ties in zip(total, chosen, ties, strict=True)
+        ]  # fmt: skip
+
+
+def _products_of_others(
+    inputs: Any, name: str | None, prescale: float, postscale: float, process_set: ProcessSet
+) -> list[Tensor]:
+    """Multiply all ranks' values but this one's, also where some are zero; with what the factors contribute."""
+    run = _operations().run_reducing
+    zeros = [(x == 0).to(x.dtype) for x in inputs]
+    count = run(zeros, None, name, SUM, 1.0, 1.0, process_set)
+    nonzero = [torch.where(x == 0, torch.ones_like(x), x) for x in inputs]
+    product = run(nonzero, None, name, PRODUCT, prescale, postscale, process_set)
+    return [
+        torch.where(number == mine, p / x, torch.zeros_like(p))  # the only zero, if there is one, is here
+        for number, mine, p, x in zip(count, zeros, product, nonzero, strict=True)
+    ]
+
+
+class Allgather(Function):
+    """Back: the gradients are summed, and each rank takes those of its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Gather."""
+        operations = _operations()
+        ctx.name, ctx.process_set = name, process_set
+        ctx.shapes = [tensor.shape for tensor in tensors]
+        rows = [torch.tensor([shape[0] if shape else 1 for shape in ctx.shapes])]
+        name_of_rows = None if name is None else f"{name}.rows"
+        ctx.rows = operations.run_gathering(rows, name_of_rows, process_set)[0].view(-1, len(tensors))
+        return tuple(operations.run_gathering(tensors, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Sum, and take one's own."""
+        total = _operations().run_reducing(
+            gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set
+        )  # fmt: skip
+        rank = ctx.process_set.rank()
+        starts = ctx.rows[:rank].sum(0).tolist()
+        return None, None, *[
+            gradient.narrow(0, start, int(rows)).view(shape)
+            for gradient, start, rows, shape in zip(total, starts, ctx.rows[rank].tolist(), ctx.shapes, strict=True)
+        ]  # fmt: skip
+
+
+class Broadcast(Function):
+    """Back: the root gets the sum of all gradients, the others get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, root: int, name: str | None, process_set: ProcessSet) -> Tensor:
+        """Broadcast."""
+        ctx.name, ctx.process_set = name, process_set
+        ctx.is_root = process_set.members()[process_set.rank()] == root
+        result: Tensor = _operations().run_broadcasting(tensor, root, name, process_set)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Sum for the root."""
+        total = _operations().run_reducing(
+            gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set
+        )[0]  # fmt: skip
+        return total if ctx.is_root else torch.zeros_like(total), None, None, None
+
+
+class Alltoall(Function):
+    """Back: what was received is sent home."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
+    ) -> tuple[Tensor, Tensor]:
+        """Exchange."""
+        output, received = _operations().run_exchanging(tensor, splits, name, process_set)
+        ctx.name, ctx.process_set, ctx.received = name, process_set, received
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Exchange back."""
+        run = _operations().run_exchanging
+        return run(gradients[0], ctx.received, _backward_name(ctx.name), ctx.process_set)[0], None, None, None
+
+
+class Reducescatter(Function):
+    """Back: the gradients of all parts are gathered. Sum and average only."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Reduce and scatter."""
+        if settings[0] not in (AVERAGE, SUM):
+            raise ValueError("reducescatter: expected op Average or Sum where gradients are needed; detach the tensor")
+        ctx.name, ctx.settings = name, settings
+        return tuple(_operations().run_scattering(tensors, name, *settings))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Gather."""
+        operation, prescale, postscale, process_set = ctx.settings
+        factor = prescale * postscale / (process_set.size() if operation == AVERAGE else 1)
+        gathered = _operations().run_gathering(gradients, _backward_name(ctx.name), process_set)
+        return None, None, *[gradient * factor for gradient in gathered]
+
+
+def _backward_name(name: str | None) -> str | None:
+    return None if name is None else f"{name}.backward"

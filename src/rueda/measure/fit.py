@@ -1,0 +1,132 @@
+"""The three small models that measured times and sizes are put into.
+
+=============  ==========================================  ===========================================
+all-reduce     seconds = latency + bytes / bandwidth       :func:`fit_line`
+joined step    T = (compute^g + exchange^g)^(1/g)          :func:`fit_overlap`, Pollux (OSDI 2021)
+memory         bytes = fixed + per_example x batch         :func:`fit_memory`
+=============  ==========================================  ===========================================
+
+Times span orders of magnitude and a busy machine only ever adds to them, so errors are relative (logarithms) and
+outliers count little (soft-L1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rueda.errors import ProfileError
+
+Floats = NDArray[np.float64]
+
+MOST_OVERLAP = 10.0
+"""of g: beyond it a step is as long as the longer of its two parts"""
+_GUESS_WEIGHT = 0.02
+"""how much a first guess of the exchange counts where the steps say little about it"""
+_SCALE = 0.1
+"""relative errors above this count as outliers"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """seconds = latency + bytes / bandwidth."""
+
+    latency: float
+    bandwidth: float
+    residual: float
+    """root mean square of (measured - fitted) / fitted"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """T = (compute^gamma + exchange^gamma)^(1/gamma)."""
+
+    exchange: float
+    gamma: float
+    residual: float
+
+
+def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
+    """Fit latency and bandwidth to the times of messages of some sizes in bytes.
+
+    >>> sizes = [4, 4096, 65536, 2**20, 2**24]
+    >>> line = fit_line(sizes, [2e-4 + size / 1e9 for size in sizes])
+    >>> round(line.latency, 6), round(line.bandwidth / 1e9, 3), round(line.residual, 3)
+    (0.0002, 1.0, 0.0)
+    """
+    from scipy.optimize import least_squares
+
+    x, y = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    if len(set(sizes)) < 2 or not (y > 0).all():
+        raise ProfileError(f"a line needs times at two sizes or more, got {len(set(sizes))}; measure more")
+
+    def errors(constants: Floats) -> Floats:
+        return np.asarray(np.logaddexp(constants[0], np.log(x) - constants[1]) - np.log(y))
+
+    largest = int(x.argmax())
+    start = np.array([np.log(y.min()), np.log(x[largest] / y[largest])])
+    found = least_squares(errors, start, loss="soft_l1", f_scale=_SCALE)
+    fitted = np.exp(errors(found.x)) * y
+    return Line(
+        latency=float(np.exp(found.x[0])), bandwidth=float(np.exp(found.x[1])), residual=_relative(y, fitted)
+    )  # fmt: skip
+
+
+def fit_overlap(compute: Sequence[float], joined: Sequence[float], guess: float) -> Overlap:
+    """Fit the exchange and gamma to steps that only compute and to the same steps with the exchange.
+
+    Args:
+        compute: seconds of steps that exchange nothing, at some local batches.
+        joined: seconds of the same steps with the exchange.
+        guess: seconds of the exchange by itself; it decides where the steps do not: at one batch only, or where the
+            exchange is lost in the noise.
+
+    >>> compute = [0.01, 0.03, 0.09]
+    >>> found = fit_overlap(compute, [(c**2 + 0.04**2) ** 0.5 for c in compute], guess=0.03)
+    >>> round(found.exchange, 3), round(found.gamma, 1)
+    (0.04, 2.0)
+    """
+    from scipy.optimize import least_squares
+
+    x, y = np.asarray(compute, dtype=float), np.asarray(joined, dtype=float)
+    if x.shape != y.shape or not len(x) or not (guess > 0 and (x > 0).all() and (y > 0).all()):
+        raise ProfileError("an overlap needs pairs of step times and a guess of the exchange, all positive")
+
+    def model(constants: Floats) -> Floats:
+        gamma = np.exp(constants[1])
+        return np.asarray(np.logaddexp(gamma * np.log(x), gamma * constants[0]) / gamma)
+
+    def errors(constants: Floats) -> Floats:
+        return np.append(model(constants) - np.log(y), _GUESS_WEIGHT * (constants[0] - np.log(guess)))
+
+    bounds = ([np.log(guess) - 3, 0.0], [np.log(guess) + 3, np.log(MOST_OVERLAP)])
+    starts = [np.array([np.log(guess), np.log(gamma)]) for gamma in (1.1, 2.0, 6.0)]
+    fits = [least_squares(errors, start, bounds=bounds, loss="soft_l1", f_scale=_SCALE) for start in starts]
+    best = min(fits, key=lambda fit: float(fit.cost)).x
+    exchange, gamma = np.exp(best)
+    return Overlap(
+        exchange=float(exchange), gamma=float(max(1.0, gamma)), residual=_relative(y, np.exp(model(best)))
+    )  # fmt: skip
+
+
+def fit_memory(batches: Sequence[int], sizes: Sequence[int]) -> tuple[float, float] | None:
+    """Fit the bytes that are always taken and those an example adds; None if memory does not grow with the batch.
+
+    Below some batch the peak is that of something else (reading the data), so the three largest batches decide.
+
+    >>> fixed, per_example = fit_memory([8, 16, 32, 64, 128], [900, 900, 980, 1300, 1940])
+    >>> round(fixed), round(per_example, 2)
+    (660, 10.0)
+    """
+    pairs = sorted(zip(batches, sizes, strict=True))[-3:]
+    if len(pairs) < 2:
+        return None
+    slope, fixed = np.polyfit([pair[0] for pair in pairs], [pair[1] for pair in pairs], 1)
+    return (float(fixed), float(slope)) if slope > 0 else None
+
+
+def _relative(measured: Floats, fitted: Floats) -> float:
+    return float(np.sqrt(np.mean(((measured - fitted) / fitted) ** 2)))

@@ -1,0 +1,122 @@
+"""A profile as a table and a few lines in words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, Together
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+UNSTEADY = 0.15
+"""half the distance between the quartiles of step times, as a fraction, above which somebody disturbed them"""
+WORKING = 0.8
+"""processor seconds against seconds of a step, below which it had to wait for a core"""
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def table_of(profile: Profile) -> Table:
+    """Draw step time against the local batch: one worker alone, then several."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(f"{profile.task} on {profile.device}"))
+    headings = ["batch", "images/s", "ms", "±", "data", "forward", "backward", "optimizer", "memory"]
+    for name in headings:
+        table.add_column(name, justify="right")
+    for pair in profile.together:
+        table.add_column(f"images/s of {pair.workers}", justify="right")
+    for step in profile.steps:
+        table.add_row(*_row(step), *(_joined(pair, step.batch) for pair in profile.together))
+    return table
+
+
+def lines_of(profile: Profile) -> list[str]:
+    """Say the rest in words: memory, communication, overlap, noise."""
+    lines = []
+    if profile.largest_batch is not None:
+        lines.append(f"largest batch that fits: about {profile.largest_batch:,}")
+    lines += [_link_line(link, profile) for link in profile.communication]
+    lines += [_together_line(pair) for pair in profile.together]
+    lines += [_noise_line(noise) for noise in profile.noise if noise.group is None]
+    if (reason := disturbed(profile.steps)) is not None:
+        lines.append(f"{reason}: something else keeps this machine busy; measure again when it is quiet")
+    return lines
+
+
+def disturbed(steps: Sequence[StepTime]) -> str | None:
+    """Say by what it shows that others used the machine meanwhile, or None.
+
+    A step of one worker waits for nobody but its data, so on a CPU the processor works on it all the time.
+    """
+    spread = statistics.median(step.spread / step.seconds for step in steps)
+    if spread > UNSTEADY:
+        return f"step times spread by {100 * spread:.0f} %"
+    worked = [step.processor / (step.seconds - step.data) for step in steps if step.processor is not None]
+    if worked and statistics.median(worked) < WORKING:
+        return f"the processor worked on the steps {100 * statistics.median(worked):.0f} % of their time"
+    return None
+
+
+def amount(num_bytes: float) -> str:
+    """Write bytes for people.
+
+    >>> amount(4), amount(16_777_216), amount(2.5e9)
+    ('4 B', '17 MB', '2.5 GB')
+    """
+    for size, unit in _UNITS:
+        if num_bytes >= size:
+            value = num_bytes / size
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def _row(step: StepTime) -> list[str]:
+    whole = step.data + step.forward + step.backward + step.optimizer
+    shares = [
+        f"{100 * part / whole:.0f} %" if whole else ""
+        for part in (step.data, step.forward, step.backward, step.optimizer)
+    ]
+    memory = "" if step.peak_memory_bytes is None else amount(step.peak_memory_bytes)
+    return [
+        f"{step.batch:,}", f"{step.images_per_second:,.0f}", f"{1e3 * step.seconds:,.2f}",
+        f"{100 * step.spread / step.seconds:.0f} %", *shares, memory,
+    ]  # fmt: skip
+
+
+def _joined(pair: Together, batch: int) -> str:
+    found = [step for step in pair.joined if step.batch == batch]
+    return f"{pair.workers * found[0].images_per_second:,.0f}" if found else ""
+
+
+def _link_line(link: Communication, profile: Profile) -> str:
+    exchange = link.seconds(profile.gradient_bytes)
+    return (
+        f"all-reduce among {link.workers} workers ({link.backend}): {1e3 * link.latency:.2f} ms + "
+        f"bytes / {amount(link.bandwidth)}/s, to {100 * link.residual:.0f} %; "
+        f"{amount(profile.gradient_bytes)} of gradients: {1e3 * exchange:.1f} ms"
+    )
+
+
+def _together_line(pair: Together) -> str:
+    hides = "nothing of it hides" if pair.overlap < 1.1 else f"part of it hides (gamma {pair.overlap:.1f})"
+    return (
+        f"{pair.workers} workers of {pair.threads} thread{'s' * (pair.threads > 1)} each: "
+        f"the exchange takes {1e3 * pair.exchange:.1f} ms of a step, {hides}; fits to {100 * pair.residual:.0f} %"
+    )
+
+
+def _noise_line(noise: NoiseScale) -> str:
+    low, high = (_examples(value) for value in (noise.low, noise.high))
+    return (
+        f"gradient noise scale at step {noise.step:,}: {_examples(noise.value)} examples "
+        f"({100 * noise.confidence:.0f} % interval {low} to {high}, over {noise.steps} steps)"
+    )
+
+
+def _examples(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "not to be told"

@@ -1,0 +1,118 @@
+"""What workers of one machine cost each other, and how much of the exchange hides behind the backward pass.
+
+At every batch two kinds of steps take turns, on all workers at once: *apart*, where each computes by itself, and
+*joined*, where the gradients are averaged as in every training. The first tells what shared memory bandwidth, caches
+and cores cost; both together give the exchange and its overlap (:func:`rueda.measure.fit.fit_overlap`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from rueda.measure.communication import slowest
+from rueda.measure.fit import fit_overlap
+from rueda.measure.steps import BLOCK_SECONDS, FEWEST_ROUNDS, Block, Stepper, more_rounds, summary
+from rueda.records import Recipe
+from rueda.records.profile import Communication, Together
+from rueda.tasks import Task
+from rueda.world import World
+
+_FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1 << 20, 25 << 20
+"""of torch's DistributedDataParallel"""
+
+
+def num_buckets(gradient_bytes: int) -> int:
+    """Count the messages of an exchange as torch cuts them: one of 1 MB, then one every 25 MB.
+
+    >>> num_buckets(400_000), num_buckets(17_000_000), num_buckets(100_000_000)
+    (1, 2, 5)
+    """
+    rest = max(0, gradient_bytes - _FIRST_BUCKET_BYTES)
+    return 1 + -(-rest // _BUCKET_BYTES)
+
+
+def measure_together(
+    task: Task, recipe: Recipe, world: World, batches: Sequence[int], link: Communication, *, seconds: float
+) -> Together:
+    """Measure steps of all workers at once; all must call it, all get the result.
+
+    Args:
+        task: with its data in memory.
+        recipe: as for one worker.
+        world: the workers, two or more.
+        batches: local batches.
+        link: the all-reduce among these workers: a first guess of the exchange.
+        seconds: for all of it, about.
+    """
+    apart, joined = Stepper(task, recipe, World(device=world.device)), Stepper(task, recipe, world)
+    batches = [batch for batch in sorted(batches) if batch <= joined.num_examples // world.size]
+    joined.check(batches)
+    kinds = {"apart": apart, "joined": joined}
+    stages = world.device.type == "cpu"  # on a GPU marks would keep the stages from running into each other
+    estimates: dict[tuple[str, int], float] = {}
+    for batch in batches:
+        for name, stepper in kinds.items():
+            world.barrier()
+            stepper.block(batch, 2, stages=stages)
+            estimates[name, batch] = slowest(world, stepper.block(batch, 1, stages=stages).seconds)
+    blocks: dict[tuple[str, int], list[Block]] = {key: [] for key in estimates}
+    share = seconds / (2 * FEWEST_ROUNDS) / len(blocks)
+    started, number, order = time.perf_counter(), 0, list(blocks)
+    while number == 0 or more_rounds(number, slowest(world, time.perf_counter() - started), seconds):
+        for key in order:
+            name, batch = key
+            length = max(1, round(BLOCK_SECONDS / estimates[key]))
+            count = max(1, round(share / (length * estimates[key])))
+            world.barrier()  # all at once, or there is nothing to be seen
+            kinds[name].block(batch, 1, stages=stages)
+            blocks[key] += [kinds[name].block(batch, length, stages=stages) for _ in range(count)]
+        order.reverse()
+        number += 1
+    everybody = world.all_gather_object(blocks)
+    compute = [summary(batch, _mean([each["apart", batch] for each in everybody])) for batch in batches]
+    steps = [summary(batch, _mean([each["joined", batch] for each in everybody])) for batch in batches]
+    found = Together(
+        workers=world.size, threads=torch.get_num_threads(), compute=tuple(compute), joined=tuple(steps)
+    )  # fmt: skip
+    return fitted(found, link, _gradient_bytes(joined))
+
+
+def fitted(together: Together, link: Communication, gradient_bytes: int) -> Together:
+    """Fit exchange and overlap to the steps that were measured; the all-reduce by itself is the first guess."""
+    guess = link.seconds(gradient_bytes) + (num_buckets(gradient_bytes) - 1) * link.latency
+    fit = fit_overlap([one.seconds for one in together.compute], [one.seconds for one in together.joined], guess)
+    return replace(together, exchange=fit.exchange, overlap=fit.gamma, residual=fit.residual)
+
+
+def contention(alone: dict[int, float], together: Together) -> float | None:
+    """Give the median over the batches of compute seconds together against alone; None if no batch is in both.
+
+    >>> from rueda.measure.steps import Block, summary
+    >>> steps = tuple(summary(batch, [Block(seconds, None)]) for batch, seconds in ((8, 1.1), (16, 2.4)))
+    >>> round(contention({8: 1.0, 16: 2.0}, Together(workers=2, threads=1, compute=steps)), 3)
+    1.15
+    """
+    ratios = [step.seconds / alone[step.batch] for step in together.compute if step.batch in alone]
+    return statistics.median(ratios) if ratios else None
+
+
+def _mean(blocks: Sequence[Sequence[Block]]) -> list[Block]:
+    """Average each block over the workers."""
+    found = []
+    for same in zip(*blocks, strict=True):
+        stages = [block.stages for block in same if block.stages is not None]
+        means = {name: statistics.mean(one[name] for one in stages) for name in stages[0]} if stages else None
+        processor = [block.processor for block in same if block.processor is not None]
+        seconds = statistics.mean(block.seconds for block in same)
+        found.append(Block(seconds, means, statistics.mean(processor) if processor else None))
+    return found
+
+
+def _gradient_bytes(stepper: Stepper) -> int:
+    model = stepper.training.model
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)

@@ -1,0 +1,166 @@
+"""The gradient noise scale: the batch beyond which more examples say little new.
+
+McCandlish, Kaplan, Amodei and the OpenAI Dota Team, *An Empirical Model of Large-Batch Training*, 2018 (1812.06162).
+One example's gradient has the mean G and a covariance with trace S; that of a batch of B has S/B. At B = S / |G|²
+noise and signal are equal: far below, twice the batch halves the updates; far above, it saves next to none::
+
+    B_simple = S / |G|²
+
+**One step.** n parts of b examples with gradients g_i and their mean g give both without bias (the paper's formulas
+for a small batch b and a big one n b; see :func:`rueda.optim.meters.moments`)::
+
+    S_t    = b (sum |g_i|² - n |g|²) / (n - 1)
+    |G|²_t = |g|² - S_t / (n b)
+
+**Many steps.** One step says little: where the batch is small, |G|²_t is nearly as often below 0 as above. S and |G|²
+are averaged separately and then divided; a mean of ratios would be biased, and often infinite. The weights move
+meanwhile, so the result belongs to the stretch of training it was averaged over: all of it or, with ``memory``, the
+last steps, older ones counting less and less (an exponential moving average).
+
+**The interval.** Both averages come from the same steps and are correlated. Given the weights, the errors of two steps
+are independent, since each draws its own examples: that S and |G|² themselves drift is no error. So the covariance of
+an error is taken from differences of neighbouring steps, d d' / 2 (von Neumann 1941), in which slow drift cancels, and
+the interval of |G|²/S is Fieller's (1954): all r with
+
+    (|G|² - r S)² <= t² var(|G|² - r S)
+
+with Student's t at 2/3 of the steps, which is what such differences are worth. B is 1/r. Where |G|² cannot be told from
+0 the interval has no upper end and says so: infinity.
+
+What is measured is the gradient that is averaged. With multiplicative gradient noise that is the noisy one, whose S is
+larger by a factor of about 1 + sigma²; clipping, weight decay and additive noise come after it and do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rueda.errors import RecipeError, explain
+from rueda.optim.meters import moments
+from rueda.records.profile import NoiseScale
+
+
+class Estimator:
+    """Averages S and |G|² over steps and gives their ratio with an interval; its state is a dozen numbers.
+
+    Args:
+        memory: steps that a moving average remembers (its decay is 1 - 1/memory); None: all steps count alike.
+        confidence: of the interval.
+
+    >>> estimator = Estimator()
+    >>> for big in (3.0, 3.3, 2.6, 3.1):              # |g|² of 2 parts of 8 examples, whose |g_i|² are 5 and 5
+    ...     _ = estimator.observe(10.0, big, num_parts=2, examples_per_part=8)
+    >>> found = estimator.estimate(step=4)
+    >>> found.variance, found.square, found.value
+    (32.0, 1.0, 32.0)
+    >>> found.low < 32 < found.high, found.steps
+    (True, 4)
+    """
+
+    def __init__(self, memory: int | None = None, *, confidence: float = 0.95) -> None:
+        for what, expected, got, good in (
+            ("memory", "None, or at least 2 steps", memory, memory is None or memory >= 2),
+            ("confidence", "between 0 and 1", confidence, 0 < confidence < 1),
+        ):
+            if not good:
+                raise RecipeError(explain(f"noise scale: {what}", expected=expected, got=got, do="correct it"))
+        from scipy.special import stdtrit  # here, not in a training's first step: it takes a while
+
+        self._quantile = stdtrit
+        self.memory, self.confidence = memory, confidence
+        self.num_steps = 0
+        """steps observed so far"""
+        self._last: tuple[float, float] | None = None
+        self._sums = [0.0, 0.0]  # of S and |G|², each step with its weight w
+        self._products = [0.0, 0.0, 0.0]  # of w² d d' / 2: S S, S G, G G
+        self._weights = [0.0, 0.0, 0.0, 0.0]  # of w and w²; of the w² and w⁴ of the differences
+
+    def observe(
+        self, sum_local_square_norms: float, mean_square_norm: float, num_parts: int, examples_per_part: float
+    ) -> bool:
+        """Take the norms of one step: sum |g_i|² over the parts, and |g|² of their mean.
+
+        The batch may differ from step to step. Norms that are not finite (an overflow under mixed precision) say
+        nothing: they are passed over, and False is returned.
+        """
+        if num_parts < 2 or not examples_per_part > 0:
+            raise RecipeError(
+                explain(
+                    "noise scale",
+                    expected="at least 2 parts with examples in each",
+                    got=(num_parts, examples_per_part),
+                    do="compare the gradients of two workers, micro-batches or halves of a batch",
+                )
+            )
+        variance, square = moments(float(sum_local_square_norms), float(mean_square_norm), num_parts)
+        variance *= examples_per_part
+        if not (math.isfinite(variance) and math.isfinite(square)):
+            return False
+        decay = 1.0 if self.memory is None else 1.0 - 1.0 / self.memory
+        self._sums = [decay * total + new for total, new in zip(self._sums, (variance, square), strict=True)]
+        difference = None if self._last is None else (variance - self._last[0], square - self._last[1])
+        ones = (1.0, 1.0, *((0.0, 0.0) if difference is None else (1.0, 1.0)))
+        powers = (decay, decay**2, decay**2, decay**4)
+        self._weights = [p * w + new for p, w, new in zip(powers, self._weights, ones, strict=True)]
+        s, g = difference or (0.0, 0.0)
+        products = (s * s / 2, s * g / 2, g * g / 2)
+        self._products = [decay**2 * old + new for old, new in zip(self._products, products, strict=True)]
+        self._last = (variance, square)
+        self.num_steps += 1
+        return True
+
+    def estimate(
+        self, *, step: int, epochs: float = 0.0, source: str = "workers", group: str | None = None
+    ) -> NoiseScale:
+        """Give what is known now; ``step``, ``epochs``, ``source`` and ``group`` are noted beside it."""
+        weight, squares = self._weights[:2]
+        variance, square = (total / weight if weight else math.nan for total in self._sums)
+        low, high = self._interval(variance, square)
+        return NoiseScale(
+            value=_ratio(variance, square), low=low, high=high, confidence=self.confidence, variance=variance,
+            square=square, step=step, steps=round(weight**2 / squares) if squares else 0, epochs=epochs,
+            source=source, group=group,
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages, as plain numbers."""
+        return {
+            "num_steps": self.num_steps,
+            "last": None if self._last is None else list(self._last),
+            "sums": list(self._sums),
+            "products": list(self._products),
+            "weights": list(self._weights),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, to the last bit."""
+        self.num_steps = int(state["num_steps"])
+        self._last = None if state["last"] is None else (float(state["last"][0]), float(state["last"][1]))
+        self._sums = [float(value) for value in state["sums"]]
+        self._products = [float(value) for value in state["products"]]
+        self._weights = [float(value) for value in state["weights"]]
+
+    def _interval(self, variance: float, square: float) -> tuple[float, float]:
+        """Fieller's interval of |G|²/S, turned over."""
+        weight, squares, differences, fourths = self._weights
+        if differences == 0.0 or not variance > 0.0:
+            return 0.0, math.inf
+        # The differences are one fewer than the steps; each product stands for the error of one step.
+        scale = squares / differences / weight**2
+        freedom = max(2.0 / 3.0 * differences**2 / fourths, 0.5)
+        t2 = float(self._quantile(freedom, 0.5 + self.confidence / 2)) ** 2 * scale
+        ss, sg, gg = (t2 * product for product in self._products)
+        a, b, c = variance**2 - ss, variance * square - sg, square**2 - gg
+        if a <= 0.0:  # not even S is known
+            return 0.0, math.inf
+        root = math.sqrt(max(b * b - a * c, 0.0))
+        least, most = (b - root) / a, (b + root) / a
+        return _ratio(1.0, most), _ratio(1.0, least)
+
+
+def _ratio(variance: float, square: float) -> float:
+    """S / |G|²; infinite where |G|² does not show, NaN where nothing does."""
+    if square > 0.0:
+        return variance / square
+    return math.inf if variance > 0.0 else math.nan

@@ -1,0 +1,275 @@
+"""Curvature and sharpness on the page: what was measured of each model, side by side, and the spectra.
+
+Models of one name (seeds of one condition) are shown as one, by mean and spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rueda.records.curvature import FILE, Curvature, HessianFound, Member
+from rueda.records.study import mean_and_spread
+from rueda.report.model import Plot, Section, Table
+from rueda.report.words import NONE, count, percent
+
+_COLOURS = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
+_KINDS = {
+    "keskar": "Keskar's sharpness, ε = {radius:g}",
+    "keskar-subspace": "in a random subspace, ε = {radius:g}",
+    "sam": "rise within ρ = {radius:g}",
+    "adaptive": "rise within relative ρ = {radius:g}",
+}
+
+Found = tuple[float | None, float | None]
+"""mean over seeds and its spread"""
+Read = Callable[[Member], float | None]
+
+
+def read(folder: Path) -> Section:
+    """Read ``curvature.json`` of a folder."""
+    found = Curvature.load(folder / FILE)
+    groups: dict[str, list[Member]] = {}
+    for member in found.members:
+        groups.setdefault(member.name, []).append(member)
+    section = Section(title=f"Curvature of {found.task}" if found.task else "Curvature", task=found.task)
+    section.told.append(_sentence(groups))
+    section.told += _remarks(found.members)
+    section.tables += _tables(groups)
+    section.plots += [plot for plot in (_comparison(groups), _eigenvalues(groups), *_spectra(groups)) if plot]
+    section.environments.append({**found.environment, "command": found.command})
+    return section
+
+
+def _top(member: Member) -> float | None:
+    return None if member.hessian is None else member.hessian.largest
+
+
+def _measure(kind: str, radius: float) -> Read:
+    def value(member: Member) -> float | None:
+        one = None if member.sharpness is None else member.sharpness.measure(kind, radius)
+        return None if one is None else one.value
+
+    return value
+
+
+def _over_seeds(members: Iterable[Member], read: Read) -> Found:
+    values = [value for value in map(read, members) if value is not None and math.isfinite(value)]
+    return mean_and_spread(values)
+
+
+def _written(found: Found) -> str:
+    """Write mean and spread with three digits.
+
+    >>> _written((18.7923, None)), _written((0.012345, 0.0021)), _written((None, None))
+    ('18.8', '0.0123 ± 0.0021', '–')
+    """
+    mean, spread = found
+    if mean is None:
+        return NONE
+    return f"{mean:.3g}" + (f" ± {spread:.2g}" if spread else "")
+
+
+def _sentence(groups: dict[str, list[Member]]) -> str:
+    tops = {name: _over_seeds(members, _top)[0] for name, members in groups.items()}
+    known = {name: top for name, top in tops.items() if top is not None}
+    if len(known) > 1:
+        sharp, flat = max(known, key=lambda name: known[name]), min(known, key=lambda name: known[name])
+        return (
+            f"The sharpest is {sharp}, whose largest curvature is {known[sharp]:.3g}; "
+            f"the flattest is {flat} with {known[flat]:.3g}."
+        )
+    if known:
+        (name, top), = known.items()  # fmt: skip
+        largest_rate = f"; gradient descent on this valley is stable up to a rate of {2 / top:.3g}" if top > 0 else ""
+        return f"The largest curvature of {name} is {top:.3g}{largest_rate}."
+    return "How far the loss rises near each model."
+
+
+def _remarks(members: tuple[Member, ...]) -> list[str]:
+    """Say what has not converged and how batch norm was treated."""
+    told = []
+    open_ends = [one.name for one in members if one.hessian is not None and not one.hessian.converged]
+    if open_ends:
+        names = ", ".join(dict.fromkeys(open_ends))
+        told.append(f"Not converged: the eigenvalues of {names} are lower bounds; allow more products.")
+    parts = [part for one in members for part in (one.hessian, one.sharpness) if part is not None]
+    if any(part.batch_norm != "none" for part in parts):
+        told.append("Batch norm used its running statistics, as in evaluation.")
+    return told
+
+
+def _tables(groups: dict[str, list[Member]]) -> list[Table]:
+    tables = []
+    hessians = {name: [one for one in members if one.hessian is not None] for name, members in groups.items()}
+    if any(hessians.values()):
+        rows: list[list[str | tuple[float | None, str]]] = []
+        for name, members in hessians.items():
+            if members:
+                top, trace = _over_seeds(members, _top), _over_seeds(members, lambda one: _hessian(one).trace)
+                test = _over_seeds(members, lambda one: one.test_accuracy)
+                rows.append(
+                    [
+                        name, (top[0], _written(top)), _error_cell(members), (trace[0], _written(trace)),
+                        (None, _trace_error(members)), (test[0], percent(*test)), (len(members), count(len(members))),
+                    ]
+                )  # fmt: skip
+        heads = ["model", "largest eigenvalue", "its error", "trace", "its error", "test accuracy", "seeds"]
+        first = next(one for members in hessians.values() for one in members)
+        note = (
+            f"On {_hessian(first).examples:,} examples ({first.split}). The error of an eigenvalue is bounded by its "
+            "residual, that of a trace is one standard error; ± is the spread over seeds."
+        )
+        tables.append(Table(title="Curvature", heads=heads, rows=rows, note=note))
+    columns = _sharpness_columns(groups)
+    if columns:
+        rows = []
+        for name, members in groups.items():
+            if any(member.sharpness is not None for member in members):
+                rows.append([name, *(_rise(members, _measure(kind, radius)) for kind, radius in columns)])
+        heads = ["model", *(_KINDS[kind].format(radius=radius) for kind, radius in columns)]
+        note = "Keskar's: 100 (highest - loss) / (1 + loss); the others: highest - loss. Highest: that was found."
+        tables.append(Table(title="Sharpness", heads=heads, rows=rows, note=note))
+    return tables
+
+
+def _rise(members: list[Member], read: Read) -> tuple[float | None, str]:
+    values = [value for value in map(read, members) if value is not None]
+    if any(not math.isfinite(value) for value in values):
+        return None, "without end"  # the loss overflows within the neighbourhood
+    mean, spread = mean_and_spread(values)
+    return mean, _written((mean, spread))
+
+
+def _hessian(member: Member) -> HessianFound:
+    assert member.hessian is not None
+    return member.hessian
+
+
+def _error_cell(members: list[Member]) -> tuple[float | None, str]:
+    shares = [_hessian(one).eigenvalues[0].error / abs(_hessian(one).largest or math.inf) for one in members]
+    worst = max(shares)
+    return worst, f"{100 * worst:.2g} %" + ("" if all(_hessian(one).converged for one in members) else " (open)")
+
+
+def _trace_error(members: list[Member]) -> str:
+    shares = [
+        abs(_hessian(one).trace_error or 0.0) / abs(_hessian(one).trace or math.inf)
+        for one in members
+        if _hessian(one).trace_error is not None
+    ]
+    return f"{100 * max(shares):.2g} %" if shares else NONE
+
+
+def _sharpness_columns(groups: dict[str, list[Member]]) -> list[tuple[str, float]]:
+    found = [one.sharpness for members in groups.values() for one in members if one.sharpness is not None]
+    every = [one for part in found for one in part.measures]
+    return list(dict.fromkeys((one.kind, one.radius) for one in every if one.kind in _KINDS))
+
+
+def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
+    """Draw every measure against the first model's: bars in groups, on a logarithmic scale."""
+    readers: dict[str, Read] = {"largest eigenvalue": _top}
+    readers["trace"] = lambda one: None if one.hessian is None else one.hessian.trace
+    for kind, radius in _sharpness_columns(groups):
+        readers[_KINDS[kind].format(radius=radius)] = _measure(kind, radius)
+    table = {label: [_over_seeds(members, reader) for members in groups.values()] for label, reader in readers.items()}
+    table = {label: row for label, row in table.items() if (row[0][0] or 0) > 0}
+    if len(groups) < 2 or not table:
+        return None
+    traces = []
+    for index, name in enumerate(groups):
+        base = [row[0][0] or math.nan for row in table.values()]
+        means = [row[index][0] for row in table.values()]
+        spreads = [row[index][1] or 0.0 for row in table.values()]
+        traces.append(
+            {
+                "type": "bar", "name": name, "x": list(table), "marker": {"color": _colour(index)},
+                "y": [None if mean is None or mean <= 0 else mean / one for mean, one in zip(means, base, strict=True)],
+                "error_y": {
+                    "type": "data", "color": "@muted", "thickness": 1.2,
+                    "array": [spread / one for spread, one in zip(spreads, base, strict=True)],
+                },
+                "text": [_written(row[index]) for row in table.values()], "textposition": "none",
+                "hovertemplate": "%{fullData.name}: %{text}, %{y:.3g} times the first",
+            }
+        )  # fmt: skip
+    layout = {
+        "barmode": "group", "showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        "xaxis": {"type": "category", "automargin": True},
+        "yaxis": {"title": f"against {next(iter(groups))}", "type": "log"},
+    }  # fmt: skip
+    note = "Above 1 is sharper than the first model."
+    return Plot(
+        name="curvature-comparison", title="Sharp and flat, side by side", traces=traces, layout=layout, note=note,
+        height=440,
+    )  # fmt: skip
+
+
+def _eigenvalues(groups: dict[str, list[Member]]) -> Plot | None:
+    traces = []
+    for index, (name, members) in enumerate(groups.items()):
+        first = next((one.hessian for one in members if one.hessian is not None), None)
+        if first is not None and len(first.eigenvalues) > 1:
+            traces.append(
+                {
+                    "type": "scatter", "mode": "lines+markers", "name": name,
+                    "x": list(range(1, len(first.eigenvalues) + 1)), "y": [one.value for one in first.eigenvalues],
+                    "error_y": {"type": "data", "array": [one.error for one in first.eigenvalues], "color": "@muted"},
+                    "line": {"color": _colour(index), "width": 2}, "hovertemplate": "eigenvalue %{x}: %{y:.4g}",
+                }
+            )  # fmt: skip
+    if not traces:
+        return None
+    layout = {
+        "showlegend": len(traces) > 1, "xaxis": {"title": "rank", "dtick": 1},
+        "yaxis": {"title": "eigenvalue", "rangemode": "tozero"},
+    }  # fmt: skip
+    return Plot(name="curvature-eigenvalues", title="The largest eigenvalues", traces=traces, layout=layout)
+
+
+def _spectra(groups: dict[str, list[Member]]) -> list[Plot]:
+    """Draw the densities, on a logarithmic scale: most eigenvalues are almost zero."""
+    traces: list[dict[str, Any]] = []
+    for index, (name, members) in enumerate(groups.items()):
+        curve = next((one.hessian.density for one in members if one.hessian and one.hessian.density), None)
+        if curve is not None:
+            floor = 1e-6 * max(curve.values)
+            high = [max(floor, value + _finite(error)) for value, error in zip(curve.values, curve.errors, strict=True)]
+            low = [max(floor, value - _finite(error)) for value, error in zip(curve.values, curve.errors, strict=True)]
+            positions, colour = list(curve.positions), _colour(index)
+            traces.append(
+                {
+                    "type": "scatter", "mode": "lines", "x": positions + positions[::-1], "y": high + low[::-1],
+                    "fill": "toself", "fillcolor": colour, "opacity": 0.18, "line": {"width": 0}, "hoverinfo": "skip",
+                    "showlegend": False,
+                }
+            )  # fmt: skip
+            traces.append(
+                {
+                    "type": "scatter", "mode": "lines", "name": name, "x": positions,
+                    "y": [max(floor, value) for value in curve.values], "line": {"color": colour, "width": 2},
+                    "hovertemplate": "eigenvalue %{x:.3g}: density %{y:.2g}",
+                }
+            )  # fmt: skip
+    if not traces:
+        return []
+    layout = {
+        "showlegend": len(traces) > 2, "xaxis": {"title": "eigenvalue"},
+        "yaxis": {"title": "density", "type": "log", "exponentformat": "power"},
+    }  # fmt: skip
+    note = (
+        "The share of all eigenvalues at each size; the hills on the right are the few steep directions. "
+        "Shaded: one standard error."
+    )
+    return [Plot(name="curvature-spectrum", title="The spectrum", traces=traces, layout=layout, note=note, height=420)]
+
+
+def _colour(index: int) -> str:
+    return _COLOURS[index % len(_COLOURS)]
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0

@@ -1,0 +1,103 @@
+"""Cuts of a landscape on the page: loss and error along lines, and from one model to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rueda.records.landscape import Lines, Member, Sheet
+from rueda.report.model import Plot
+from rueda.report.relief import SPLITS, digits
+
+_HUES = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
+
+
+def cuts(members: Sequence[Member]) -> list[Plot]:
+    """Compare models along one dimension: each line of a member thin, their mean would hide the sharpest."""
+    with_lines = [(member.name, member.lines) for member in members if member.lines is not None]
+    if not with_lines:
+        return []
+    plots = []
+    for measure in ("loss", "error"):
+        traces = []
+        for index, (name, lines) in enumerate(with_lines):
+            traces += _line_traces(lines, measure, name, _HUES[index % len(_HUES)])
+        if traces:
+            yaxis: dict[str, Any] = {"title": measure}
+            yaxis |= {"type": "log"} if measure == "loss" else {"tickformat": ".0%", "rangemode": "tozero"}
+            lines = with_lines[0][1]
+            plots.append(
+                Plot(
+                    name=f"lines-{measure}", title=f"The {measure} along random directions", traces=traces, half=True,
+                    layout={"xaxis": "alpha", "yaxis": yaxis, "showlegend": True,
+                            "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"}},
+                    note=f"Solid: training examples; dashed: test examples. Directions: {lines.directions}.",
+                )
+            )  # fmt: skip
+    return plots
+
+
+def _line_traces(lines: Lines, measure: str, name: str, colour: str) -> list[dict[str, Any]]:
+    traces = []
+    for sheet in lines.sheets:
+        rows = sheet.loss if measure == "loss" else sheet.error
+        for index, row in enumerate(rows or ()):
+            traces.append(
+                {
+                    "type": "scatter", "mode": "lines", "x": digits(lines.alphas), "y": digits(row),
+                    "line": {"color": colour, "width": 2, "dash": _dash(sheet)},
+                    "name": f"{name}, {SPLITS.get(sheet.split, sheet.split)}", "showlegend": index == 0,
+                    "legendgroup": f"{name}-{sheet.split}",
+                    "hovertemplate": f"alpha %{{x:.3g}}: {measure} %{{y:.4g}}",
+                }
+            )  # fmt: skip
+    return traces
+
+
+def interpolation(member: Member) -> list[Plot]:
+    """Draw loss and accuracy from one model to another, as Keskar et al. do: two scales in one figure."""
+    line = member.interpolation
+    assert line is not None
+    traces = []
+    for sheet in line.sheets:
+        words = SPLITS.get(sheet.split, sheet.split)
+        shared: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": digits(line.alphas)}
+        traces.append(
+            {**shared, "y": digits(sheet.loss[0]), "name": f"{words} loss",
+             "line": {"color": "@blue", "width": 2, "dash": _dash(sheet)},
+             "hovertemplate": "alpha %{x:.3g}: loss %{y:.4g}"}
+        )  # fmt: skip
+        if sheet.error is not None:
+            traces.append(
+                {**shared, "y": digits([1 - value for value in sheet.error[0]]), "name": f"{words} accuracy",
+                 "yaxis": "y2", "line": {"color": "@red", "width": 2, "dash": _dash(sheet)},
+                 "hovertemplate": "alpha %{x:.3g}: accuracy %{y:.1%}"}
+            )  # fmt: skip
+    ends = [
+        {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
+         "line": {"color": "@muted", "width": 1.2, "dash": "dash"}}
+        for at in (0, 1)
+    ]  # fmt: skip
+    names = [
+        {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": text,
+         "font": {"color": "@muted", "size": 12}}
+        for at, text in ((0, line.start), (1, line.end))
+    ]  # fmt: skip
+    layout = {
+        "xaxis": "alpha", "yaxis": {"title": "loss", "type": "log"}, "shapes": ends, "annotations": names,
+        "yaxis2": {"title": "accuracy", "overlaying": "y", "side": "right", "tickformat": ".0%", "range": [0, 1.02],
+                   "showgrid": False},
+        "showlegend": True, "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+        "margin": {"l": 56, "r": 56, "t": 32, "b": 48},
+    }  # fmt: skip
+    note = f"Weights (1 - alpha) {line.start} + alpha {line.end}; batch-norm statistics: {line.batch_norm}."
+    return [
+        Plot(
+            name="interpolation", title="From one model to the other", traces=traces, layout=layout, note=note,
+            height=420,
+        )
+    ]  # fmt: skip
+
+
+def _dash(sheet: Sheet) -> str:
+    return "solid" if sheet.split == "train" else "dash"

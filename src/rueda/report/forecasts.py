@@ -1,0 +1,252 @@
+"""Reading ``forecast.json``: error against examples on logarithmic axes, the law, its interval, zones and target."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rueda.records.forecast import CurvePoint, Estimate, Forecast, Law
+from rueda.report.model import Plot, Section, Table, short
+from rueda.report.words import count, duration
+
+
+def read(folder: Path) -> Section:
+    """Read the forecast of a folder into a section of the page.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    found = Forecast.load(folder)
+    about = {**found.environment, "command": found.command or found.environment.get("command")}
+    return Section(
+        title=f"{found.task}: error against data", task=found.task, told=answer(found), tables=[_table(found)],
+        plots=[_plot(found)] if any(point.errors for point in found.points) else [], environments=[about],
+        notes=list(found.notes),
+    )  # fmt: skip
+
+
+def answer(forecast: Forecast) -> list[str]:
+    """Tell what was found, in sentences: what the target needs, the law, the check, and what is not said.
+
+    >>> empty = Forecast(task="glyphs-cnn", examples=12_000, test_examples=2_000, chance=0.9, batch=64, epochs=4,
+    ...     growth=0.5, recipe="", target_error=0.05, refusals=("too few sizes for a law: 2, 4 are needed",))
+    >>> answer(empty)
+    ['Not told: too few sizes for a law: 2, 4 are needed.']
+    """
+    told, law, need, target = [], forecast.law, forecast.need, forecast.target_error
+    if need is not None and target is not None:
+        times = need.examples.value / forecast.examples
+        told.append(
+            f"A test error of {target:g} needs about {interval(need.examples)} training examples, "
+            f"{times:.2g} times the {forecast.examples:,} there are."
+        )
+        here = "" if need.seconds is None else f", {duration(need.seconds)} at this machine's speed with one worker"
+        told.append(
+            f"Trained like the subsets, {need.passes:.1f} passes over them are {count(round(need.processed))} examples "
+            f"in {count(round(need.updates))} updates of batch {forecast.batch}{here}."
+        )
+    if forecast.cluster is not None:
+        on = forecast.cluster
+        cost = "" if on.cost is None else f", about {on.cost:,.2f} {on.currency}"
+        told.append(
+            f"On {on.workers:,} worker{'s' * (on.workers != 1)} of {on.cluster}, batch {on.local_batch} each "
+            f"({count(round(on.images_per_second))} images/s): {_time(on.hours)}{cost}."
+        )
+    told += [f"Not told: {line}." for line in forecast.refusals]
+    if law is not None:
+        told.append(
+            f"error = {law.alpha.value:.3g} m^{law.beta.value:.3f} + {law.gamma.value:.4f}; {law.confidence:.0%} "
+            f"intervals: beta {_between(law.beta, 3)}, gamma {_between(law.gamma, 4)}."
+        )
+    for check in forecast.checks:
+        told.append(
+            f"Check: at {check.point.examples:,} examples {check.predicted.value:.4f} was predicted "
+            f"({_between(check.predicted, 4)}), {check.point.error or 0:.4f} measured: "
+            f"{'inside' if check.inside else 'outside'} the interval."
+        )
+    return told or ["Nothing was fitted yet."]
+
+
+def interval(examples: Estimate) -> str:
+    """Write a number of examples with its interval, three digits each.
+
+    >>> interval(Estimate(value=48_212.0, low=31_044.0, high=None))
+    '48,200 (31,000 or more)'
+    """
+    value, low = (count(float(f"{number:.3g}")) for number in (examples.value, examples.low))
+    end = "or more" if examples.high is None else f"to {count(float(f'{examples.high:.3g}'))}"
+    return f"{value} ({low} {end})"
+
+
+def zone(forecast: Forecast, examples: float) -> str:
+    """Name the zone of a size."""
+    law = forecast.law
+    if law is None:
+        return "–"
+    if examples < law.fitted[0]:
+        return "small data"
+    return "irreducible" if law.irreducible_from is not None and examples >= law.irreducible_from else "power law"
+
+
+def rows(forecast: Forecast) -> list[tuple[CurvePoint, str, str]]:
+    """List each measured size with its zone and what the law gives there."""
+    points = [*forecast.points, *([] if forecast.whole is None else [forecast.whole])]
+    law = forecast.law
+    return [
+        (
+            point,
+            zone(forecast, point.examples) + ", check" * (point is forecast.whole),
+            "–" if law is None or point.examples < law.fitted[0] else f"{law.error(point.examples):.4f}",
+        )
+        for point in points
+    ]
+
+
+def error_text(point: CurvePoint) -> str:
+    """Write a measured error with its spread."""
+    if point.error is None:
+        return "diverged"
+    return f"{point.error:.4f}" + ("" if point.spread is None else f" ± {point.spread:.4f}")
+
+
+def _table(forecast: Forecast) -> Table:
+    lines: list[list[str | tuple[float | None, str]]] = [
+        [
+            (point.examples, f"{point.examples:,}"),
+            (point.passes, f"{point.passes:.1f}"),
+            (point.updates, f"{point.updates:,}"),
+            (point.error, error_text(point)),
+            (None if law == "–" else float(law), law),
+            name,
+        ]
+        for point, name, law in rows(forecast)
+    ]
+    seeds = max((len(point.errors) for point in forecast.points), default=0)
+    return Table(
+        title="Trainings on growing subsets", heads=["examples", "passes", "updates", "test error", "law", "zone"],
+        rows=lines,
+        note=f"Test error after the last epoch, mean ± standard deviation over up to {seeds} seeds, each with its own "
+        "subset.",
+    )  # fmt: skip
+
+
+def _plot(forecast: Forecast) -> Plot:
+    law, points = forecast.law, [point for point in forecast.points if point.error is not None]
+    fitted = set() if law is None else set(law.fitted)
+    used = [point for point in points if point.examples in fitted]
+    left = [point for point in points if point.examples not in fitted]
+    traces = _band(forecast)
+    for name, colour, symbol, some in (
+        ("measured", "@blue", "circle", used),
+        ("left out of the fit" if law else "measured", "@muted", "circle-open", left),
+        ("the whole set, not fitted", "@red", "diamond", [one for one in [forecast.whole] if one and one.errors]),
+    ):
+        if some:
+            traces.append(_measured(name, colour, symbol, some))
+    everything = [*points, *([forecast.whole] if forecast.whole is not None and forecast.whole.errors else [])]
+    sizes = [point.examples for point in everything] + [point.examples for point in forecast.band]
+    errors = [point.error or 0.0 for point in everything] + [point.low for point in forecast.band]
+    low, high = min(sizes) / 1.3, max(sizes) * 1.3
+    shapes, annotations = _zones(law, low, high)
+    target, need = forecast.target_error, forecast.need
+    if target is not None:
+        errors.append(target)
+        shapes.append(_line({"x0": low, "x1": high, "y0": target, "y1": target}, "@orange"))
+        annotations.append(_text(low, math.log10(target), f"target {target:g}", xanchor="left", yanchor="bottom"))
+    if need is not None:
+        at = need.examples
+        shapes.append(_line({"x0": at.value, "x1": at.value, "yref": "paper", "y0": 0, "y1": 1}, "@orange"))
+        ends = {"x0": at.low, "x1": min(high, at.high or high), "yref": "paper", "y0": 0, "y1": 1}
+        if at.low < high:
+            shapes.append(_shade(ends, "@orange", 0.1))
+    bottom, top = max(min(errors), 1e-5) / 1.3, min(1.0, max(errors) * 1.2)
+    return Plot(
+        name="forecast", title="Test error against training examples", height=460, traces=traces,
+        layout={
+            "xaxis": _log_axis("training examples", low, high),
+            "yaxis": _log_axis("test error", bottom, top),
+            "shapes": shapes, "annotations": annotations, "showlegend": True,
+            "legend": {"orientation": "h", "y": -0.18, "yanchor": "top", "x": 0},
+            "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
+        },
+        note="Both axes are logarithmic: a power law is a straight line, and bends where the irreducible error begins. "
+        "The band is the interval of the law; orange is the target, and the data that it needs.",
+    )  # fmt: skip
+
+
+def _log_axis(title: str, low: float, high: float) -> dict[str, Any]:
+    """Give an axis with ticks at 1, 2 and 5 of each power of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    span = [math.log10(low), math.log10(high)]
+    return {"title": title, "type": "log", "range": span, "tickvals": ticks, "ticktext": [count(x) for x in ticks]}
+
+
+def _band(forecast: Forecast) -> list[dict[str, Any]]:
+    band, law = forecast.band, forecast.law
+    if not band or law is None:
+        return []
+    x = [short(point.examples) for point in band]
+    around = [(one.examples, one.high) for one in band] + [(one.examples, max(one.low, 1e-6)) for one in band[::-1]]
+    between = {
+        "type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "fill": "toself",
+        "fillcolor": "@blue", "opacity": 0.2, "name": f"{law.confidence:.0%} interval",
+        "x": [short(size) for size, _ in around], "y": [short(error) for _, error in around],
+    }  # fmt: skip
+    curve = {
+        "type": "scatter", "mode": "lines", "name": "law", "x": x, "y": [short(point.error) for point in band],
+        "line": {"color": "@blue", "width": 2}, "hovertemplate": "%{x:,.0f} examples: error %{y:.4f}",
+    }  # fmt: skip
+    return [between, curve]
+
+
+def _measured(name: str, colour: str, symbol: str, points: list[CurvePoint]) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "markers", "name": name, "x": [point.examples for point in points],
+        "y": [short(point.error) for point in points],
+        "error_y": {"type": "data", "array": [short(point.spread or 0.0) for point in points], "color": colour},
+        "marker": {"size": 9, "color": colour, "symbol": symbol},
+        "customdata": [f"{point.passes:.1f} passes, {point.updates:,} updates" for point in points],
+        "hovertemplate": "%{x:,} examples: error %{y:.4f}¶%{customdata}",
+    }  # fmt: skip
+
+
+def _zones(law: Law | None, low: float, high: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    if law is None:
+        return [], []
+    start, end = (min(max(x, low), high) for x in (law.fitted[0] / 1.15, law.irreducible_from or math.inf))
+    shapes, annotations = [], []
+    for name, left, right, strength in (
+        ("small data", low, start, 0.1), ("power law", start, end, 0.0), ("irreducible", end, high, 0.07),
+    ):  # fmt: skip
+        if right / left < 1.2:
+            continue
+        shapes.append(_shade({"x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}, "@ink", strength))
+        middle = math.sqrt(left * right)
+        annotations.append(_text(middle, 1, name, yref="paper", yanchor="bottom", font={"color": "@muted", "size": 12}))
+    return shapes, annotations
+
+
+def _shade(where: dict[str, Any], colour: str, strength: float) -> dict[str, Any]:
+    return {"type": "rect", "layer": "below", "fillcolor": colour, "opacity": strength, "line": {"width": 0}, **where}
+
+
+def _line(where: dict[str, Any], colour: str) -> dict[str, Any]:
+    return {"type": "line", "line": {"color": colour, "width": 1.4, "dash": "dash"}, **where}
+
+
+def _text(x: float, y: float, text: str, **more: Any) -> dict[str, Any]:
+    return {"x": math.log10(x), "y": y, "text": text, "showarrow": False, **more}
+
+
+def _between(estimate: Estimate, digits: int) -> str:
+    high = "∞" if estimate.high is None else f"{estimate.high:.{digits}f}"
+    return f"{estimate.low:.{digits}f} to {high}"
+
+
+def _time(hours: Estimate) -> str:
+    low = duration(3600 * hours.low)
+    end = "or more" if hours.high is None else f"to {duration(3600 * hours.high)}"
+    return f"{duration(3600 * hours.value)} ({low} {end})"

@@ -1,0 +1,59 @@
+"""The gradient noise scale along a training: a line a run, its interval as a band, its global batch dotted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rueda.report.figures import styles
+from rueda.report.model import Line, Plot, Section
+
+NOTE = (
+    "S / |G|² in examples, a moving average; shaded: its interval, which reaches the top where it has no upper end. "
+    "Dotted: the global batch. Far below the noise scale twice the batch halves the updates, far above it saves "
+    "next to none."
+)
+
+
+def add_noise_scale(section: Section) -> None:
+    """Give the section the figure, if one of its runs has measured it."""
+    lines = [line for line in section.lines if any(value is not None for value in line.noise.get("value", []))]
+    if not lines:
+        return
+    measured = [line.noise[name] for line in lines for name in ("value", "low", "high", "global_batch")]
+    known = [value for column in measured for value in column if value is not None and value > 0]
+    bottom, top = min(known) / 1.5, max(known) * 1.5
+    looks = styles(section)
+    traces = [trace for line in lines for trace in _traces(line, *looks[line.entry], bottom, top)]
+    layout = {
+        "xaxis": "updates", "yaxis": {"title": "examples", "type": "log"}, "showlegend": True,
+        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+    }  # fmt: skip
+    section.plots.append(
+        Plot(name="noise-scale", title="Gradient noise scale", traces=traces, layout=layout, note=NOTE)
+    )
+
+
+def _traces(line: Line, colour: str, dash: str, bottom: float, top: float) -> list[dict[str, Any]]:
+    steps, values = line.noise["updates"], line.noise["value"]
+    empty: list[float | None] = [None] * len(steps)
+    lows = [bottom if low is None or low <= 0 else low for low in line.noise.get("low", empty)]
+    highs = [top if high is None else high for high in line.noise.get("high", empty)]
+    hue, group = f"@{colour}", f"run-{line.entry}"
+    band: dict[str, Any] = {
+        "type": "scatter", "mode": "lines", "x": [*steps, *reversed(steps)], "y": [*highs, *reversed(lows)],
+        "fill": "toself", "fillcolor": hue, "line": {"width": 0, "color": hue}, "opacity": 0.18, "hoverinfo": "skip",
+        "showlegend": False, "legendgroup": group, "name": line.name,
+    }  # fmt: skip
+    middle: dict[str, Any] = {
+        "type": "scatter", "mode": "lines", "x": steps, "y": values, "line": {"color": hue, "dash": dash, "width": 2},
+        "legendgroup": group, "name": line.name,
+        "customdata": [list(pair) for pair in zip(lows, highs, strict=True)],
+        "hovertemplate": "%{fullData.name}: %{y:,.0f} examples after %{x:,} updates¶"
+        "(%{customdata[0]:,.0f} to %{customdata[1]:,.0f})",
+    }  # fmt: skip
+    batch: dict[str, Any] = {
+        "type": "scatter", "mode": "lines", "x": steps, "y": line.noise.get("global_batch", empty),
+        "line": {"color": hue, "dash": "dot", "width": 1.5, "shape": "hv"}, "legendgroup": group, "showlegend": False,
+        "name": line.name, "hovertemplate": "%{fullData.name}: global batch %{y:,}",
+    }  # fmt: skip
+    return [band, middle, batch]

@@ -1,0 +1,136 @@
+"""``rueda examine`` on runs, foreign checkpoints and galleries: what it writes, and one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from rueda.cli.examine import examine
+from rueda.errors import RuedaError
+from rueda.records.landscape import Landscape
+
+TASK = """
+import sys
+sys.path.insert(0, {tests!r})
+from tinytask import tiny_task
+task = tiny_task()
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a task file and two checkpoints of it, one a plain state dictionary."""
+    from tinytask import network
+
+    folder = tmp_path_factory.mktemp("examine")
+    (folder / "clouds.py").write_text(TASK.format(tests=str(Path(__file__).parents[1])))
+    for seed, name in enumerate(("one.pt", "other.pt")):
+        torch.manual_seed(seed)
+        torch.save(network().state_dict(), folder / name)
+    state = network().state_dict()
+    state["0.bias"][3] = torch.nan
+    torch.save(state, folder / "nan.pt")
+    return folder
+
+
+def call(*words: object) -> str:
+    app = typer.Typer()
+    app.command()(examine)
+    answer = CliRunner().invoke(app, [str(word) for word in words])
+    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    assert answer.exit_code == 0, answer.output
+    return answer.output
+
+
+def test_a_foreign_checkpoint(home: Path, tmp_path: Path) -> None:
+    options = ("--task", home / "clouds.py", "--points", 3, "--workers", 1, "--folder", tmp_path)
+    told = call(home / "one.pt", *options)
+    assert "one: surface of 3 x 3 points, train loss" in told and f"record: {tmp_path}/landscape.json" in told
+    found = Landscape.load(tmp_path)
+    (member,) = found.members
+    assert found.task == "clouds" and member.surface is not None and member.lines is None
+    assert [sheet.split for sheet in member.surface.sheets] == ["train", "test"]
+    page = (tmp_path / "report.html").read_text()
+    assert "The landscape of one" in page and 'data-figure="landscape-surface"' in page
+    assert not (tmp_path / ".points").exists()
+    # A second picture of the same weights joins the first; numbers are those of the library.
+    call(home / "one.pt", "--line", "--lines", 2, *options)
+    (both,) = Landscape.load(tmp_path).members
+    assert both.surface == member.surface and both.lines is not None and len(both.lines.sheets[0].loss) == 2
+    # Of other weights, nothing old is kept.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "one.pt").write_bytes((home / "other.pt").read_bytes())
+    call(tmp_path / "elsewhere" / "one.pt", "--line", *options)
+    assert Landscape.load(tmp_path).members[0].surface is None
+
+
+def test_a_gallery_with_everything(home: Path, tmp_path: Path) -> None:
+    told = call(
+        home / "one.pt", home / "other.pt", "--landscape", "--line", "--interpolate", "--sharpness", "--hessian",
+        "--task", home / "clouds.py", "--points", 3, "--examples", 40, "--workers", 1, "--folder", tmp_path, "--json",
+    )  # fmt: skip
+    landscape, curvature = (json.loads(line) for line in _documents(told))
+    assert [member["name"] for member in landscape["members"]] == ["one", "other"]
+    first, second = landscape["members"]
+    assert (first["interpolation"]["start"], first["interpolation"]["end"]) == ("one", "other")
+    assert second["interpolation"] is None and second["num_examples"] == 40
+    assert [member["name"] for member in curvature["members"]] == ["one", "other"]
+    assert curvature["members"][0]["hessian"]["eigenvalues"][0]["value"] > 0
+    page = (tmp_path / "report.html").read_text()
+    for figure in ("landscape-surface", "landscape-contours", "lines-loss", "lines-error", "interpolation"):
+        assert f'data-figure="{figure}"' in page
+
+
+def _documents(text: str) -> list[str]:
+    """Cut several JSON documents apart."""
+    decoder, found, place = json.JSONDecoder(), [], 0
+    while place < len(text.rstrip()):
+        _, end = decoder.raw_decode(text, place)
+        found.append(text[place:end])
+        place = end + 1
+    return found
+
+
+def test_two_workers_write_the_same_numbers(home: Path, tmp_path: Path) -> None:
+    words = ["--task", str(home / "clouds.py"), "--points", "4", "--batch-norm", "running"]
+    for workers in (1, 2):
+        code = "import sys, typer; from rueda.cli.examine import examine; sys.argv[0] = 'rueda examine'; "
+        code += "typer.run(examine)"
+        command = [sys.executable, "-c", code, str(home / "one.pt"), *words]
+        command += ["--workers", str(workers), "--folder", str(tmp_path / str(workers))]
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    one, two = (Landscape.load(tmp_path / name) for name in ("1", "2"))
+    assert one.members == two.members
+    assert two.command.startswith("rueda examine") and "--workers 2" in two.command
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nan.pt"], "the parameter 0.bias: expected finite numbers, got '1 NaN or infinite of 16'"),
+        (["missing.pt"], "expected a run folder or a checkpoint file"),
+        (["one.pt", "--interpolate"], "--interpolate: expected two runs or checkpoints, got 1"),
+        (["one.pt", "--path"], "expected a run folder with its checkpoints"),
+        (["one.pt", "--splits", "validation"], "--splits: expected train, test or both"),
+        (["one.pt", "--points", "1"], "points: expected 2 or more, got 1"),
+        (["one.pt", "--workers", "0"], "--workers: expected 1 or more, got 0"),
+        (["one.pt", "--set", "model.batch_norm=true"], "is of another model than task clouds builds"),
+        (["one.pt", "one.pt", "--interpolate"], "the line from one to one: expected a length above 0"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], line: str, home: Path, tmp_path: Path) -> None:
+    placed = [str(home / word) if word.endswith(".pt") else word for word in words]
+    options = [] if "--workers" in words else ["--workers", "1"]
+    with pytest.raises(RuedaError, match=line) as error:
+        call(*placed, "--task", home / "clouds.py", "--folder", tmp_path, *options)
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,129 @@
+"""``rueda plan`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from plan.profiles import RECIPE, line, noise, profile, step
+from rueda.records import Recipe, Row, Run
+from rueda.records.plan import Plan
+
+MEASURED = profile(
+    [step(16, 0.020), step(64, 0.064), step(256, 0.220)], communication=(line(2, 1e-3, 1e9),), noise=(noise(800),),
+    contention=1.1, overlap=1.0,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    MEASURED.save(tmp_path / "profile.json")
+
+
+def rueda(*words: str) -> int:
+    from rueda.cli import main
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["rueda", *words])
+        main()
+    return int(ended.value.code or 0)
+
+
+def run_folder(name: str, *, workers: int = 2, images_per_second: float = 1000.0, diverged: bool = False) -> Path:
+    run = Run(Path(name))
+    run.begin(RECIPE.change(workers=workers), "glyphs-cnn")
+    for epoch in (1, 2, 3):
+        run.append(
+            Row(
+                kind="epoch",
+                epoch=epoch,
+                step=468 * epoch,
+                examples=468 * 128 * epoch,
+                seconds=60.0 * epoch,
+                train_loss=None if diverged else 0.3,
+                train_accuracy=0.9,
+                test_accuracy=0.8 + epoch / 100,
+                images_per_second=images_per_second,
+                rate=0.05,
+                global_batch=128,
+                diverged=diverged,
+            )
+        )
+    return run.folder
+
+
+def test_the_table_the_advice_the_recipe_and_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", "profile.json", "--workers", "1,2,4,8,16,64,512", "--cluster", "dgx-h100", "--speed", "50")
+    assert rueda(*words, "--html", "plan.html", "--recipe-output", "out/planned.toml") == 0
+    shown = capsys.readouterr().out
+    assert "* take this" in shown and "USD" in shown and "not known:" in shown and "Take " in shown
+    plan = Plan.load(Path("out", "plan.json"))
+    assert sorted({row.workers for row in plan.rows}) == [1, 2, 4, 8, 16, 64, 512]
+    recipe = Recipe.load(Path("out", "planned.toml"))
+    assert recipe.workers == plan.chosen.workers and recipe.batch == plan.chosen.local_batch
+    assert {"workers", "batch", "rate"} <= set(recipe.reasons)
+    page = Path("plan.html").read_text()
+    assert "Efficiency against workers" in page and "Time to the target" in page
+
+
+def test_json_is_the_plan_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rueda("plan", "--workers", "1,2", "--json") == 0
+    assert Plan.from_json(capsys.readouterr().out) == Plan.load(Path("plan.json"))
+
+
+def test_the_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rueda("plan", "--cluster", "list") == 0
+    assert "dgx-h100" in capsys.readouterr().out
+
+
+def test_a_run_against_its_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder("run", images_per_second=1700.0)
+    assert rueda("plan", "--from-run", str(folder)) == 0
+    shown = capsys.readouterr().out
+    # 128 examples in 64 ms x 1.1 + 1 ms + 4 MB / (1 GB/s)
+    assert f"{128 / (0.0704 + 0.001 + 0.004):,.0f}" in shown and "1,700" in shown and "1.00" in shown
+    assert "81.0 82.0 83.0" in shown
+    assert rueda("plan", "--from-run", str(folder), "--json") == 0
+    figures = {one["name"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
+    assert figures["updates"]["predicted"] == figures["updates"]["happened"] == 3 * 468
+
+
+def test_a_rehearsed_run_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder("run", workers=8)
+    about = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**about, "rehearsed": True}))
+    assert rueda("plan", "--from-run", str(folder), "--json") == 0
+    figures = {one["name"]: one["happened"] for one in json.loads(capsys.readouterr().out)["figures"]}
+    assert figures["images/s"] is None and figures["training time"] is None and figures["updates"] == 1404
+
+
+MISTAKES = {
+    "no profile": (["none.json"], "none.json: expected a profile, got: "),
+    "a broken profile": (["broken.json"], "broken.json: expected JSON, got: "),
+    "a profile without steps": (["empty.json"], "profile.steps: expected at least one measured batch, got none"),
+    "no workers": (["--workers", "0"], "workers: expected numbers of 1 or more, got '0'"),
+    "workers that are words": (["--workers", "many"], "--workers: expected whole numbers, by commas, got 'many'"),
+    "an unknown cluster": (["--cluster", "dgx-h10"], "did you mean dgx-h100?"),
+    "a cluster without links": (["--cluster", "bare.toml"], "expected a link between the devices of a node, got none"),
+    "no speed": (["--cluster", "dgx-h100", "--speed", "0"], "speed: expected more than 0, got 0.0"),
+    "a diverged run": (["--from-run", "diverged"], "diverged: the run diverged after 1404 updates"),
+    "no run": (["--from-run", "nowhere"], "expected a run folder with environment.json"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.json").write_text("{")
+    data = json.loads(MEASURED.to_json())
+    Path("empty.json").write_text(json.dumps({**data, "steps": []}))
+    Path("bare.toml").write_text("devices_per_node = 8\n")
+    run_folder("diverged", diverged=True)
+    assert rueda("plan", *words) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and len(shown.err.splitlines()) == 1 and shown.out == ""
+    assert not Path("planned.toml").exists()

@@ -1,0 +1,101 @@
+"""The list of names is the code's own: what it calls present is there, what it calls absent raises with its note."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rueda.hvd.torch as hvd
+from rueda.hvd.names import BETTER, GONE, LATER, NAMES, SAME, Name, no_attribute, no_module, renewed, tables
+from rueda.hvd.runner.options import table
+
+PAGE = Path(__file__).parents[2] / "docs" / "horovod.md"
+HERE = [name for name in NAMES.values() if name.state in (SAME, BETTER)]
+AWAY = [name for name in NAMES.values() if name.state in (LATER, GONE)]
+
+
+def module(path: str) -> object:
+    return importlib.import_module(path.replace("horovod", "rueda.hvd", 1))
+
+
+@pytest.mark.parametrize("name", HERE, ids=lambda name: name.path)
+def test_what_is_listed_is_there(name: Name) -> None:
+    home = module(name.module)
+    if not hasattr(home, name.name):  # a module that nobody has imported yet
+        assert module(name.path)
+    assert getattr(home, name.name) is not None
+
+
+@pytest.mark.parametrize("name", AWAY, ids=lambda name: name.path)
+def test_what_is_gone_names_the_alternative(name: Name) -> None:
+    assert name.note, "an absent name must say what to use"
+    assert not hasattr(module(name.module), name.name)
+    for error in (no_attribute(name.module, name.name), no_module(name.path)):
+        assert str(error).endswith(name.note) and "\n" not in str(error)
+
+
+def test_every_public_name_is_listed() -> None:
+    assert {f"horovod.torch.{name}" for name in hvd.__all__} == {
+        name.path for name in HERE if name.module == "horovod.torch"
+    }
+    assert len(set(hvd.__all__)) == len(hvd.__all__) > 60
+
+
+# The arguments that Horovod 0.28 documents, in its order: a script may give them by place or by name.
+SIGNATURES = {
+    "init": "comm process_sets",
+    "allreduce": "tensor average name compression op prescale_factor postscale_factor process_set",
+    "allreduce_async": "tensor average name op prescale_factor postscale_factor process_set",
+    "allreduce_": "tensor average name op prescale_factor postscale_factor process_set",
+    "allreduce_async_": "tensor average name op prescale_factor postscale_factor process_set",
+    "grouped_allreduce": "tensors average name compression op prescale_factor postscale_factor process_set",
+    "grouped_allreduce_async": "tensors average name op prescale_factor postscale_factor process_set",
+    "grouped_allreduce_": "tensors average name op prescale_factor postscale_factor process_set",
+    "sparse_allreduce_async": "tensor name op process_set",
+    "allgather": "tensor name process_set",
+    "grouped_allgather": "tensors name process_set",
+    "broadcast": "tensor root_rank name process_set",
+    "broadcast_": "tensor root_rank name process_set",
+    "broadcast_async": "tensor root_rank name process_set",
+    "broadcast_async_": "tensor root_rank name process_set",
+    "alltoall": "tensor splits name process_set",
+    "alltoall_async": "tensor splits name process_set",
+    "reducescatter": "tensor name compression op process_set prescale_factor postscale_factor",
+    "reducescatter_async": "tensor name op process_set prescale_factor postscale_factor",
+    "grouped_reducescatter": "tensors name compression op process_set prescale_factor postscale_factor",
+    "join": "device",
+    "barrier": "process_set",
+    "poll": "handle",
+    "synchronize": "handle",
+    "broadcast_parameters": "params root_rank process_set",
+    "broadcast_optimizer_state": "optimizer root_rank model process_set",
+    "broadcast_object": "obj root_rank name process_set",
+    "allgather_object": "obj name process_set",
+    "start_timeline": "file_path mark_cycles",
+    "add_process_set": "process_set",
+    "remove_process_set": "process_set",
+    "DistributedOptimizer": "optimizer named_parameters compression backward_passes_per_step op "
+    "gradient_predivide_factor num_groups groups sparse_as_dense process_set",
+    "SyncBatchNorm": "num_features eps momentum affine track_running_stats",
+}
+
+
+@pytest.mark.parametrize(("name", "arguments"), SIGNATURES.items())
+def test_arguments_are_horovods(name: str, arguments: str) -> None:
+    own = list(inspect.signature(getattr(hvd, name)).parameters)
+    assert own[: len(arguments.split())] == arguments.split()
+
+
+def test_the_page_is_that_of_the_list(tmp_path: Path) -> None:
+    made = f"{tables()}\n### `horovodrun`\n\n{table()}"
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == renewed(page, made), "run: python -m rueda.hvd.names docs/horovod.md"
+    copy = tmp_path / "page.md"
+    copy.write_text(renewed(page, "old"))
+    subprocess.run([sys.executable, "-m", "rueda.hvd.names", str(copy)], check=True)
+    assert copy.read_text(encoding="utf-8") == page

@@ -1,0 +1,59 @@
+"""One path for the workers of a launcher and for those that are started."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness import workers
+from rueda.errors import ProfileError, RecipeError
+from rueda.measure import measure
+from rueda.measure.whole import FULL, QUICK, Budget, _batches_together
+from rueda.records.profile import Profile, StepTime
+from rueda.world import current
+from tinytask import tiny_task
+
+LITTLE = Budget(steps=0.3, communication=0.1, together=0.3, noise=0.2, longest_step=0.5, sizes=(4, 4096, 65536))
+
+
+@workers(2)
+def test_under_a_launcher_its_workers_are_measured() -> None:
+    world, threads = current(), torch.get_num_threads()
+    profile = measure(tiny_task(), batches=[8, 16], budget=LITTLE)
+    assert [step.batch for step in profile.steps] == [8, 16]
+    assert [link.workers for link in profile.communication] == [pair.workers for pair in profile.together] == [2]
+    assert len(profile.noise) == 2 and profile.contention is not None
+    assert world.all_gather_object(profile) == [profile, profile]
+    assert torch.get_num_threads() == threads
+    assert Profile.from_json(profile.to_json()).together == profile.together
+
+
+@workers(2)
+def test_other_workers_than_those_that_run() -> None:
+    with pytest.raises(RecipeError, match="2 workers run; leave --workers out"):
+        measure(tiny_task(), workers=[4], budget=LITTLE)
+
+
+def test_a_task_without_a_name_is_measured_alone() -> None:
+    profile = measure(tiny_task(), budget=LITTLE, quick=True)
+    assert profile.task == "clouds" and profile.communication == () and 24 in [step.batch for step in profile.steps]
+    with pytest.raises(ProfileError, match="by name or file only"):
+        measure(tiny_task(), workers=[2], budget=LITTLE)
+
+
+def test_quick_is_under_half_a_minute() -> None:
+    """The budgets, with a climb as long as the rounds and 2 x 4 s to start, which a test does not time."""
+    assert 2 * QUICK.steps + QUICK.noise + QUICK.communication + QUICK.together + 8 < 30
+    assert FULL.steps > QUICK.steps and set(QUICK.sizes) <= set(FULL.sizes)
+
+
+def test_batches_for_several_workers_fit_the_time() -> None:
+    def step(batch: int) -> StepTime:
+        return StepTime(
+            batch=batch, seconds=batch / 1000, spread=0, repeats=1, data=0, forward=0, backward=0, optimizer=0
+        )
+
+    steps = [step(batch) for batch in (8, 16, 32, 64, 1024)]
+    assert _batches_together(steps, own=32, seconds=100.0) == [8, 16, 32, 64, 1024]
+    assert _batches_together(steps, own=1024, seconds=1.0) == [1024]
+    assert _batches_together(steps, own=32, seconds=2.5) == [8, 16, 32, 64]

@@ -1,0 +1,59 @@
+"""A plan on the report's page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plan.profiles import noise, profile, step
+from rueda.plan import load_cluster, make_plan
+from rueda.report.collect import collect
+from rueda.report.model import Section
+from rueda.report.page import render
+
+STEPS = [step(16, 0.020), step(64, 0.064), step(256, 0.220)]
+
+
+def section(
+    folder: Path, workers: list[int], cluster: str = "dgx-h100", batch: int | None = None, **more: Any
+) -> Section:
+    plan = make_plan(profile(STEPS, **more), load_cluster(cluster), workers=workers, batch=batch)
+    plan.save(folder / "plan.json")
+    (found,) = collect([folder])
+    return found
+
+
+def test_the_star_stands_on_the_recommended_row_and_the_shade_past_the_critical_batch(tmp_path: Path) -> None:
+    found = section(tmp_path, [1, 2, 4, 8, 64], batch=64, noise=(noise(300),))
+    efficiency, time, batches = found.plots
+    for plot in (efficiency, time):
+        star = plot.traces[-1]
+        row = next(cells for cells in found.tables[0].rows if cells[-1] == "take this")
+        assert star["marker"]["symbol"] == "star" and star["x"][0] == row[0][0]
+        (shade,) = plot.layout["shapes"]
+        past = [cells[0][0] for cells in found.tables[0].rows if (cells[3][0] or 0) > 300]
+        before = [cells[0][0] for cells in found.tables[0].rows if (cells[3][0] or 0) <= 300]
+        assert max(before) < shade["x0"] < min(past) and shade["x1"] > max(past)
+    assert batches.layout["shapes"][0]["x0"] == 300
+    page = render([found])
+    assert "Weak and strong scaling" in page and "cost (USD)" in page and "does not know" in page
+
+
+def test_without_a_noise_scale_nothing_is_shaded(tmp_path: Path) -> None:
+    found = section(tmp_path, [1, 8])
+    assert all("shapes" not in plot.layout for plot in found.plots)
+    assert "an example counts" not in found.tables[0].heads
+    assert "No noise scale was measured" in render([found])
+
+
+@pytest.mark.parametrize("cluster", ["ethernet-25", "pcie4-4"])
+def test_without_a_price_there_is_no_cost(tmp_path: Path, cluster: str) -> None:
+    found = section(tmp_path, [1, 4], cluster)
+    assert not any("cost" in head for head in found.tables[0].heads)
+
+
+def test_names_are_shown_and_never_run(tmp_path: Path) -> None:
+    page = render([section(tmp_path, [1], task="<script>alert(1)</script>")])
+    assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page

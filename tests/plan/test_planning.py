@@ -1,0 +1,165 @@
+"""The plan: what is recommended and why, what it warns of, and what it says it does not know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from plan.profiles import RECIPE, line, noise, profile, step
+from rueda.errors import ProfileError
+from rueda.plan import Cluster, Link, make_plan, this_machine
+from rueda.records import Recipe
+from rueda.records.plan import Plan
+
+FAST = Cluster(
+    name="fast", devices_per_node=8, jitter=0.0, speed=1.0, price_per_hour=10.0,
+    inside=Link(latency=0, bandwidth=1e12), between=Link(latency=0, bandwidth=1e12),
+)  # fmt: skip
+STEPS = [step(16, 0.020), step(64, 0.064), step(256, 0.220)]
+
+
+def test_time_updates_and_money_by_hand() -> None:
+    """With links as fast as that, N workers take 1 / (N x statistical efficiency) of the time."""
+    plan = make_plan(profile(STEPS, noise=(noise(1000),)), FAST, workers=[1, 16], batch=64)
+    one, many = plan.best()
+    assert one.updates == pytest.approx(5 * 60_000 / 64)
+    assert one.hours == pytest.approx(one.updates * 0.064 / 3600)
+    worth = (1000 + 64) / (1000 + 1024)
+    assert many.statistical_efficiency == pytest.approx(worth)
+    assert many.epochs == pytest.approx(5 / worth)
+    assert many.hours == pytest.approx(one.hours / 16 / worth, rel=1e-3)
+    assert many.nodes == 2 and many.money == pytest.approx(many.hours * 2 * 10)
+    assert many.goodput == pytest.approx(many.images_per_second * worth)
+
+
+def test_weak_and_strong_scaling_are_both_there() -> None:
+    plan = make_plan(profile(STEPS, noise=(noise(1000),)), FAST, workers=[4])
+    found = {(row.workers, row.scaling): row for row in plan.rows if row.scaling != "other"}
+    assert found[4, "weak"].local_batch == 64 and found[4, "weak"].global_batch == 256
+    assert found[4, "strong"].local_batch == 16 and found[4, "strong"].global_batch == 64
+    assert found[4, "strong"].statistical_efficiency == 1.0
+
+
+@pytest.mark.parametrize(("phi", "workers"), [(100, 2), (1000, 16), (100_000, 64)])
+def test_as_many_workers_as_still_give_half(phi: float, workers: int) -> None:
+    """Past (φ + B0) x 2 examples each gives less than half: the rule of the plan, by its closed form."""
+    free = replace(FAST, price_per_hour=None)
+    plan = make_plan(profile(STEPS, noise=(noise(phi),)), free, workers=[1, 2, 4, 8, 16, 32, 64], batch=64, epochs=50)
+    assert plan.chosen.workers == workers
+    by_hand = max(n for n in (1, 2, 4, 8, 16, 32, 64) if (phi + 64) / (phi + 64 * n) >= 0.5)
+    assert workers == by_hand
+
+
+def test_nodes_are_paid_whole() -> None:
+    """Eight devices of one node cost what one of them costs; a second node must halve the time, or nearly."""
+    plan = make_plan(profile(STEPS, noise=(noise(300),)), FAST, workers=[1, 2, 4, 8, 16, 512], batch=64, epochs=50)
+    assert plan.chosen.workers == 16  # 1.63 times the money of 8, for 1.23 times the progress
+    hours = {row.workers: row.hours for row in plan.best()}
+    assert hours[512] < hours[16] and 2 * hours[16] <= 2 * hours[8] < 64 * hours[512]
+
+
+def test_the_batch_has_the_most_progress_a_second() -> None:
+    plan = make_plan(profile(STEPS, noise=(noise(300),)), FAST, workers=[8])
+    of_eight = [row for row in plan.rows if row.workers == 8]
+    assert plan.chosen.goodput == max(row.goodput or 0 for row in of_eight)
+    assert len(of_eight) >= 3
+
+
+@pytest.mark.parametrize("measured", [(), (noise(300, at=20, epochs=0.02),)])
+def test_without_a_noise_scale_to_trust_the_local_batch_stays(measured: tuple[object, ...]) -> None:
+    plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[8])
+    assert plan.chosen.local_batch == 64
+
+
+@pytest.mark.parametrize(("workers", "local_batch"), [(4, 64), (8, 64), (16, 32), (64, 8), (512, 1), (1024, 1)])
+def test_without_a_noise_scale_the_global_batch_grows_eightfold_at_most(workers: int, local_batch: int) -> None:
+    assert make_plan(profile(STEPS), FAST, workers=[workers]).chosen.local_batch == local_batch
+
+
+@pytest.mark.parametrize("measured", [(noise(1e6),)])
+def test_a_batch_that_leaves_too_few_updates_is_not_chosen(measured: tuple[object, ...]) -> None:
+    """5 epochs of 60,000 in 128 updates or more: a global batch of at most 2,343, so 64 workers take 36 or less."""
+    plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[64])
+    assert plan.chosen.local_batch == 32 and plan.warnings == ()
+    forced = make_plan(profile(STEPS, noise=measured), FAST, workers=[64], batch=64)
+    assert any("70 updates are left in 5 epochs" in text for text in forced.warnings)
+    many = make_plan(profile(STEPS, noise=measured), FAST, workers=[1, 8, 4096])
+    assert many.chosen.workers == 8
+
+
+def test_one_number_is_the_plan_for_as_many() -> None:
+    plan = make_plan(profile(STEPS, noise=(noise(10),)), FAST, workers=[64], batch=64)
+    assert plan.chosen.workers == 64 and Recipe.from_toml(plan.recipe).workers == 64
+    assert any(text.startswith("64 workers cost ") for text in plan.warnings)
+
+
+def test_it_warns_where_more_workers_are_slower() -> None:
+    measured = profile([step(64, 0.023)], parameters=4_200_000, communication=(line(2, 0.7e-3, 1e9),), contention=1.45,
+                       overlap=1.0)  # fmt: skip
+    plan = make_plan(measured, this_machine(measured), workers=[1, 2])
+    assert plan.chosen.workers == 1
+    (warning,) = plan.warnings
+    assert warning.startswith("2 workers would be slower than one: 0.9") and "exchanging 17.5 ms" in warning
+    quick = replace(measured, communication=(line(2, 1e-5, 1e12),), contention=1.0)
+    assert make_plan(quick, this_machine(quick), workers=[1, 2]).warnings == ()
+
+
+UNKNOWN = {
+    "no noise scale": (profile(STEPS), "gradient noise scale: hours assume"),
+    "measured early": (profile(STEPS, noise=(noise(300, at=20, epochs=0.02),)), "measured after 20 updates"),
+    "no larger batch": (profile(STEPS), "above local batch 256"),
+    "memory": (profile(STEPS), "largest batch that fits"),
+}
+
+
+@pytest.mark.parametrize(("measured", "words"), UNKNOWN.values(), ids=UNKNOWN)
+def test_it_says_what_it_does_not_know(measured: object, words: str) -> None:
+    plan = make_plan(measured, FAST, workers=[1, 8])  # type: ignore[arg-type]
+    assert any(words in text for text in plan.unknown)
+
+
+def test_a_device_of_unknown_speed_and_no_price_are_said() -> None:
+    plan = make_plan(profile(STEPS), replace(FAST, speed=None, price_per_hour=None, device="H100"), workers=[8])
+    assert any("How fast a H100" in text and "--speed" in text for text in plan.unknown)
+    assert any("price" in text for text in plan.unknown)
+    assert all(row.money is None for row in plan.rows)
+
+
+def test_a_cluster_with_a_profile_of_its_own() -> None:
+    """Times and the largest batch are its own; the training is the given profile's."""
+    own = replace(FAST, profile=profile([step(16, 0.002), step(32, 0.003)], largest_batch=32))
+    plan = make_plan(profile(STEPS, noise=(noise(300),)), own, workers=[1])
+    assert {row.local_batch for row in plan.rows} <= {1, 2, 4, 8, 16, 32} and plan.noise is not None
+    assert max(row.images_per_second for row in plan.rows) == pytest.approx(32 / 0.003)
+    with pytest.raises(ProfileError, match="expected one of glyphs-cnn, got linear"):
+        make_plan(profile(STEPS), replace(FAST, profile=profile(STEPS, task="linear")), workers=[1])
+
+
+def test_a_plan_comes_back_from_its_file() -> None:
+    plan = make_plan(profile(STEPS, noise=(noise(300),)), FAST, workers=[1, 8])
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"kind": "plan", "format": 9}', '{"kind": "plan", "format": 1}'])
+def test_a_broken_plan_is_refused(text: str) -> None:
+    with pytest.raises(ProfileError, match=r"^plan\.json: "):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("workers", [[], [0], [4, -1]])
+def test_no_workers(workers: list[int]) -> None:
+    with pytest.raises(ProfileError, match="workers: expected numbers of 1 or more"):
+        make_plan(profile(STEPS), FAST, workers=workers)
+
+
+def test_a_broken_recipe_in_the_profile() -> None:
+    with pytest.raises(ProfileError, match=r"profile\.recipe: .*; measure again"):
+        make_plan(profile(STEPS, recipe="batch = -1"), FAST, workers=[1])
+
+
+def test_the_rate_belongs_to_the_base_batch() -> None:
+    """A profile of a recipe for 8 workers: one worker is where the rate was chosen."""
+    recipe = RECIPE.change(workers=8, batch=32, base_batch=64)
+    plan = make_plan(profile(STEPS, recipe=recipe.to_toml()), FAST, workers=[1])
+    assert plan.base_batch == 64

@@ -1,0 +1,111 @@
+"""Curvature on the page: means over seeds, what has not converged is said, texts are escaped, nothing is invented."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rueda.records.curvature import (
+    Curvature,
+    Eigenvalue,
+    HessianFound,
+    Member,
+    SharpnessFound,
+    SharpnessMeasure,
+    SpectralDensity,
+)
+from rueda.report.collect import collect
+from rueda.report.curvature import read
+from rueda.report.page import render
+
+
+def curve(top: float) -> SpectralDensity:
+    positions = tuple(top * k / 50 - 0.1 for k in range(51))
+    values = tuple(math.exp(-5 * x * x) for x in positions)
+    return SpectralDensity(
+        positions=positions, values=values, errors=tuple(0.1 * value for value in values), width=0.1, mean=0.02,
+        mean_error=0.001, mean_square=0.5, mean_square_error=0.05, negative=0.2, probes=6, steps=40,
+    )  # fmt: skip
+
+
+def member(name: str, seed: int, top: float, *, converged: bool = True, keskar: float = 2.0) -> Member:
+    found = HessianFound(
+        loss=0.3, gradient_norm=0.1, examples=1024, parameters=16938, converged=converged, tolerance=1e-3,
+        eigenvalues=(
+            Eigenvalue(value=top, residual=1e-3 * top, error=1e-4 * top),
+            Eigenvalue(value=top / 2, residual=0.01, error=0.001),
+        ),
+        lowest=Eigenvalue(value=-0.5, residual=0.2, error=0.2), trace=10 * top, trace_error=0.1 * top,
+        trace_converged=True, density=curve(top), products=50,
+    )  # fmt: skip
+    measures = tuple(
+        SharpnessMeasure(kind=kind, radius=radius, value=value, highest=1.0, evaluations=10, converged=True)
+        for kind, radius, value in (("keskar", 1e-3, keskar), ("keskar", 5e-4, keskar / 2), ("sam", 0.05, 0.1))
+    )
+    sharp = SharpnessFound(loss=0.3, examples=1024, parameters=16938, measures=measures)
+    return Member(name=name, seed=seed, hessian=found, sharpness=sharp, test_accuracy=0.9)
+
+
+def page_of(folder: Path, *members: Member) -> tuple[str, object]:
+    Curvature(task="glyphs-cnn", members=members, command="rueda examine").save(folder / "curvature.json")
+    (section,) = collect([folder])
+    return render([section]), section
+
+
+def test_seeds_are_one_row_and_the_sharpest_is_named(tmp_path: Path) -> None:
+    page, section = page_of(
+        tmp_path, member("one-worker", 0, 4.0), member("one-worker", 1, 6.0), member("naive", 0, 50.0, keskar=40.0)
+    )
+    assert "The sharpest is naive, whose largest curvature is 50; the flattest is one-worker with 5." in page
+    curvature, sharpness = section.tables  # type: ignore[attr-defined]
+    assert [row[0] for row in curvature.rows] == ["one-worker", "naive"]
+    assert curvature.rows[0][1] == (5.0, "5 ± 1.4")
+    assert curvature.rows[1][1] == (50.0, "50")
+    assert sharpness.rows[1][1] == (40.0, "40")
+    plots = {plot.name: plot for plot in section.plots}  # type: ignore[attr-defined]
+    assert set(plots) == {"curvature-comparison", "curvature-eigenvalues", "curvature-spectrum"}
+    first, naive = plots["curvature-comparison"].traces
+    assert first["y"] == [1.0] * 5
+    assert naive["y"] == pytest.approx([10.0, 10.0, 20.0, 20.0, 1.0])
+
+
+def test_one_model_says_up_to_which_rate_it_is_stable(tmp_path: Path) -> None:
+    page, section = page_of(tmp_path, member("run", 0, 8.0))
+    assert "stable up to a rate of 0.25" in page  # 2 / 8
+    assert "curvature-comparison" not in {plot.name for plot in section.plots}  # type: ignore[attr-defined]
+
+
+def test_what_has_not_converged_is_said(tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, member("run", 0, 8.0, converged=False))
+    assert "Not converged: the eigenvalues of run are lower bounds" in page
+    assert "(open)" in page
+
+
+def test_batch_norm_is_told(tmp_path: Path) -> None:
+    one = member("run", 0, 8.0)
+    assert one.hessian is not None
+    page, _ = page_of(tmp_path, replace(one, hessian=replace(one.hessian, batch_norm="running statistics")))
+    assert "Batch norm used its running statistics" in page
+
+
+def test_parts_that_were_not_measured_are_left_out(tmp_path: Path) -> None:
+    whole = member("<img src=x>", 0, 8.0)
+    page, section = page_of(tmp_path, replace(whole, hessian=None))
+    assert [table.title for table in section.tables] == ["Sharpness"]  # type: ignore[attr-defined]
+    assert "<img src=x>" not in page
+    _, section = page_of(tmp_path, replace(whole, sharpness=None))
+    assert [table.title for table in section.tables] == ["Curvature"]  # type: ignore[attr-defined]
+    assert whole.hessian is not None
+    bare = replace(whole.hessian, trace=None, trace_error=None, density=None, eigenvalues=whole.hessian.eigenvalues[:1])
+    _, section = page_of(tmp_path, replace(whole, hessian=bare, sharpness=None))
+    assert section.plots == []  # type: ignore[attr-defined]
+
+
+def test_infinite_sharpness_survives_the_file(tmp_path: Path) -> None:
+    one = member("run", 0, 8.0, keskar=math.inf)
+    page_of(tmp_path, one)
+    section = read(tmp_path)
+    assert section.tables[1].rows[0][1] == (None, "without end")
