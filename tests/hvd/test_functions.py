@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -181,12 +182,7 @@ def test_an_optimizer_that_is_distributed_and_dtypes_that_torch_would_round() ->
         assert plain.state[half]["momentum_buffer"].tolist() == torch.full((3,), 1.001).tolist()
 
 
-class Thing:
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-
-@pytest.mark.parametrize("value", [None, {"a": [1, 2.5, "é"]}, b"", "x" * 300_000, Thing])
+@pytest.mark.parametrize("value", [None, {"a": [1, 2.5, "é"]}, b"", "x" * 300_000, Fraction])
 @workers(3)
 def test_objects(value: Any) -> None:
     with world() as rank:
