@@ -21,15 +21,17 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 def table_of(profile: Profile) -> Table:
     """Draw step time against the local batch: one worker alone, then several."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(f"{profile.task} on {profile.device}"))
-    headings = ["batch", "images/s", "ms", "±", "data", "forward", "backward", "optimizer", "memory"]
+    # Narrow enough for 80 columns: a number that is cut off says nothing.
+    title = Text(f"{profile.task} on {profile.device}")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    headings = ["batch", "images/s", "ms", "±", "data", "forward", "backward", "update", "memory"]
+    headings += [f"with {pair.workers}\nworkers" for pair in profile.together]
     for name in headings:
-        table.add_column(name, justify="right")
-    for pair in profile.together:
-        table.add_column(f"images/s of {pair.workers}", justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for step in profile.steps:
         table.add_row(*_row(step), *(_joined(pair, step.batch) for pair in profile.together))
     return table
