@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rueda.records.study import Study
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -126,3 +128,20 @@ def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> 
         sys.executable, "-c", code, "train", "linear", "--epochs", "1", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tables_of_the_results_are_those_of_the_studies() -> None:
+    text = (ROOT / "docs" / "results" / "README.md").read_text()
+    study = Study.load(ROOT / "docs" / "results" / "cifar10-8-workers")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    written = {cells[1]: cells for cells in lines if len(cells) == 7}
+    assert {row.name for row in study.rows} <= set(written)
+    for row in study.rows:
+        cells = written[row.name]
+        assert row.test_accuracy is not None and row.train_accuracy is not None
+        assert cells[0] == str(row.workers) and cells[5] == f"{row.updates:,}"
+        assert cells[2].strip("*") == f"{100 * row.test_accuracy:.2f} %"
+        assert cells[4] == f"{100 * row.train_accuracy:.1f} %"
+        if row.against_one_worker is not None:
+            assert cells[3].startswith(f"{row.against_one_worker:+.2f}")
+            assert ("kept" in cells[3]) == (row.verdict == "kept")
