@@ -11,13 +11,12 @@ A report reads this file, and nothing else is kept in memory.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
-from rueda.records.files import write_atomically
+from rueda.records.files import plain, write_atomically
 from rueda.records.profile import read_record
 
 FORMAT = 1
@@ -159,7 +158,7 @@ class Curvature:
 
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(_plain(asdict(self)), indent=1, allow_nan=False)
+        return json.dumps(plain(asdict(self)), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = FILE) -> Curvature:
@@ -206,11 +205,3 @@ def _check(found: Curvature) -> None:
             curve = member.hessian.density
             if curve is not None and not len(curve.positions) == len(curve.values) == len(curve.errors) > 1:
                 raise ValueError("curvature.hessian.density: expected as many positions as values and errors")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
-from rueda.records.files import write_atomically
+from rueda.records.files import plain, write_atomically
 from rueda.records.profile import read_record
 
 FORMAT = 1
@@ -155,7 +155,7 @@ class Landscape:
 
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(_plain(asdict(self)), allow_nan=False)
+        return json.dumps(plain(asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = FILE) -> Landscape:
@@ -218,11 +218,3 @@ def _check_sheets(sheets: tuple[Sheet, ...], num_rows: int | None, num_columns: 
                 continue
             if not rows or num_rows not in (None, len(rows)) or any(len(row) != num_columns for row in rows):
                 raise ValueError(f"landscape, sheet {sheet.split}: expected values that fit the axes, got others")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,13 +9,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import ProfileError
-from rueda.records.files import write_atomically
+from rueda.records.files import plain, write_atomically
 from rueda.records.profile import read_record
 
 FORMAT = 1
@@ -118,7 +117,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(_plain(asdict(self)), indent=1)
+        return json.dumps(plain(asdict(self)), indent=1)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "plan.json") -> Plan:
@@ -152,11 +151,3 @@ class Plan:
     def save(self, file: Path) -> None:
         """Write the file, whole or not at all."""
         write_atomically(file, (self.to_json() + "\n").encode())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rueda.errors import ProfileError
-from rueda.records.files import write_atomically
+from rueda.records.files import plain, write_atomically
 
 FORMAT = 1
 
@@ -193,7 +193,7 @@ class Profile:
 
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(_plain(asdict(self)), indent=1)
+        return json.dumps(plain(asdict(self)), indent=1)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "profile.json") -> Profile:
@@ -285,11 +285,3 @@ def _check(profile: Profile) -> None:
     for link in profile.communication:
         if not (link.workers >= 2 and link.latency >= 0 and link.bandwidth > 0):
             raise ValueError(f"profile.communication: expected >= 2 workers, latency and bandwidth, got {link}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
-from rueda.records.files import write_atomically
+from rueda.records.files import plain, write_atomically
 
 BASELINE = "one-worker"
 """the row that all others are measured against"""
@@ -99,7 +98,7 @@ class Study:
 
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(_plain({"format": self.format, "kind": self.kind, **asdict(self)}), indent=1)
+        return json.dumps(plain({"format": self.format, "kind": self.kind, **asdict(self)}), indent=1)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "study.json") -> Study:
@@ -193,11 +192,3 @@ def _check(study: Study) -> None:
 def _expect(value: Any, kinds: type | tuple[type, ...], name: str, noun: str) -> None:
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise TypeError(f"{name} = {value!r} is not {noun}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -117,7 +117,7 @@ def plain_table(table: Table) -> str:
     body = ""
     for row in table.rows:
         cells = [(cell, cell) if isinstance(cell, str) else cell for cell in row]
-        body += "<tr>" + "".join(_cell(value, to_html(shown)) for value, shown in cells) + "</tr>"
+        body += "<tr>" + "".join(_cell(value, to_html(shown), "text") for value, shown in cells) + "</tr>"
     kinds = ["" if isinstance(cell, str) else "number" for cell in table.rows[0]]
     heads = "".join(_head(title, kind) for title, kind in zip(table.heads, kinds, strict=True))
     note = f'<p class="remark">{to_html(table.note)}</p>' if table.note else ""
@@ -149,8 +149,9 @@ def _head(title: str, kind: str = "number") -> str:
     return f'<th scope="col" class="{kind}"><button type="button">{to_html(title)}</button></th>'
 
 
-def _cell(value: float | str | None, shown: str) -> str:
-    kind = "" if isinstance(value, str) else ' class="number"'
+def _cell(value: float | str | None, shown: str, text: str = "") -> str:
+    name = text if isinstance(value, str) else "number"
+    kind = f' class="{name}"' if name else ""
     return f'<td{kind} data-value="{"" if value is None else to_html(value)}">{shown}</td>'
 
 
