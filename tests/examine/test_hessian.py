@@ -197,7 +197,7 @@ def test_the_record_comes_back(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("{", "expected JSON"),
-        ('{"kind": "landscape"}', "expected kind 'curvature'"),
+        ('{"kind": "landscape"}', r"expected a curvature \(kind 'curvature'\), got 'landscape'"),
         ('{"kind": "curvature", "format": 9}', "expected format 1"),
         ('{"kind": "curvature", "format": 1, "task": "x", "members": []}', "at least one model"),
         ('{"kind": "curvature", "format": 1, "task": "x", "members": [{"name": 3}]}', "expected str"),

@@ -142,10 +142,10 @@ def test_the_file_holds_all_of_it(tmp_path: Path) -> None:
 
 BROKEN = {
     "no JSON": ("{", "expected JSON"),
-    "another file": ('{"kind": "techniques"}', "expected an object with kind = 'forecast'"),
+    "another file": ('{"kind": "techniques"}', r"expected a forecast \(kind 'forecast'\), got 'techniques'"),
     "another format": ('{"kind": "forecast", "format": 9}', "expected format 1, got 9"),
     "missing fields": ('{"kind": "forecast", "format": 1}', "missing"),
-    "a list": ("[]", "expected an object"),
+    "a list": ("[]", "expected a forecast .*, got 'list'"),
 }
 
 

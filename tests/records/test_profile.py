@@ -63,8 +63,9 @@ def changed(where: str, **changes: Any) -> str:
 BROKEN = {
     "torn": (PROFILE.to_json()[:200], "expected JSON, got: "),
     "empty": ("", "expected JSON"),
-    "a list": ("[]", "expected a profile with task and steps"),
-    "a recipe": ('{"batch": 64}', "expected a profile with task and steps"),
+    "a list": ("[]", "expected a profile, got 'list'"),
+    "a recipe": ('{"batch": 64}', "expected format 1, got None"),
+    "without steps": ('{"format": 1, "task": "t"}', "steps, which are missing"),
     "of the future": (broken(format=99), "expected format 1, got 99"),
     "no steps": (broken(steps=[]), "expected at least one measured batch"),
     "steps of text": (broken(steps="many"), "profile.steps: expected a list, got 'many'"),

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 from rueda.errors import LaunchError, RuedaError
 from rueda.records import Recipe
-from rueda.records.profile import Communication, Together, read_record
+from rueda.records.json_record import read_record
+from rueda.records.profile import Communication, Together
 from rueda.tasks import Task
 from rueda.world import World, init
 

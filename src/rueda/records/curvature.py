@@ -10,16 +10,12 @@ A report reads this file, and nothing else is kept in memory.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from rueda.errors import RunError
-from rueda.records.files import plain, write_atomically
-from rueda.records.profile import read_record
+from rueda.records.json_record import FORMAT, JsonRecord
 
-FORMAT = 1
 KIND = "curvature"
 FILE = "curvature.json"
 
@@ -146,8 +142,13 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curvature:
+class Curvature(JsonRecord):
     """One or several trained models of a task, examined and put side by side."""
+
+    FILE: ClassVar = "curvature.json"
+    NOUN: ClassVar = "a curvature"
+    COMMAND: ClassVar = "rueda examine"
+    ERROR: ClassVar = RunError
 
     task: str
     members: tuple[Member, ...]
@@ -156,52 +157,14 @@ class Curvature:
     kind: str = KIND
     format: int = FORMAT
 
-    def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(plain(asdict(self)), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = FILE) -> Curvature:
-        """Read it back; a broken one is refused in one line."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RunError(f"{source}: expected JSON, got: {error}; run `rueda examine` again") from None
-        got = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        if not isinstance(data, dict) or got != KIND:
-            raise RunError(f"{source}: expected kind {KIND!r}, got {got!r}; run `rueda examine` again")
-        if data.get("format") != FORMAT:
-            raise RunError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
-        try:
-            found = read_record(cls, data, "curvature")
-            _check(found)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"{source}: {error}; run `rueda examine` again") from None
-        return found
-
-    @classmethod
-    def load(cls, file: Path | str) -> Curvature:
-        """Read a file, or ``curvature.json`` of a folder."""
-        file = Path(file) / FILE if Path(file).is_dir() else Path(file)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{file}: expected a curvature, got: {error}; make one with `rueda examine`") from None
-        return cls.from_json(text, source=str(file))
-
-    def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(file, (self.to_json() + "\n").encode())
-
-
-def _check(found: Curvature) -> None:
-    """Refuse what would fail later, far from the file."""
-    if not found.members:
-        raise ValueError("curvature.members: expected at least one model, got none")
-    for member in found.members:
-        if member.hessian is not None:
-            if not member.hessian.eigenvalues:
-                raise ValueError("curvature.hessian.eigenvalues: expected at least one, got none")
-            curve = member.hessian.density
-            if curve is not None and not len(curve.positions) == len(curve.values) == len(curve.errors) > 1:
-                raise ValueError("curvature.hessian.density: expected as many positions as values and errors")
+    def check(self) -> None:
+        """Refuse what would fail later, far from the file."""
+        if not self.members:
+            raise ValueError("curvature.members: expected at least one model, got none")
+        for member in self.members:
+            if member.hessian is not None:
+                if not member.hessian.eigenvalues:
+                    raise ValueError("curvature.hessian.eigenvalues: expected at least one, got none")
+                curve = member.hessian.density
+                if curve is not None and not len(curve.positions) == len(curve.values) == len(curve.errors) > 1:
+                    raise ValueError("curvature.hessian.density: expected as many positions as values and errors")

@@ -10,17 +10,12 @@ Errors are fractions of the test set that the model gets wrong after the last ep
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from rueda.errors import RunError
-from rueda.records.files import write_atomically
-from rueda.records.profile import read_record
+from rueda.records.json_record import FORMAT, JsonRecord
 from rueda.records.study import mean_and_spread
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +133,13 @@ class OnCluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class Forecast(JsonRecord):
     """A learning curve, the law fitted to it, and the answer."""
+
+    FILE: ClassVar = "forecast.json"
+    NOUN: ClassVar = "a forecast"
+    COMMAND: ClassVar = "rueda forecast"
+    ERROR: ClassVar = RunError
 
     task: str
     examples: int
@@ -180,50 +180,12 @@ class Forecast:
         """
         return float(self.examples ** (1 - self.growth) * examples**self.growth)
 
-    def to_json(self) -> str:
-        """Write strict JSON; what has no end is null."""
-        return json.dumps(asdict(self), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = "forecast.json") -> Forecast:
-        """Read a forecast; a broken one is refused in one line."""
-        again = "run `rueda forecast` again"
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RunError(f"{source}: expected JSON, got: {error}; {again}") from None
-        if not isinstance(data, dict) or data.get("kind") != "forecast":
-            raise RunError(f"{source}: expected an object with kind = 'forecast'; it is another file, or {again}")
-        if data.get("format") != FORMAT:
-            raise RunError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
-        try:
-            found = read_record(cls, data, "forecast")
-            _check(found)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"{source}: {error}; {again}") from None
-        return found
-
-    @classmethod
-    def load(cls, file: Path | str) -> Forecast:
-        """Read a file, or ``forecast.json`` of a folder."""
-        file = Path(file) / "forecast.json" if Path(file).is_dir() else Path(file)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{file}: expected a forecast, got: {error}; make one with `rueda forecast`") from None
-        return cls.from_json(text, source=str(file))
-
-    def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(file, (self.to_json() + "\n").encode())
-
-
-def _check(forecast: Forecast) -> None:
-    """Refuse what would fail later, far from the file."""
-    for name in ("examples", "test_examples", "batch", "epochs"):
-        if getattr(forecast, name) < 1:
-            raise ValueError(f"forecast.{name}: expected at least 1, got {getattr(forecast, name)}")
-    whole = () if forecast.whole is None else (forecast.whole,)
-    for point in (*forecast.points, *whole, *(check.point for check in forecast.checks)):
-        if point.examples < 1 or not all(0 <= error <= 1 for error in point.errors):
-            raise ValueError(f"forecast.points: expected sizes from 1 and errors from 0 to 1, got {point}")
+    def check(self) -> None:
+        """Refuse what would fail later, far from the file."""
+        for name in ("examples", "test_examples", "batch", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"forecast.{name}: expected at least 1, got {getattr(self, name)}")
+        whole = () if self.whole is None else (self.whole,)
+        for point in (*self.points, *whole, *(check.point for check in self.checks)):
+            if point.examples < 1 or not all(0 <= error <= 1 for error in point.errors):
+                raise ValueError(f"forecast.points: expected sizes from 1 and errors from 0 to 1, got {point}")

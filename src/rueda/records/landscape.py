@@ -13,18 +13,14 @@ null in the file and NaN in memory.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from rueda.errors import RunError
-from rueda.records.files import plain, write_atomically
-from rueda.records.profile import read_record
+from rueda.records.json_record import FORMAT, JsonRecord
 
-FORMAT = 1
 KIND = "landscape"
 FILE = "landscape.json"
 
@@ -143,8 +139,14 @@ PICTURES = ("surface", "path", "lines", "interpolation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Landscape:
+class Landscape(JsonRecord):
     """One or several trained models of a task, and what lies around them."""
+
+    FILE: ClassVar = "landscape.json"
+    NOUN: ClassVar = "a landscape"
+    COMMAND: ClassVar = "rueda examine"
+    ERROR: ClassVar = RunError
+    INDENT: ClassVar = None
 
     task: str
     members: tuple[Member, ...]
@@ -153,60 +155,22 @@ class Landscape:
     kind: str = KIND
     format: int = FORMAT
 
-    def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(plain(asdict(self)), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = FILE) -> Landscape:
-        """Read a landscape; a broken one is refused in one line."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RunError(f"{source}: expected JSON, got: {error}; run `rueda examine` again") from None
-        got = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        if not isinstance(data, dict) or got != KIND:
-            raise RunError(f"{source}: expected kind {KIND!r}, got {got!r}; run `rueda examine` again")
-        if data.get("format") != FORMAT:
-            raise RunError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
-        try:
-            found = read_record(cls, data, "landscape")
-            _check(found)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"{source}: {error}; run `rueda examine` again") from None
-        return found
-
-    @classmethod
-    def load(cls, file: Path | str) -> Landscape:
-        """Read a file, or ``landscape.json`` of a folder."""
-        file = Path(file) / FILE if Path(file).is_dir() else Path(file)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{file}: expected a landscape, got: {error}; make one with `rueda examine`") from None
-        return cls.from_json(text, source=str(file))
-
-    def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(file, (self.to_json() + "\n").encode())
-
-
-def _check(found: Landscape) -> None:
-    """Refuse what would fail later, far from the file: values that do not fit their axes."""
-    if not found.members:
-        raise ValueError("landscape.members: expected at least one model, got none")
-    for member in found.members:
-        for picture in (member.surface, member.path):
-            if picture is not None:
-                _check_sheets(picture.sheets, len(picture.y), len(picture.x))
-                trail = picture.trail
-                if trail is not None and not (
-                    len(trail.steps) == len(trail.x) == len(trail.y) > 0 and len(trail.explained) == 2
-                ):
-                    raise ValueError("landscape.trail: expected as many steps as x and y, and two shares")
-        for line in (member.lines, member.interpolation):
-            if line is not None:
-                _check_sheets(line.sheets, None, len(line.alphas))
+    def check(self) -> None:
+        """Refuse what would fail later, far from the file: values that do not fit their axes."""
+        if not self.members:
+            raise ValueError("landscape.members: expected at least one model, got none")
+        for member in self.members:
+            for picture in (member.surface, member.path):
+                if picture is not None:
+                    _check_sheets(picture.sheets, len(picture.y), len(picture.x))
+                    trail = picture.trail
+                    if trail is not None and not (
+                        len(trail.steps) == len(trail.x) == len(trail.y) > 0 and len(trail.explained) == 2
+                    ):
+                        raise ValueError("landscape.trail: expected as many steps as x and y, and two shares")
+            for line in (member.lines, member.interpolation):
+                if line is not None:
+                    _check_sheets(line.sheets, None, len(line.alphas))
 
 
 def _check_sheets(sheets: tuple[Sheet, ...], num_rows: int | None, num_columns: int) -> None:

@@ -8,16 +8,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.files import plain, write_atomically
-from rueda.records.profile import read_record
-
-FORMAT = 1
+from rueda.records.json_record import FORMAT, JsonRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +73,13 @@ class PlanRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(JsonRecord):
     """What ``rueda plan`` found."""
+
+    FILE: ClassVar = "plan.json"
+    NOUN: ClassVar = "a plan"
+    COMMAND: ClassVar = "rueda plan"
+    ERROR: ClassVar = ProfileError
 
     task: str
     device: str
@@ -115,39 +115,7 @@ class Plan:
         """Give the best row of each number of workers, fewest first."""
         return sorted((row for row in self.rows if row.best), key=lambda row: row.workers)
 
-    def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(plain(asdict(self)), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = "plan.json") -> Plan:
-        """Read a plan; a broken one is refused in one line."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ProfileError(f"{source}: expected JSON, got: {error}; plan again with `rueda plan`") from None
-        if not isinstance(data, dict) or data.get("kind") != "plan":
-            raise ProfileError(f"{source}: expected a plan with its rows; make one with `rueda plan`")
-        if data.get("format") != FORMAT:
-            raise ProfileError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
-        try:
-            plan = read_record(cls, data, "plan")
-        except (TypeError, ValueError) as error:
-            raise ProfileError(f"{source}: {error}; plan again with `rueda plan`") from None
-        if sum(row.recommended for row in plan.rows) != 1:
-            raise ProfileError(f"{source}: expected one recommended row; plan again with `rueda plan`")
-        return plan
-
-    @classmethod
-    def load(cls, file: Path | str) -> Plan:
-        """Read ``plan.json``, or that of a folder."""
-        file = Path(file) / "plan.json" if Path(file).is_dir() else Path(file)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(f"{file}: expected a plan, got: {error}; make one with `rueda plan`") from None
-        return cls.from_json(text, source=str(file))
-
-    def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(file, (self.to_json() + "\n").encode())
+    def check(self) -> None:
+        """Refuse a plan without its one recommendation."""
+        if sum(row.recommended for row in self.rows) != 1:
+            raise ValueError("plan.rows: expected one recommended row")

@@ -13,17 +13,11 @@ All times are seconds, all sizes bytes or examples, on one device unless said ot
 
 from __future__ import annotations
 
-import json
-import math
-import types
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.files import plain, write_atomically
-
-FORMAT = 1
+from rueda.records.json_record import FORMAT, JsonRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +146,13 @@ class NoiseScale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(JsonRecord):
     """What a plan knows about a task on a machine."""
+
+    FILE: ClassVar = "profile.json"
+    NOUN: ClassVar = "a profile"
+    COMMAND: ClassVar = "rueda measure"
+    ERROR: ClassVar = ProfileError
 
     task: str
     device: str
@@ -191,97 +190,25 @@ class Profile:
     command: str = ""
     format: int = FORMAT
 
-    def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(plain(asdict(self)), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = "profile.json") -> Profile:
-        """Read a profile; a broken one is refused in one line."""
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise ProfileError(f"{source}: expected JSON, got: {error}; measure again with `rueda measure`") from None
-        if not isinstance(data, dict) or "steps" not in data or "task" not in data:
-            raise ProfileError(f"{source}: expected a profile with task and steps; make one with `rueda measure`")
-        if data.get("format") != FORMAT:
-            raise ProfileError(f"{source}: expected format {FORMAT}, got {data.get('format')!r}; use a newer Rueda")
-        try:
-            profile = read_record(cls, data, "profile")
-            _check(profile)
-        except (TypeError, ValueError) as error:
-            raise ProfileError(f"{source}: {error}; measure again with `rueda measure`") from None
-        return profile
-
-    @classmethod
-    def load(cls, file: Path | str) -> Profile:
-        """Read a file, or ``profile.json`` of a folder."""
-        file = Path(file) / "profile.json" if Path(file).is_dir() else Path(file)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(f"{file}: expected a profile, got: {error}; make one with `rueda measure`") from None
-        return cls.from_json(text, source=str(file))
-
-    def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(file, (self.to_json() + "\n").encode())
-
-
-Kind = TypeVar("Kind")
-
-
-def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
-    """Make a dataclass from JSON, each value checked against its declared type."""
-    if not isinstance(data, dict):
-        raise TypeError(f"{where}: expected an object, got {data!r}")
-    hints = get_type_hints(kind)
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    values = {name: _take(value, hints[name], f"{where}.{name}") for name, value in data.items() if name in known}
-    return kind(**values)
-
-
-def _take(value: Any, hint: Any, where: str) -> Any:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        inner = next(option for option in get_args(hint) if option is not type(None))
-        return None if value is None else _take(value, inner, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{where}: expected a list, got {value!r}")
-        return tuple(_take(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(value))
-    if is_dataclass(hint):
-        return read_record(hint, value, where)  # type: ignore[arg-type]
-    if hint is float:
-        if value is None:  # JSON has no NaN
-            return math.nan
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-    elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif isinstance(value, dict if origin is dict else hint):
-        return value
-    raise TypeError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
-
-
-def _check(profile: Profile) -> None:
-    """Refuse what would fail later, far from the file."""
-    if not profile.steps:
-        raise ValueError("profile.steps: expected at least one measured batch, got none")
-    shared = [step for each in profile.together for step in (*each.compute, *each.joined)]
-    for step in (*profile.steps, *shared):
-        if not (step.batch >= 1 and step.seconds > 0):
-            raise ValueError(f"profile.steps: expected a positive batch and time, got {step.batch} and {step.seconds}")
-    for each in profile.together:
-        if not (each.workers >= 2 and each.exchange >= 0 and each.overlap >= 1):
-            raise ValueError(
-                "profile.together: expected >= 2 workers, exchange >= 0 and overlap >= 1, "
-                f"got {each.workers}, {each.exchange} and {each.overlap}"
-            )
-    for name in ("parameters", "examples", "threads", "buckets"):
-        if getattr(profile, name) < 1:
-            raise ValueError(f"profile.{name}: expected at least 1, got {getattr(profile, name)}")
-    for link in profile.communication:
-        if not (link.workers >= 2 and link.latency >= 0 and link.bandwidth > 0):
-            raise ValueError(f"profile.communication: expected >= 2 workers, latency and bandwidth, got {link}")
+    def check(self) -> None:
+        """Refuse what would fail later, far from the file."""
+        if not self.steps:
+            raise ValueError("profile.steps: expected at least one measured batch, got none")
+        shared = [step for each in self.together for step in (*each.compute, *each.joined)]
+        for step in (*self.steps, *shared):
+            if not (step.batch >= 1 and step.seconds > 0):
+                raise ValueError(
+                    f"profile.steps: expected a positive batch and time, got {step.batch} and {step.seconds}"
+                )
+        for each in self.together:
+            if not (each.workers >= 2 and each.exchange >= 0 and each.overlap >= 1):
+                raise ValueError(
+                    "profile.together: expected >= 2 workers, exchange >= 0 and overlap >= 1, "
+                    f"got {each.workers}, {each.exchange} and {each.overlap}"
+                )
+        for name in ("parameters", "examples", "threads", "buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"profile.{name}: expected at least 1, got {getattr(self, name)}")
+        for link in self.communication:
+            if not (link.workers >= 2 and link.latency >= 0 and link.bandwidth > 0):
+                raise ValueError(f"profile.communication: expected >= 2 workers, latency and bandwidth, got {link}")

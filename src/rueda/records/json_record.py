@@ -1,0 +1,124 @@
+"""Records that stand in one JSON file: written whole, read strictly, refused in one line.
+
+A record is a frozen dataclass below :class:`JsonRecord`. Its fields' types are what a file must hold: each value is
+checked against them, however deep, and unknown names are passed over, so that an older Rueda reads a newer file of the
+same format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from rueda.errors import RuedaError
+from rueda.records.files import plain, write_atomically
+
+FORMAT = 1
+
+Kind = TypeVar("Kind")
+Own = TypeVar("Own", bound="JsonRecord")
+
+
+class JsonRecord:
+    """What all of them share; a subclass says its file, its noun, its command and its error."""
+
+    FILE: ClassVar[str]
+    """its name in a folder"""
+    NOUN: ClassVar[str]
+    """what it is: ``a profile``"""
+    COMMAND: ClassVar[str]
+    """what makes one: ``rueda measure``"""
+    ERROR: ClassVar[type[RuedaError]]
+    INDENT: ClassVar[int | None] = 1
+
+    def check(self) -> None:
+        """Refuse, by ValueError, what fits its types and would fail later, far from the file."""
+
+    def to_json(self) -> str:
+        """Write strict JSON: NaN and infinity become null."""
+        return json.dumps(plain(asdict(self)), indent=self.INDENT, allow_nan=False)  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls: type[Own], text: str, *, source: str | None = None) -> Own:
+        """Read it back.
+
+        Raises:
+            RuedaError: of the record's own kind, in one line: no JSON, another file, another format, a wrong value.
+        """
+        source, again = source or cls.FILE, f"make it again with `{cls.COMMAND}`"
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise cls.ERROR(f"{source}: expected JSON, got: {error}; {again}") from None
+        own = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+        kind = own["kind"].default if "kind" in own else None
+        got = data.get("kind") if isinstance(data, dict) else type(data).__name__
+        if not isinstance(data, dict) or (kind is not None and got != kind):
+            what = f"{cls.NOUN} (kind {kind!r})" if kind is not None else cls.NOUN
+            raise cls.ERROR(f"{source}: expected {what}, got {got!r}; {again}")
+        if data.get("format") != FORMAT:
+            raise cls.ERROR(
+                f"{source}: expected format {FORMAT}, got {data.get('format')!r}; {again}, or use a newer Rueda"
+            )
+        try:
+            found = read_record(cls, data, cls.FILE.removesuffix(".json"))
+            found.check()
+        except (TypeError, ValueError) as error:
+            raise cls.ERROR(f"{source}: {error}; {again}") from None
+        return found
+
+    @classmethod
+    def load(cls: type[Own], file: Path | str) -> Own:
+        """Read a file, or the one of a folder."""
+        file = Path(file) / cls.FILE if Path(file).is_dir() else Path(file)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise cls.ERROR(f"{file}: expected {cls.NOUN}, got: {error}; make one with `{cls.COMMAND}`") from None
+        return cls.from_json(text, source=str(file))
+
+    def save(self, file: Path) -> None:
+        """Write the file, whole or not at all."""
+        write_atomically(file, (self.to_json() + "\n").encode())
+
+
+def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
+    """Make a dataclass from JSON, each value checked against its declared type."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{where}: expected an object, got {data!r}")
+    hints = get_type_hints(kind)
+    own = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    values = {name: _take(value, hints[name], f"{where}.{name}") for name, value in data.items() if name in own}
+    needed = [name for name, item in own.items() if item.default is MISSING and item.default_factory is MISSING]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise TypeError(f"{where}: expected {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing")
+    return kind(**values)
+
+
+def _take(value: Any, hint: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        inner = next(option for option in get_args(hint) if option is not type(None))
+        return None if value is None else _take(value, inner, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{where}: expected a list, got {value!r}")
+        return tuple(_take(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(value))
+    if is_dataclass(hint):
+        return read_record(hint, value, where)  # type: ignore[arg-type]
+    if hint is float:
+        if value is None:  # JSON has no NaN
+            return math.nan
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, dict if origin is dict else hint):
+        return value
+    raise TypeError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
