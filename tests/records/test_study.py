@@ -77,11 +77,14 @@ def test_mean_and_sample_deviation() -> None:
 
 BROKEN = {
     "half a file": ('{"format": 1, "rows"', "expected JSON"),
-    "a list": ("[]", "expected a study of techniques"),
-    "another kind": ('{"format": 1, "kind": "throughput", "rows": []}', "expected a study of techniques"),
+    "a list": ("[]", r"expected a study \(kind 'techniques'\), got"),
+    "another kind": ('{"format": 1, "kind": "throughput", "rows": []}', r"expected a study \(kind 'techniques'\), got"),
     "a later format": ('{"format": 2, "kind": "techniques", "rows": []}', "expected format 1, got 2"),
     "no task": ('{"format": 1, "kind": "techniques", "rows": []}', "task"),
-    "a row of text": ('{"format":1,"kind":"techniques","task":"x","workers":8,"epochs":1,"rows":["y"]}', "fields of a"),
+    "a row of text": (
+        '{"format":1,"kind":"techniques","task":"x","workers":8,"epochs":1,"rows":["y"]}',
+        "expected an object, got",
+    ),
     "a row without figures": (
         '{"format":1,"kind":"techniques","task":"x","workers":8,"epochs":1,"rows":[{"name":"y"}]}',
         "missing",
@@ -99,5 +102,5 @@ def test_a_broken_file_is_refused_in_one_line(text: str, message: str, tmp_path:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="check the path"):
+    with pytest.raises(RunError, match="make one with `rueda study`"):
         Study.load(tmp_path)

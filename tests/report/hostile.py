@@ -30,7 +30,7 @@ def write_hostile(folder: Path) -> Path:
     write_study(folder, task=HOSTILE[0], seeds=1, table=table, summary=" ".join(HOSTILE))
     study = json.loads((folder / "study.json").read_text())
     for index, row in enumerate(study["rows"]):
-        row["workers"], row["seeds"] = (1, [0]) if index == 0 else (8, HOSTILE)
+        row["workers"] = 1 if index == 0 else 8
         row["runs"].append(f"runs/{HOSTILE[1]}")  # is not there: it is noted
         about = dict.fromkeys(("time", "commit", "command"), HOSTILE[index])
         about["machine"] = {"processor": HOSTILE[index], "system": HOSTILE[0], "cores": HOSTILE[1], "gpus": HOSTILE}

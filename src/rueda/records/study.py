@@ -8,15 +8,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from rueda.errors import RunError
-from rueda.records.files import plain, write_atomically
+from rueda.records.json_record import FORMAT, JsonRecord
 
 BASELINE = "one-worker"
 """the row that all others are measured against"""
@@ -62,8 +60,13 @@ class StudyRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(JsonRecord):
     """A table of techniques."""
+
+    FILE: ClassVar = "study.json"
+    NOUN: ClassVar = "a study"
+    COMMAND: ClassVar = "rueda study"
+    ERROR: ClassVar = RunError
 
     task: str
     workers: int
@@ -72,7 +75,7 @@ class Study:
     environment: dict[str, Any] = field(default_factory=dict)
     rows: tuple[StudyRow, ...] = ()
     kind: str = "techniques"
-    format: int = 1
+    format: int = FORMAT
 
     def row(self, name: str) -> StudyRow | None:
         """Find a row by its name."""
@@ -96,43 +99,11 @@ class Study:
         base = self.row(BASELINE)
         return replace(self, rows=tuple(_judge(row, base) for row in self.rows))
 
-    def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(plain({"format": self.format, "kind": self.kind, **asdict(self)}), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str, *, source: str = "study.json") -> Study:
-        """Read a study; a broken one is refused in one line."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RunError(f"{source}: expected JSON, got: {error}; restore it or remove it") from None
-        if not isinstance(data, dict) or data.get("kind") != "techniques" or not isinstance(data.get("rows"), list):
-            raise RunError(f"{source}: expected a study of techniques with its rows; it is another file or damaged")
-        if data.get("format") != 1:
-            raise RunError(f"{source}: expected format 1, got {data.get('format')!r}; use a newer Rueda")
-        try:
-            rows = tuple(_row(row) for row in data["rows"])
-            known = {item.name for item in fields(cls)}
-            study = cls(**{**{name: value for name, value in data.items() if name in known}, "rows": rows})
-            _check(study)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"{source}: expected the fields of a study, got: {error}; restore it or remove it") from None
-        return study
-
-    @classmethod
-    def load(cls, file: Path | str) -> Study:
-        """Read ``study.json``, or that of a folder."""
-        file = Path(file) / "study.json" if Path(file).is_dir() else Path(file)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{file}: expected a study, got: {error}; check the path") from None
-        return cls.from_json(text, source=str(file))
-
-    def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(file, (self.to_json() + "\n").encode())
+    def check(self) -> None:
+        """Refuse a verdict that nobody gives."""
+        for row in self.rows:
+            if row.verdict not in (None, "kept", "lost", "diverged"):
+                raise ValueError(f"verdict of row {row.name}: expected kept, lost or diverged, got {row.verdict!r}")
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -156,39 +127,3 @@ def _judge(row: StudyRow, base: StudyRow | None) -> StudyRow:
     elif points is not None:
         verdict = "kept" if points >= KEPT_POINTS else "lost"
     return replace(row, against_one_worker=points, verdict=verdict)
-
-
-def _row(data: dict[str, Any]) -> StudyRow:
-    known = {item.name for item in fields(StudyRow)}
-    values = {name: value for name, value in data.items() if name in known}
-    for name in ("seeds", "runs"):
-        values[name] = tuple(values.get(name, ()))
-    return StudyRow(**values)
-
-
-def _check(study: Study) -> None:
-    """Refuse what would fail later, far from the file."""
-    for name, value in (("task", study.task), ("command", study.command)):
-        _expect(value, str, name, "a text")
-    for name in ("workers", "epochs"):
-        _expect(getattr(study, name), int, name, "a whole number")
-    _expect(study.environment, dict, "environment", "a table")
-    for row in study.rows:
-        for name in ("name", "summary", *(f"runs[{index}]" for index in range(len(row.runs)))):
-            value = row.runs[int(name[5:-1])] if name.startswith("runs") else getattr(row, name)
-            _expect(value, str, f"{name} of row {row.name}", "a text")
-        for name in ("workers", "global_batch", "diverged"):
-            _expect(getattr(row, name), int, f"{name} of row {row.name}", "a whole number")
-        for name in ("epochs", "updates", "seconds", "images_per_second"):
-            _expect(getattr(row, name), (int, float), f"{name} of row {row.name}", "a number")
-        for name in ("test_accuracy", "test_accuracy_spread", "train_accuracy", "train_accuracy_spread"):
-            _expect(getattr(row, name), (int, float, type(None)), f"{name} of row {row.name}", "a number")
-        _expect(row.against_one_worker, (int, float, type(None)), f"against_one_worker of row {row.name}", "a number")
-        _expect(row.rehearsed, bool, f"rehearsed of row {row.name}", "true or false")
-        if row.verdict not in (None, "kept", "lost", "diverged"):
-            raise ValueError(f"verdict of row {row.name} = {row.verdict!r} is not kept, lost or diverged")
-
-
-def _expect(value: Any, kinds: type | tuple[type, ...], name: str, noun: str) -> None:
-    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise TypeError(f"{name} = {value!r} is not {noun}")
