@@ -80,7 +80,9 @@ def test_a_small_task_and_its_file(tmp_path: Path) -> None:
     lines: list[str] = []
     study_steps_to_target(tiny_task(), batches=[4, 16], say=lines.append, **options)
     found = study_steps_to_target(tiny_task(), batches=[4, 16, 64], say=lines.append, **options)
-    assert [line.split(":")[0] for line in lines] == ["batch 4", "batch 16", "batch 64"]  # none twice
+    ends = [line.split(":")[0] for line in lines if "rate" not in line.split(":")[0]]
+    assert ends == ["batch 4", "batch 16", "batch 64"]  # none twice
+    assert sum(line.startswith("batch 16, rate ") for line in lines) > 2  # each trial is told
     points = found.points
     assert all(point.updates is not None and point.rate is not None for point in points)
     assert points[0].examples == pytest.approx(4 * points[0].updates)  # type: ignore[operator]

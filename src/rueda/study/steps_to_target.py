@@ -149,7 +149,7 @@ def study_steps_to_target(
         epochs: after which a trial is given up; by default 8 times the task's own.
         settings: fields of the recipe, as ``name=value``.
         folder: where ``steps.json`` is written after each batch, and taken up again; None writes nothing.
-        say: told a line for each batch.
+        say: told a line for each trial and each batch.
     """
     if not 0 < target_accuracy <= 1:
         raise RecipeError(
@@ -176,7 +176,7 @@ def study_steps_to_target(
         if batch not in points or points[batch].num_seeds < seeds:
             at, rate = rate_before or (base.global_batch, base.rate)
             recipe = base.change(batch=batch, base_batch=batch, accumulate=1, rate=rate * math.sqrt(batch / at))
-            points[batch] = _measure(loaded, recipe, target_accuracy, seeds, epochs * num_examples / batch)
+            points[batch] = _measure(loaded, recipe, target_accuracy, seeds, epochs * num_examples / batch, say)
             say(_line(points[batch]))
         best = points[batch].rate
         rate_before = rate_before if best is None else (batch, best)
@@ -186,10 +186,14 @@ def study_steps_to_target(
     return result
 
 
-def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float) -> Point:
-    tried = tune(
-        recipe.rate, lambda rate, most: updates_to_target(task, recipe.change(rate=rate), target, most), limit
-    )  # fmt: skip
+def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float, say: Callable[[str], None]) -> Point:
+    def trial(rate: float, most: float) -> float | None:
+        steps = updates_to_target(task, recipe.change(rate=rate), target, most)
+        ended = "not better than the best so far" if steps is None else f"{steps:,.0f} updates"
+        say(f"batch {recipe.batch:,}, rate {rate:.4g}: {ended}")
+        return steps
+
+    tried = tune(recipe.rate, trial, limit)
     reached = {rate: steps for rate, steps in tried.items() if steps is not None}
     pairs = tuple(sorted(tried.items()))
     if not reached:
