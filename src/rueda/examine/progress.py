@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
+from rueda.train.bar import OnTerminal
 
-class PointsProgress:
+
+class PointsProgress(OnTerminal):
     """Counts points; silent on all workers but the one that is told to speak."""
 
     def __init__(self, *, speak: bool, description: str, total: int, done: int = 0) -> None:
-        self._speak, self._description, self._total, self._first = speak, description, total, done
-        self._bar: Any = None
+        super().__init__(speak=speak)
+        self._description, self._total, self._first = description, total, done
         self._task: Any = None
         self._started = self._last = time.monotonic()
 
-    def __enter__(self) -> PointsProgress:
-        terminal = os.environ.get("RUEDA_TERMINAL")  # a worker's own output is a pipe to the launcher
-        if self._speak and (terminal or sys.stderr.isatty()):
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=Console(file=open(terminal, "w"), force_terminal=True) if terminal else Console(stderr=True),
-                transient=True,
-            )  # fmt: skip
-            self._bar.start()
+    def begin(self) -> None:
+        """Show how many points are there already."""
+        if self._bar is not None:
             self._task = self._bar.add_task(self._description, total=self._total, completed=self._first)
         elif self._speak and self._first:
             self._print(f"{self._first:,} of {self._total:,} points are there already")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     @property
     def due(self) -> bool:

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Any
 
+from rueda.train.bar import OnTerminal
 
-class MeasureProgress:
+
+class MeasureProgress(OnTerminal):
     """Shows the phases; silent unless told to speak."""
 
+    COLUMNS = ("spinner", "{task.description}", "bar", "{task.completed}/{task.total}", "elapsed")
+
     def __init__(self, *, speak: bool, phases: int) -> None:
-        self._speak, self._phases, self._done = speak, phases, 0
-        self._bar: Any = None
+        super().__init__(speak=speak)
+        self._phases, self._done = phases, 0
         self._task: Any = None
-        self._said = ""
 
-    def __enter__(self) -> MeasureProgress:
-        if self._speak and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            self._bar = Progress(
-                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-                TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(), console=Console(stderr=True),
-                transient=True,
-            )  # fmt: skip
-            self._bar.start()
-            self._task = self._bar.add_task("", total=self._phases)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def begin(self) -> None:
+        """Show that nothing is done yet."""
         if self._bar is not None:
-            self._bar.stop()
+            self._task = self._bar.add_task("", total=self._phases)
 
     def phase(self, text: str) -> None:
         """Begin a phase."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rueda.study.pool import Job
 from rueda.study.runs import last_row
+from rueda.train.bar import OnTerminal
 from rueda.train.regime import adapted
 
 _LOOK_SECONDS = 1.0
@@ -27,36 +27,24 @@ def run_line(job: Job) -> str:
     return f"{title}: {test}{row['step']:,} updates, {row['seconds']:.1f} s"
 
 
-class StudyProgress:
+class StudyProgress(OnTerminal):
     """Shows a study; silent unless told to speak."""
 
+    COLUMNS = ("{task.description}", "bar", "{task.completed}/{task.total}", "elapsed")
+
     def __init__(self, *, speak: bool, total: int, done: int) -> None:
-        self._speak, self._total, self._done = speak, total, done
-        self._bar: Any = None
+        super().__init__(speak=speak)
+        self._total, self._done = total, done
         self._all: Any = None
         self._lines: dict[Path, Any] = {}
         self._looked = 0.0
 
-    def __enter__(self) -> StudyProgress:
-        if self._speak and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-                TimeElapsedColumn(), console=Console(stderr=True), transient=True,
-            )  # fmt: skip
-            self._bar.start()
+    def begin(self) -> None:
+        """Show how many runs are finished already."""
+        if self._bar is not None:
             self._all = self._bar.add_task("runs", total=self._total, completed=self._done)
         elif self._speak and self._done:
             self.say(f"{self._done} of {self._total} runs are finished already")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def started(self, job: Job) -> None:
         """Show a run that begins."""

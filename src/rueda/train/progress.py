@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from rueda.records import Row
+from rueda.train.bar import OnTerminal
 
 
 def epoch_line(row: Row, num_epochs: int, seconds: float) -> str:
@@ -32,50 +30,26 @@ def _result(loss: float | None, accuracy: float | None) -> str:
     return text if accuracy is None else f"{text} accuracy {100 * accuracy:.1f} %"
 
 
-class Progress:
+class Progress(OnTerminal):
     """Shows a training; silent on all workers but the one that is told to speak.
 
     On a terminal a bar counts the steps of the epoch with loss, accuracy and images/s. Elsewhere a plain line comes
     every ten seconds at most, and one an epoch.
     """
 
+    COLUMNS = (*OnTerminal.COLUMNS, "{task.fields[note]}")
+
     def __init__(self, *, speak: bool, description: str, num_epochs: int) -> None:
-        self._speak = speak
+        super().__init__(speak=speak)
         self._num_epochs = num_epochs
         self._description = description
-        self._bar: Any = None
-        self._terminal = ExitStack()
         self._task: Any = None
         self._last = time.monotonic()
 
-    def __enter__(self) -> Progress:
-        terminal = os.environ.get("RUEDA_TERMINAL")  # a worker's own output is a pipe to the launcher
-        if self._speak and (terminal or sys.stderr.isatty()):
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=Console(file=self._terminal.enter_context(open(terminal, "w")), force_terminal=True)
-                if terminal
-                else Console(stderr=True),
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self._description, note="", total=None)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def begin(self) -> None:
+        """Show what is trained."""
         if self._bar is not None:
-            self._bar.stop()
-        self._terminal.close()
+            self._task = self._bar.add_task(self._description, note="", total=None)
 
     @property
     def due(self) -> bool:

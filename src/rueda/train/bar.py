@@ -1,0 +1,59 @@
+"""One bar on a terminal: what every progress of the project begins and ends with.
+
+A worker's own output is a pipe to its launcher, which names the user's terminal in ``RUEDA_TERMINAL``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, TypeVar
+
+Own = TypeVar("Own", bound="OnTerminal")
+
+
+class OnTerminal:
+    """A progress that is a bar on a terminal, and something else elsewhere; silent unless told to speak.
+
+    A subclass names its ``COLUMNS``: ``bar``, ``spinner``, ``elapsed``, ``remaining``, or a text with fields, and says
+    in :meth:`begin` what there is at the start. ``_bar`` is rich's, or None where there is no terminal.
+    """
+
+    COLUMNS: tuple[str, ...] = ("{task.description}", "bar", "{task.completed}/{task.total}", "remaining")
+
+    def __init__(self, *, speak: bool) -> None:
+        self._speak = speak
+        self._bar: Any = None
+        self._terminal = ExitStack()
+
+    def begin(self) -> None:
+        """Show what there is before the first step."""
+
+    def __enter__(self: Own) -> Own:
+        name = os.environ.get("RUEDA_TERMINAL")
+        if self._speak and (name or sys.stderr.isatty()):
+            from rich import progress
+            from rich.console import Console
+
+            kinds: dict[str, type[progress.ProgressColumn]] = {
+                "bar": progress.BarColumn,
+                "spinner": progress.SpinnerColumn,
+                "elapsed": progress.TimeElapsedColumn,
+                "remaining": progress.TimeRemainingColumn,
+            }
+            columns = [kinds[one]() if one in kinds else progress.TextColumn(one) for one in self.COLUMNS]
+            file = self._terminal.enter_context(open(name, "w")) if name else None
+            console = Console(file=file, force_terminal=True) if file else Console(stderr=True)
+            self._bar = progress.Progress(*columns, console=console, transient=True)
+            self._bar.start()
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._terminal.close()
