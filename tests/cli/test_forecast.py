@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from commandline import rueda, settle_in
 from rueda.records.forecast import CurvePoint, Forecast
 from rueda.records.profile import Profile, StepTime
-
-TASK = """
-import sys
-sys.path.insert(0, {tests!r})
-from tinytask import tiny_task
-task = tiny_task()
-"""
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clouds.py").write_text(TASK.format(tests=str(Path(__file__).parents[1])))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def rueda(*words: str) -> int:
-    """Run a command in this process, since a start with torch costs seconds; gives its exit status."""
-    from rueda.cli import main
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["rueda", *words])
-        main()
-    return int(ended.value.code or 0)
+    settle_in(tmp_path, monkeypatch)
 
 
 def curve() -> Forecast:

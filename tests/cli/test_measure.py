@@ -10,26 +10,17 @@ from pathlib import Path
 import pytest
 import typer
 
+from commandline import settle_in
 from rueda.cli.measure import EPILOG, measure
 from rueda.errors import RuedaError
 from rueda.measure.whole import Budget
 from rueda.records import Recipe
 from rueda.records.profile import Profile
 
-TASK = """
-import sys
-sys.path.insert(0, {tests!r})
-from tinytask import tiny_task
-task = tiny_task()
-"""
-
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clouds.py").write_text(TASK.format(tests=str(Path(__file__).parents[1])))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settle_in(tmp_path, monkeypatch, columns=160)
     little = Budget(steps=0.3, communication=0.1, together=0.3, noise=0.2, longest_step=0.5, sizes=(4, 4096, 65536))
     monkeypatch.setattr("rueda.measure.whole.QUICK", little)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from commandline import rueda
 from plan.profiles import RECIPE, line, noise, profile, step
 from rueda.records import Recipe, Row, Run
 from rueda.records.plan import Plan
@@ -23,15 +23,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
     MEASURED.save(tmp_path / "profile.json")
-
-
-def rueda(*words: str) -> int:
-    from rueda.cli import main
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["rueda", *words])
-        main()
-    return int(ended.value.code or 0)
 
 
 def run_folder(name: str, *, workers: int = 2, images_per_second: float = 1000.0, diverged: bool = False) -> Path:

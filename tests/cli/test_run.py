@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from commandline import catch_launches
 from rueda.cli.run import CONTEXT, run
 from rueda.errors import LaunchError
 from rueda.world.launch import LaunchPlan, Show
@@ -21,14 +22,7 @@ app.command(name="other")(lambda: None)
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LaunchPlan, Show]]:
     """What would have been launched."""
-    seen: list[tuple[LaunchPlan, Show]] = []
-
-    def launch(plan: LaunchPlan, *, show: Show) -> int:
-        seen.append((plan, show))
-        return 7
-
-    monkeypatch.setattr("rueda.world.launch.driver.launch", launch)
-    return seen
+    return catch_launches(monkeypatch, 7)
 
 
 def call(*words: str) -> Any:

@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from commandline import catch_launches
 from rueda.cli.horovodrun import CONTEXT, horovodrun
 from rueda.errors import LaunchError, MissingExtra
 from rueda.hvd.runner.options import OPTIONS, variables, with_config
@@ -25,15 +26,8 @@ app.command(name="other")(lambda: None)
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LaunchPlan, Show]]:
     """What would have been launched."""
-    seen: list[tuple[LaunchPlan, Show]] = []
-
-    def launch(plan: LaunchPlan, *, show: Show) -> int:
-        seen.append((plan, show))
-        return 0
-
-    monkeypatch.setattr("rueda.world.launch.driver.launch", launch)
     monkeypatch.delenv("HOROVOD_START_TIMEOUT", raising=False)
-    return seen
+    return catch_launches(monkeypatch, 0)
 
 
 def call(*words: str) -> Any:
