@@ -26,6 +26,7 @@ from rueda.errors import ExamineError, explain
 from rueda.examine.borrow import Borrowed
 from rueda.examine.chunks import arranged, best_chunk, runs_in, wanted_order
 from rueda.examine.examples import Inputs, read_loader, take
+from rueda.examine.fewer_passes import fewer_passes
 from rueda.nn import recalibrate
 from rueda.world import World
 
@@ -101,6 +102,7 @@ class Objective:
             self.chunk = chunk or best_chunk(self.model, self.inputs, self.num_examples)
         with self, _fitting(), torch.inference_mode():  # a loss that does not fit is met now, on two examples
             self.total(self.outputs(take(self.inputs, 0, 2)), self.targets[:2])
+            self._forward = fewer_passes(self.model, take(self.inputs, 0, 2))
 
     @classmethod
     def from_loader(
@@ -209,7 +211,7 @@ class Objective:
         loss, num_correct = 0.0, 0
         with self, torch.inference_mode():
             for inputs, targets in self.chunks():
-                outputs = self.outputs(inputs)
+                outputs = self._forward(*inputs) if isinstance(inputs, tuple) else self._forward(inputs)
                 loss += float(self.total(outputs, targets))
                 if self._correct is not None:
                     num_correct += int(self._correct(outputs, targets).sum())
