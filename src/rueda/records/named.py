@@ -75,8 +75,8 @@ NAMED: dict[str, Named] = {
         changes=lambda base: {"gradient_noise": 1.0},
     ),
     "longer-training": Named(
-        summary="as many updates as one worker makes: N times the epochs, sqrt scaling (Hoffer et al. 2017)",
-        changes=lambda base: {"keep_updates": True, "scaling": "sqrt"},
+        summary="as many updates as one worker: N x the epochs, sqrt scaling with warm-up (Hoffer et al. 2017)",
+        changes=lambda base: {"keep_updates": True, "scaling": "sqrt", **_warmup(base)},
     ),
     "batch-growth": Named(
         summary="start at one worker's batch and grow it instead of decaying the rate (Smith et al. 2017)",
