@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rueda.cli.examine import examine
 from rueda.errors import RuedaError
+from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
 
 TASK = """
@@ -90,6 +91,40 @@ def test_a_gallery_with_everything(home: Path, tmp_path: Path) -> None:
         assert f'data-figure="{figure}"' in page
 
 
+def test_seeds_are_told_apart_and_what_is_known_is_not_computed_again(home: Path, tmp_path: Path) -> None:
+    """Two studies, 8 and 64 workers, have runs of the same names; a stopped command goes on behind the last model."""
+    import rueda
+    from tinytask import tiny_task
+
+    task = tiny_task()
+
+    runs = []
+    for workers in (2, 4):
+        for seed in (0, 1):
+            runs.append(tmp_path / f"{workers}-workers" / f"naive-seed{seed}")
+            recipe = task.recipe.change(workers=workers, seed=seed, epochs=1)
+            rueda.fit(task, recipe, folder=runs[-1], rehearse=True, progress=False)
+    options = ("--hessian", "--no-density", "--task", home / "clouds.py", "--examples", 40, "--workers", 1)
+    told = call(*runs[:3], *options, "--folder", tmp_path / "found")
+    assert "naive, 2 workers, seed 1: top eigenvalue" in told and "naive, 4 workers: top eigenvalue" in told
+    first = Curvature.load(tmp_path / "found")
+    assert [(one.name, one.seed) for one in first.members] == [
+        ("naive, 2 workers", 0), ("naive, 2 workers", 1), ("naive, 4 workers", 0)
+    ]  # fmt: skip
+    assert all(one.hessian is not None and one.hessian.density is None for one in first.members)
+    again = call(*runs, *options, "--folder", tmp_path / "found")
+    assert "naive, 4 workers, seed 1: top eigenvalue" in again
+    second = Curvature.load(tmp_path / "found")
+    assert [(one.name, one.seed) for one in second.members] == [
+        ("naive, 2 workers", 0), ("naive, 2 workers", 1), ("naive, 4 workers", 0), ("naive, 4 workers", 1)
+    ]  # fmt: skip
+    assert second.members[0] == first.members[0] and second.members[2] == first.members[2]  # seconds and all
+    # More is asked for: computed.
+    call(*runs, *options[:1], *options[2:], "--sharpness", "--folder", tmp_path / "found")
+    third = Curvature.load(tmp_path / "found").members
+    assert all(one.hessian is not None and one.hessian.density is not None and one.sharpness for one in third)
+
+
 def _documents(text: str) -> list[str]:
     """Cut several JSON documents apart."""
     decoder, found, place = json.JSONDecoder(), [], 0
@@ -125,7 +160,7 @@ def test_two_workers_write_the_same_numbers(home: Path, tmp_path: Path) -> None:
         (["one.pt", "--points", "1"], "points: expected 2 or more, got 1"),
         (["one.pt", "--workers", "0"], "--workers: expected 1 or more, got 0"),
         (["one.pt", "--set", "model.batch_norm=true"], "is of another model than task clouds builds"),
-        (["one.pt", "one.pt", "--interpolate"], "the line from one to one: expected a length above 0"),
+        (["one.pt", "one.pt", "--interpolate"], r"the line from one to one \(2\): expected a length above 0"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], line: str, home: Path, tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ def examine(
     ] = False,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="How far the loss rises nearby.")] = False,
     hessian: Annotated[bool, typer.Option("--hessian", help="Top eigenvalues, trace, spectral density.")] = False,
+    density: Annotated[
+        bool,
+        typer.Option("--density/--no-density", help="The spectral density, most of the time that --hessian takes."),
+    ] = True,
     task: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="What the paths belong to: a built-in task, or a Python file; runs of built-in ones know."),
@@ -86,9 +90,9 @@ def examine(
         batch_norm=batch_norm,
     )  # fmt: skip
     order = Order(
-        paths=tuple(paths), look=look, sharpness=sharpness, hessian=hessian, task=task, settings=tuple(settings or ()),
-        checkpoint=checkpoint, num_examples=examples or None, splits=tuple(splits.split(",")), folder=folder,
-        progress=not as_json, command=environment()["command"],
+        paths=tuple(paths), look=look, sharpness=sharpness, hessian=hessian, density=density, task=task,
+        settings=tuple(settings or ()), checkpoint=checkpoint, num_examples=examples or None,
+        splits=tuple(splits.split(",")), folder=folder, progress=not as_json, command=environment()["command"],
     )  # fmt: skip
     if png is not None:
         find_browser()  # said before the work, not after

@@ -48,6 +48,11 @@ class Subject:
     run: Run | None
     """its run folder, if it has one"""
 
+    @property
+    def condition(self) -> str:
+        """The name without the seed: what several trainings of one kind are shown as."""
+        return self.name.replace(f"-seed{self.recipe.seed}", "", 1)
+
     def objectives(self, splits: Sequence[str] = ("train", "test"), *, num_examples: int | None = 1024,
                    device: torch.device | str | None = None) -> dict[str, Objective]:  # fmt: skip
         """Read the examples of each split and give the objectives on this model.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 from rueda.records import curvature, landscape
@@ -16,7 +17,10 @@ def summary(folder: Path) -> list[str]:
     if (folder / landscape.FILE).is_file():
         told += [line for member in Landscape.load(folder).members for line in _seen(member)]
     if (folder / curvature.FILE).is_file():
-        told += [line for member in Curvature.load(folder).members for line in _felt(member)]
+        members = Curvature.load(folder).members
+        count = Counter(member.name for member in members)
+        for member in members:
+            told += _felt(member, member.name if count[member.name] == 1 else f"{member.name}, seed {member.seed}")
     return told
 
 
@@ -39,15 +43,15 @@ def _seen(member: landscape.Member) -> list[str]:
     return told
 
 
-def _felt(member: curvature.Member) -> list[str]:
+def _felt(member: curvature.Member, name: str) -> list[str]:
     told = []
     found = member.hessian
     if found is not None:
         top = found.eigenvalues[0]
         trace = "" if found.trace is None else f", trace {found.trace:.4g} ± {found.trace_error or 0:.2g}"
         doubt = "" if found.converged else " (not converged)"
-        told.append(f"{member.name}: top eigenvalue {top.value:.5g} ± {top.error:.1g}{doubt}{trace}")
+        told.append(f"{name}: top eigenvalue {top.value:.5g} ± {top.error:.1g}{doubt}{trace}")
     if member.sharpness is not None:
         parts = [f"{one.kind} at {one.radius:g}: {one.value:.4g}" for one in member.sharpness.measures]
-        told.append(f"{member.name}: sharpness, {', '.join(parts)}")
+        told.append(f"{name}: sharpness, {', '.join(parts)}")
     return told

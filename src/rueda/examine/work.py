@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -43,6 +44,8 @@ class Order:
     look: Look = field(default_factory=Look)
     sharpness: bool = False
     hessian: bool = False
+    density: bool = True
+    """the spectral density, too, where the Hessian is asked for"""
     task: str | None = None
     settings: tuple[str, ...] = ()
     checkpoint: str = "last"
@@ -91,7 +94,22 @@ def load(order: Order) -> list[Subject]:
         raise ExamineError(
             explain("the runs", expected="one task", got=", ".join(tasks), do="examine those of one task at a time")
         )
-    return subjects
+    return told_apart(subjects)
+
+
+def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
+    """Give models of one name (runs of two studies) names of their own: by their workers, or else by a number."""
+    counts: dict[str, set[int]] = {}
+    for subject in subjects:
+        counts.setdefault(subject.condition, set()).add(subject.recipe.workers)
+    seen: Counter[str] = Counter()
+    found = []
+    for subject in subjects:
+        several = len(counts[subject.condition]) > 1
+        name = f"{subject.name}, {subject.recipe.workers} workers" if several else subject.name
+        seen[name] += 1
+        found.append(replace(subject, name=name if seen[name] == 1 else f"{name} ({seen[name]})"))
+    return found
 
 
 def place(order: Order) -> Path:
@@ -121,8 +139,12 @@ def run_order(order: Order, subjects: Sequence[Subject], world: World | None = N
     """
     world = world or init()
     folder = place(order)
+    about = environment()
+    about["command"] = order.command or about["command"]
+    name = subjects[0].task.name
     seen: list[landscapes.Member] = []
     felt: list[curvatures.Member] = []
+    known = world.broadcast_object(_known(folder) if world.is_main else {})
     for index, subject in enumerate(subjects):
         objectives = subject.objectives(order.splits, num_examples=order.num_examples, device=world.device)
         points = folder / ".points" / f"{index}-{subject.name}"
@@ -132,33 +154,55 @@ def run_order(order: Order, subjects: Sequence[Subject], world: World | None = N
             look = replace(order.look, pictures=tuple(pictures))
             seen.append(look_at(subject, objectives, look, other=subjects[-1], work=work))
         if order.sharpness or order.hessian:
-            felt.append(_curvature(order, subject, objectives, world))
+            felt.append(_curvature(order, subject, objectives, world, known))
+            if world.is_main:  # after each model: a command that was stopped has lost the one under way at most
+                later = [old for old in known.values() if all(_key(old) != _key(new) for new in felt)]
+                _write_curvature(folder, name, felt + (later if index + 1 < len(subjects) else []), about)
     if world.is_main:
-        about = environment()
-        about["command"] = order.command or about["command"]
-        _write_landscape(folder, subjects[0].task.name, seen, about)
-        _write_curvature(folder, subjects[0].task.name, felt, about)
+        _write_landscape(folder, name, seen, about)
         forget_points(folder / ".points")
     world.barrier()
     return folder
 
 
-def _curvature(order: Order, subject: Subject, objectives: Objectives, world: World) -> curvatures.Member:
+Known = dict[tuple[str, "int | None", str, str], curvatures.Member]
+
+
+def _key(member: curvatures.Member) -> tuple[str, int | None, str, str]:
+    return member.name, member.seed, member.split, member.weights
+
+
+def _known(folder: Path) -> Known:
+    """Read what an earlier command has found in this folder."""
+    try:
+        return {_key(member): member for member in Curvature.load(folder / curvatures.FILE).members}
+    except RunError:  # none yet, or a damaged one: written anew
+        return {}
+
+
+def _curvature(order: Order, subject: Subject, objectives: Objectives, world: World, known: Known) -> curvatures.Member:
+    """Compute what is asked for and not known yet."""
     split, objective = next(iter(objectives.items()))
     seed = order.look.seed
-    hessian_found = sharpness_found = None
-    if order.hessian:
+    row = _row(subject)
+    member = curvatures.Member(
+        name=subject.condition, seed=subject.recipe.seed, split=split, train_accuracy=row.get("train_accuracy"),
+        test_accuracy=row.get("test_accuracy"), weights=checksum(objective.origin),
+    )  # fmt: skip
+    old = known.get(_key(member), member)
+    same = (objective.num_examples, seed)
+    hessian_found, sharpness_found = old.hessian, old.sharpness
+    if order.hessian and (
+        hessian_found is None
+        or (hessian_found.examples, hessian_found.seed) != same
+        or (order.density and hessian_found.density is None)
+    ):
         with _told(order, world, f"{subject.name}, hessian") as tell:
-            hessian_found = hessian(objective, seed=seed, world=world, progress=tell)
-    if order.sharpness:
+            hessian_found = hessian(objective, density=order.density, seed=seed, world=world, progress=tell)
+    if order.sharpness and (sharpness_found is None or (sharpness_found.examples, sharpness_found.seed) != same):
         with _told(order, world, f"{subject.name}, sharpness") as tell:
             sharpness_found = sharpness(objective, seed=seed, world=world, progress=tell)
-    row = _row(subject)
-    return curvatures.Member(
-        name=subject.name, seed=subject.recipe.seed, split=split, hessian=hessian_found, sharpness=sharpness_found,
-        train_accuracy=row.get("train_accuracy"), test_accuracy=row.get("test_accuracy"),
-        weights=checksum(objective.origin),
-    )  # fmt: skip
+    return replace(member, hessian=hessian_found, sharpness=sharpness_found)
 
 
 def _row(subject: Subject) -> dict[str, Any]:
@@ -177,20 +221,10 @@ def _write_landscape(folder: Path, task: str, found: list[landscapes.Member], ab
     Landscape(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
 
 
-def _write_curvature(folder: Path, task: str, found: list[curvatures.Member], about: dict[str, Any]) -> None:
-    if not found:
-        return
-    file = folder / curvatures.FILE
-    with suppress(RunError):
-        old = {(member.name, member.split, member.weights): member for member in Curvature.load(file).members}
-        found = [_with_old(member, old.get((member.name, member.split, member.weights))) for member in found]
-    Curvature(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
-
-
-def _with_old(member: curvatures.Member, old: curvatures.Member | None) -> curvatures.Member:
-    if old is None:
-        return member
-    return replace(member, hessian=member.hessian or old.hessian, sharpness=member.sharpness or old.sharpness)
+def _write_curvature(folder: Path, task: str, found: Sequence[curvatures.Member], about: dict[str, Any]) -> None:
+    Curvature(task=task, members=tuple(found), command=about["command"], environment=about).save(
+        folder / curvatures.FILE
+    )
 
 
 @contextmanager
