@@ -1,7 +1,8 @@
 """How many examples at a time, and in which memory order: what makes an evaluation fast, found on two examples.
 
-A chunk whose activations stay in the second-level cache is not written to memory and read back between two layers. The
-choice follows from the sizes of the activations alone, never from a clock: the same model and data give the same
+A chunk whose activations stay in the second-level cache is not written to memory and read back between two layers. But
+every chunk reads all weights again: where a layer has more of them than activations, it wants longer chunks. The choice
+follows from the sizes of the activations alone, never from a clock: the same model and data give the same
 chunks on every worker, and so the same sums to the last bit.
 """
 
@@ -40,16 +41,20 @@ def runs_in(order: torch.memory_format, model: nn.Module, inputs: Inputs) -> boo
 
 
 def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
-    """Choose the largest power of two for which no layer reads and writes more than the cache holds."""
+    """Choose the largest power of two for which no layer reads and writes more activations than the cache holds.
+
+    It is longer where the weights of a layer would otherwise be more than half of what is read (a wide linear layer).
+    """
     first = next(model.parameters())
     if first.device.type != "cpu":
         return min(ACCELERATOR_CHUNK, num_examples)
     num_probed = min(2, num_examples)
-    largest = 1
+    largest, weights = 1, 0
 
     def measure(module: nn.Module, given: tuple[Any, ...], outputs: Any) -> None:
-        nonlocal largest
-        largest = max(largest, _bytes(given) + _bytes(outputs))
+        nonlocal largest, weights
+        largest = max(largest, (_bytes(given) + _bytes(outputs)) // num_probed)
+        weights = max(weights, _bytes(list(module.parameters())))
 
     leaves = [module for module in model.modules() if not any(module.children())]
     hooks = [module.register_forward_hook(measure) for module in leaves]
@@ -59,7 +64,7 @@ def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
     finally:
         for hook in hooks:
             hook.remove()
-    wanted = max(1, CACHE_BYTES * num_probed // largest)
+    wanted = max(1, CACHE_BYTES // largest, 2 * weights // largest)
     return int(min(1 << (wanted.bit_length() - 1), LARGEST_CHUNK, num_examples))
 
 
