@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -58,11 +59,17 @@ def test_members_stand_side_by_side_on_one_scale(num_members: int) -> None:
     assert shown[0]["cmin"] == pytest.approx(-1.0)
     assert "0.1" in relief.layout["scene"]["zaxis"]["ticktext"]
     places = [tuple(relief.layout[trace["scene"]]["domain"]["x"]) for trace in shown]
-    assert len(set(places)) == min(num_members, 3)
-    buttons = relief.layout["updatemenus"][0]["buttons"]
-    assert [button["label"] for button in buttons] == ["training loss", "test loss", "training error", "test error"]
-    for button in buttons:  # each shows one surface a member
-        assert sum(button["args"][0]["visible"]) == num_members
+    assert len(set(places)) == 2  # side by side, four of them two by two
+    assert [view.label for view in relief.views] == ["training loss", "test loss", "training error", "test error"]
+    for view in relief.views:  # each shows one surface a member
+        assert sum(view.visible) == num_members
+    for plot in (relief, found["landscape-contours"]):  # on a phone one above the other, without overlap
+        heights = sorted(
+            value["y"] if isinstance(value, dict) else value for path, value in plot.narrow.items()
+            if path.startswith(("scene", "yaxis"))
+        )  # fmt: skip
+        assert len(heights) == num_members and heights[0][0] == 0
+        assert all(low[1] < high[0] for low, high in itertools.pairwise(heights))
 
 
 def test_the_path_lies_on_its_surface() -> None:

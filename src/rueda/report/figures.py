@@ -70,7 +70,17 @@ def figure_data(section: Section) -> dict[str, Any]:
         }
         for line in section.lines
     ]
-    plots = {plot.name: {"traces": plot.traces, "layout": plot.layout, "height": plot.height} for plot in section.plots}
+    plots = {
+        plot.name: {
+            "traces": plot.traces,
+            "layout": plot.layout,
+            "height": plot.height,
+            "views": [{"visible": view.visible, "changes": view.changes} for view in plot.views],
+            "narrow": plot.narrow,
+            "narrow_height": plot.narrow_height or plot.height,
+        }
+        for plot in section.plots
+    }
     data: dict[str, Any] = {"plots": plots}
     data |= {"rows": rows, "lines": lines, "throughput": section.throughput, "steps": section.steps, "gd": section.gd}
     return {**data, "figures": [*figure_names(section), *plots]}

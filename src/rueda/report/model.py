@@ -64,6 +64,17 @@ class Entry:
 
 
 @dataclass(kw_only=True)
+class View:
+    """One of several things that a figure can show; a switch above it chooses."""
+
+    label: str
+    visible: list[bool]
+    """which traces"""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """of the layout: paths with dots, such as ``scene.zaxis.range``"""
+
+
+@dataclass(kw_only=True)
 class Plot:
     """A figure as plotly's own traces and layout; the page gives it its font, its margins and its colours.
 
@@ -84,6 +95,11 @@ class Plot:
     height: int = 380
     half: bool = False
     """stands beside its neighbour on a wide screen"""
+    views: list[View] = field(default_factory=list)
+    """what the reader can choose from; the first is shown"""
+    narrow: dict[str, Any] = field(default_factory=dict)
+    """changes of the layout on a phone: paths with dots"""
+    narrow_height: int | None = None
 
 
 @dataclass(kw_only=True)

@@ -121,7 +121,9 @@ def _plots(section: Section, key: str) -> list[str]:
 
 
 def _place(key: str, plot: Plot) -> str:
-    return _frame(key, plot.name, plot.title, plot.note)
+    options = {str(index): view.label for index, view in enumerate(plot.views)}
+    switch = _switch("view", "show", options) if len(options) > 1 else ""
+    return _frame(key, plot.name, plot.title, plot.note, switch)
 
 
 def _lead(section: Section) -> str:
@@ -184,7 +186,8 @@ def _rehearsed(section: Section) -> str:
 
 def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:
     buttons = "".join(
-        f'<button type="button" data-{kind}="{name}" aria-pressed="{"true" if index == 0 else "false"}">{text}</button>'
+        f'<button type="button" data-{kind}="{name}" aria-pressed="{"true" if index == 0 else "false"}">'
+        f"{to_html(text)}</button>"
         for index, (name, text) in enumerate(options.items())
     )
     return f'<div class="switch" role="group" aria-label="{label}"><span>{label}</span>{buttons}</div>'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.records.landscape import Surface
-from rueda.report.model import Plot
+from rueda.report.model import Plot, View
 from rueda.report.words import percent
 
 SPLITS = {"train": "training", "test": "test"}
@@ -19,15 +19,18 @@ Choice = tuple[str, str]
 
 
 def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
-    """Draw surfaces in three dimensions, one scale for all; buttons choose what is shown."""
+    """Draw surfaces in three dimensions, one scale for all; a switch chooses what is shown."""
     choices = _choices([surface for _, surface in surfaces])
     traces: list[dict[str, Any]] = []
     shown: list[tuple[str, str]] = []
-    num_rows = -(-len(surfaces) // _IN_A_ROW)
-    layout: dict[str, Any] = {"margin": {"l": 0, "r": 0, "t": 64, "b": 0}, "dragmode": "turntable", "annotations": []}
+    layout: dict[str, Any] = {"margin": {"l": 0, "r": 0, "t": 16, "b": 0}, "dragmode": "turntable", "annotations": []}
+    stacked: dict[str, Any] = {"annotations": []}
     for index, (name, surface) in enumerate(surfaces):
         scene = "scene" if index == 0 else f"scene{index + 1}"
         (left, right), (low, high) = _place(index, len(surfaces))
+        _, (bottom, top_edge) = _place(index, len(surfaces), columns=1)
+        stacked[f"{scene}.domain"] = {"x": [0, 1], "y": [bottom, top_edge]}
+        stacked["annotations"].append(_heading(name, 0.5, top_edge))
         first_title, second_title = _axes(surface)
         layout[scene] = {
             "domain": {"x": [left, right], "y": [low, high]},
@@ -54,21 +57,17 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             traces.append(_trail_above(surface, scene))
             shown.append(("", "trail"))
     scenes = [name for name in layout if name.startswith("scene")]
-    buttons = []
+    views = []
     for choice in choices:
         upright = _upright(_limits(surfaces, choice), choice)
-        change = {
-            f"{scene}.zaxis.{'title.text' if name == 'title' else name}": value
-            for scene in scenes
-            for name, value in upright.items()
-        }
+        changes = {f"{scene}.zaxis": upright for scene in scenes}
         # The path lies on the loss of the training examples, and belongs to no other picture.
         visible = [one == choice or (one[1] == "trail" and choice == choices[0]) for one in shown]
-        buttons.append({"label": _label(*choice), "method": "update", "args": [{"visible": visible}, change]})
-    layout["updatemenus"] = _menu(buttons)
+        views.append(View(label=_label(*choice), visible=visible, changes=changes))
     title = "The loss surface" if kind == "landscape" else "The surface along the training path"
     return Plot(
-        name=f"{kind}-surface", title=title, traces=traces, layout=layout, height=90 + 400 * num_rows,
+        name=f"{kind}-surface", title=title, traces=traces, layout=layout, views=views, narrow=stacked,
+        height=40 + 400 * _rows(len(surfaces)), narrow_height=40 + 330 * len(surfaces),
         note="Drag to turn. One scale for all." if len(surfaces) > 1 else "Drag to turn.",
     )  # fmt: skip
 
@@ -78,11 +77,14 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     choices = _choices([surface for _, surface in surfaces])
     traces: list[dict[str, Any]] = []
     shown: list[tuple[str, str]] = []
-    num_rows = -(-len(surfaces) // _IN_A_ROW)
-    layout: dict[str, Any] = {"margin": {"l": 56, "r": 16, "t": 64, "b": 48}, "annotations": []}
+    layout: dict[str, Any] = {"margin": {"l": 56, "r": 16, "t": 16, "b": 48}, "annotations": []}
+    stacked: dict[str, Any] = {"annotations": []}
     for index, (name, surface) in enumerate(surfaces):
         number = "" if index == 0 else str(index + 1)
         (left, right), (low, high) = _place(index, len(surfaces), gap=0.07)
+        _, (bottom, top_edge) = _place(index, len(surfaces), columns=1)
+        stacked |= {f"xaxis{number}.domain": [0, 1], f"yaxis{number}.domain": [bottom, top_edge]}
+        stacked["annotations"].append(_heading(name, 0.5, top_edge))
         first_title, second_title = _axes(surface)
         layout[f"xaxis{number}"] = {"title": first_title, "domain": [left, right], "anchor": f"y{number}"}
         layout[f"yaxis{number}"] = {"title": second_title, "domain": [low, high], "anchor": f"x{number}"}
@@ -106,11 +108,9 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             shown.append(choice)
         traces.append(_marks(surface, number))
         shown.append(("", "trail"))
-    buttons = []
-    for choice in choices:
-        visible = [one == choice or one[1] == "trail" for one in shown]
-        buttons.append({"label": _label(*choice), "method": "restyle", "args": [{"visible": visible}]})
-    layout["updatemenus"] = _menu(buttons)
+    views = [
+        View(label=_label(*choice), visible=[one == choice or one[1] == "trail" for one in shown]) for choice in choices
+    ]
     note = "Lines of equal height, on a logarithmic scale for the loss. The cross marks the model."
     if kind == "path":
         start = ", the initial model built again from the seed" if _rebuilt(surfaces) else ""
@@ -120,8 +120,9 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
         )
     title = "The same from above" if kind == "landscape" else "The training path from above"
     return Plot(
-        name=f"{kind}-contours", title=title, traces=traces, layout=layout, height=90 + 380 * num_rows, note=note
-    )
+        name=f"{kind}-contours", title=title, traces=traces, layout=layout, views=views, narrow=stacked, note=note,
+        height=40 + 380 * _rows(len(surfaces)), narrow_height=40 + 330 * len(surfaces),
+    )  # fmt: skip
 
 
 def _marks(surface: Surface, number: str) -> dict[str, Any]:
@@ -215,13 +216,22 @@ def _heights(rows: list[list[float | None]], choice: Choice) -> list[list[float 
     return [[None if value is None else _log(value) for value in row] for row in rows]
 
 
-def _place(index: int, total: int, gap: float = 0.03) -> tuple[tuple[float, float], tuple[float, float]]:
+def _rows(total: int) -> int:
+    """Count the rows of a figure of several members: 4 stand two by two."""
+    return -(-total // _IN_A_ROW)
+
+
+def _place(
+    index: int, total: int, gap: float = 0.03, columns: int | None = None
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Give the part of the figure that belongs to a member, left to right, top to bottom."""
-    columns, rows = min(total, _IN_A_ROW), -(-total // _IN_A_ROW)
-    column, row = index % _IN_A_ROW, index // _IN_A_ROW
+    columns = columns or -(-total // _rows(total))
+    rows = -(-total // columns)
+    column, row = index % columns, index // columns
+    room, foot = 0.06 / rows + 0.02, 0.12 / rows  # for the heading above, and for the axis below
     return (
         (column / columns + gap / 2 * (column > 0), (column + 1) / columns - gap / 2 * (column < columns - 1)),
-        (1 - (row + 1) / rows + (0.06 if row < rows - 1 else 0.0), 1 - row / rows - 0.06),
+        (1 - (row + 1) / rows + (foot if row < rows - 1 else 0.0), 1 - row / rows - room),
     )
 
 
@@ -235,15 +245,6 @@ def _axes(surface: Surface) -> tuple[str, str]:
 def _heading(name: str, x: float, y: float) -> dict[str, Any]:
     return {"text": name, "x": x, "y": y, "xref": "paper", "yref": "paper", "yanchor": "bottom", "xanchor": "center",
             "showarrow": False, "font": {"size": 14}}  # fmt: skip
-
-
-def _menu(buttons: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if len(buttons) < 2:
-        return []
-    return [
-        {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02,
-         "yanchor": "bottom", "pad": {"b": 12}, "bgcolor": "@card", "bordercolor": "@edge", "font": {"size": 12}}
-    ]  # fmt: skip
 
 
 def _label(split: str, measure: str) -> str:

@@ -64,6 +64,15 @@ function listen(section) {
       redraw();
     }));
   }
+  section.querySelectorAll("figure").forEach((figure) => {
+    const buttons = [...figure.querySelectorAll("[data-view]")];
+    const name = figure.querySelector(".plot").dataset.figure;
+    buttons.forEach((button) => button.addEventListener("click", () => {
+      press(buttons, button);
+      data.view[name] = Number(button.dataset.view);
+      draw(section.dataset.section, name);
+    }));
+  });
   section.querySelectorAll(".chip").forEach((chip) => chip.addEventListener("click", () => {
     const row = Number(chip.dataset.row);
     if (!data.hidden.delete(row)) data.hidden.add(row);
@@ -96,7 +105,7 @@ async function start() {
   for (const data of Object.values(sections)) {
     const there = Object.keys(measures).filter((name) => data.lines.some((line) => line.progress[name]));
     const order = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"];
-    Object.assign(data, { hidden: new Set(), axis: "epochs", measure: order.find((name) => there.includes(name)) });
+    Object.assign(data, { hidden: new Set(), view: {}, axis: "epochs", measure: order.find((name) => there.includes(name)) });
   }
   document.querySelectorAll("[data-section]").forEach(listen);
   await unpack();

@@ -27,10 +27,26 @@ function dressed(given) {
   return layout(undefined, undefined, wanted);
 }
 
+// Paths with dots: {"scene.zaxis.range": [0, 1]}.
+function changed(given, changes) {
+  const found = structuredClone(given);
+  for (const [path, value] of Object.entries(changes)) {
+    const names = path.split(".");
+    const last = names.pop();
+    names.reduce((part, name) => part[name], found)[last] = value;
+  }
+  return found;
+}
+
 function plot(name) {
   return (data) => {
-    const { traces, layout: given, height } = data.plots[name];
+    const { traces: all, layout: wide, views, narrow: small, ...size } = data.plots[name];
+    const isSmall = narrow.matches && !exporting;
+    const view = views[data.view[name] || 0] || { changes: {} };
+    const given = changed(wide, { ...view.changes, ...(isSmall ? small : {}) });
+    const traces = view.visible ? all.map((trace, index) => ({ ...trace, visible: view.visible[index] })) : all;
+    const height = isSmall ? size.narrow_height : size.height;
     const quiet = (trace) => (trace.hovertemplate ? { ...trace, hovertemplate: trace.hovertemplate + "<extra></extra>" } : trace);
-    return { traces: traces.map(themed).map(quiet), layout: dressed(given), height };
+    return { traces: traces.map(themed).map(quiet), layout: { ...dressed(given), uirevision: name }, height };
   };
 }
