@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rueda.records.landscape import Interpolation, Lines, Member, Sheet, Surface, Trail
 from rueda.records.named import NAMED
 from rueda.records.recipe import Recipe
 from rueda.records.run import Row
@@ -205,3 +207,20 @@ def write_others(folder: Path) -> Path:
 def write_json(file: Path, value: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(value))
+
+
+_X, _Y = (-1.0, 0.0, 1.0), (-1.0, 0.0)
+
+
+def landscape_member(name: str, scale: float = 1.0, *, error: bool = True) -> Member:
+    """Give a model with all pictures of its landscape."""
+    loss = tuple(tuple(scale * (0.1 + x * x + y * y) for x in _X) for y in _Y)
+    sheets = tuple(Sheet(split=split, loss=loss, error=loss if error else None) for split in ("train", "test"))
+    surface = Surface(x=_X, y=_Y, sheets=sheets, directions="filter-normalised, seed 0")
+    trail = Trail(steps=(0, 5, 9), x=(1.0, 0.4, 0.0), y=(-1.0, -0.4, 0.0), explained=(0.8, 0.15), loss=(3.0, 2.0, 1.0))
+    rows = tuple(replace(sheet, loss=loss[:1], error=loss[:1] if error else None) for sheet in sheets)
+    return Member(
+        name=name, weights="w", num_parameters=7, num_examples=4, step=9, surface=surface,
+        path=replace(surface, trail=trail), lines=Lines(alphas=_X, sheets=rows, directions="d"),
+        interpolation=Interpolation(start=name, end="b", alphas=_X, sheets=rows),
+    )  # fmt: skip

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from report.hostile import HOSTILE, write_hostile
-from report.samples import TABLE, write_others, write_run, write_study
+from report.samples import TABLE, landscape_member, write_others, write_run, write_study
+from rueda.records.landscape import Landscape
 from rueda.report import write_figures, write_report
 
 CHROMIUM = shutil.which("chromium")
@@ -227,3 +228,33 @@ def test_runs_alone_and_figures_as_png(browser: Any, tmp_path: Path) -> None:
         content = file.read_bytes()
         assert content.startswith(b"\x89PNG")
         assert int.from_bytes(content[16:20], "big") == 1800
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_gallery_of_landscapes(browser: Any, tmp_path: Path, width: int) -> None:
+    members = tuple(landscape_member(name) for name in ("one-worker", "naive, 8", "naive, 64", "repaired"))
+    Landscape(task="t", members=members).save(tmp_path / "landscape.json")
+    page = write_report([tmp_path], tmp_path / "report.html")
+    watch = Watch(browser, page, viewport={"width": width, "height": 800})
+    assert watch.errors == [] and watch.requests == [watch.address]
+    assert watch.page.evaluate("document.documentElement.scrollWidth") == width  # nothing runs over the edge
+    shown = "(place) => place.data.filter((one) => one.visible && one.type == 'contour').length"
+    ranges = "(place) => place._fullLayout.scene ? place._fullLayout.scene.zaxis.title.text : ''"
+    for name in ("landscape-surface", "landscape-contours"):
+        place = watch.page.locator(f"#s0-{name}")
+        figure = watch.page.locator("figure", has=place)
+        for button in figure.get_by_role("button").all():  # inside the page, readable
+            box = button.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width
+        figure.get_by_role("button", name="test error").click()
+        assert figure.get_by_role("button", name="test error").get_attribute("aria-pressed") == "true"
+        visible = place.evaluate("(place) => place.data.map((one) => one.visible)")
+        wanted = place.evaluate("(place, name) => sections.s0.plots[name].views[3].visible", name)
+        assert visible == wanted and sum(map(bool, visible)) >= len(members)
+        heights = place.evaluate("(place) => place._fullLayout.height")
+        assert (heights > 1200) == (width < 640)  # one above the other on a phone
+        if name.endswith("surface"):
+            assert place.evaluate(ranges) == "error"
+        else:
+            assert place.evaluate(shown) == len(members)
+    assert watch.errors == []

@@ -11,26 +11,12 @@ from typing import Any
 
 import pytest
 
-from rueda.records.landscape import Interpolation, Landscape, Lines, Member, Sheet, Surface, Trail
+from report.samples import landscape_member as member
+from rueda.records.landscape import Landscape, Member, Sheet
 from rueda.report.collect import collect
 from rueda.report.landscapes import to_section
 from rueda.report.model import Plot
 from rueda.report.page import render
-
-X, Y = (-1.0, 0.0, 1.0), (-1.0, 0.0)
-
-
-def member(name: str, scale: float = 1.0, *, error: bool = True) -> Member:
-    loss = tuple(tuple(scale * (0.1 + x * x + y * y) for x in X) for y in Y)
-    sheets = tuple(Sheet(split=split, loss=loss, error=loss if error else None) for split in ("train", "test"))
-    surface = Surface(x=X, y=Y, sheets=sheets, directions="filter-normalised, seed 0")
-    trail = Trail(steps=(0, 5, 9), x=(1.0, 0.4, 0.0), y=(-1.0, -0.4, 0.0), explained=(0.8, 0.15), loss=(3.0, 2.0, 1.0))
-    rows = tuple(replace(sheet, loss=loss[:1], error=loss[:1] if error else None) for sheet in sheets)
-    return Member(
-        name=name, weights="w", num_parameters=7, num_examples=4, step=9, surface=surface,
-        path=replace(surface, trail=trail), lines=Lines(alphas=X, sheets=rows, directions="d"),
-        interpolation=Interpolation(start=name, end="b", alphas=X, sheets=rows),
-    )  # fmt: skip
 
 
 def plots(*members: Member) -> dict[str, Plot]:
