@@ -17,8 +17,16 @@ def report(
         Optional[Path],  # noqa: UP045
         typer.Option("--png", metavar="DIR", help="Also write each figure as PNG into this folder (needs Chromium)."),
     ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables as Markdown instead of writing a page.")
+    ] = False,
 ) -> None:
     """Write one HTML page about runs and studies: it works offline, and from their files alone."""
+    if markdown:
+        from rueda.report.markdown import markdown_tables
+
+        typer.echo(markdown_tables(paths), nl=False)
+        return
     from rueda.report import write_figures, write_report
     from rueda.report.png import find_browser
 
