@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rueda.examine.convolution import FastSecondDerivatives
+from rueda.examine.second_derivatives import FastSecondDerivatives
 
 CASES = {
     "plain": ((2, 3, 6, 6), (4, 3, 3, 3), {}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +79,33 @@ def test_products_are_those_of_the_dense_hessian(memory: int, batch_norm: bool, 
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(one.grad is None for one in model.parameters())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_a_network_of_relus_and_poolings(bias: bool) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1, bias=bias), nn.ReLU(), nn.Conv2d(3, 4, 3, padding=1, bias=bias), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(4, 3, 2, bias=bias), nn.ReLU(inplace=True), nn.MaxPool2d(2, 1), nn.Flatten(),
+        nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3),
+    ).to(DOUBLE)  # fmt: skip
+    x, y = examples()
+    exact = dense(model, x, y)
+    vector = torch.randn(len(exact), generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+    with CurvatureProduct(Objective(model, per_example, x, y), chunk=8) as product:
+        torch.testing.assert_close(product(vector), exact @ vector, rtol=1e-10, atol=1e-12)
+
+
+def test_products_do_not_load_symbolic_algebra() -> None:
+    # torch.autograd.grad with grad_outputs does, which takes longer than a small network's eigenvalue.
+    script = (
+        "import sys, torch; from torch import nn; from rueda.examine import Objective, hessian\n"
+        "objective = Objective(nn.Linear(3, 2), nn.CrossEntropyLoss(), torch.eye(3), torch.tensor([0, 1, 1]))\n"
+        "hessian(objective)\n"
+        "assert 'sympy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_kept_and_rebuilt_graphs_give_the_same_bits() -> None:
@@ -177,6 +206,7 @@ def test_any_number_of_workers_gives_the_same_bits() -> None:
     from rueda.world import World
 
     model, (x, y) = network(dtype=torch.float32), examples(torch.float32, 50)
+    model[1] = nn.ReLU()
 
     def found(world: World | None) -> torch.Tensor:
         with CurvatureProduct(Objective(model, per_example, x, y), chunk=4, world=world) as product:

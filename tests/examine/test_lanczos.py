@@ -65,6 +65,39 @@ def test_the_estimated_error_is_an_honest_one_at_convergence(seed: int) -> None:
     assert (np.abs(found.values - true) <= 1e-3 * true).all()
 
 
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("name", ["network", "clustered"])
+def test_converged_means_both_bounds(name: str, tolerance: float) -> None:
+    matrix, _ = rotated(SPECTRA[name])
+    told: list[tuple[int, float, float]] = []
+    found = extreme_eigenvalues(
+        matrix.mv, random_start(len(matrix)), tolerance=tolerance, step=lambda *what: told.append(what)
+    )
+    assert found.converged
+    assert found.errors[0] <= tolerance * found.values[0]
+    assert found.residuals[0] <= 3 * tolerance * found.values[0]
+    # With one product less it had not been found.
+    before = extreme_eigenvalues(
+        matrix.mv, random_start(len(matrix)), tolerance=tolerance, most_products=found.num_products - 1
+    )
+    assert not before.converged
+    assert before.errors[0] > tolerance * before.values[0] or before.residuals[0] > 3 * tolerance * before.values[0]
+    assert told[-1] == (found.num_products, found.values[0], found.residuals[0])
+
+
+def test_the_middle_of_a_close_pair_is_not_taken_for_a_value() -> None:
+    # After 2 products the pair looks like one value at 0.99 with |r| = 0.01, far from all others: |r|² / gap is 1e-4.
+    values = torch.cat([torch.tensor([1.0, 0.98], dtype=DOUBLE), torch.linspace(0, 0.01, 58, dtype=DOUBLE)])
+    start = torch.zeros(60, dtype=DOUBLE)
+    start[:2], start[2:] = 1.0, 0.1
+    early = extreme_eigenvalues(torch.diag(values).mv, start, most_products=2)
+    assert early.values[0] == pytest.approx(0.99, abs=1e-3)
+    assert early.errors[0] < 1e-3 and not early.converged
+    found = extreme_eigenvalues(torch.diag(values).mv, start)
+    assert found.converged
+    assert found.values[0] == pytest.approx(1.0, rel=1e-3)
+
+
 def test_restarts_bound_the_memory_and_change_no_answer() -> None:
     values = torch.linspace(0, 1, 400, dtype=DOUBLE)  # no gaps: some hundred products are needed
     matrix, _ = rotated(values)

@@ -7,68 +7,41 @@ and v the vectors that come with the gradients of the input x and the weight w, 
 
     to g:  conv(u, w) + conv(x, v)        to x:  input gradient (g, v)        to w:  weight gradient (u, g)
 
-Inside :class:`FastSecondDerivatives` calls of ``torch.nn.functional.conv1d`` to ``conv3d`` are replaced accordingly.
+The gradient of the bias is a sum over g: its vector is a bias of the second convolution, at no cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-_CALLS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3, F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
+Settings = tuple[list[int], list[int], list[int], int]
+"""stride, padding, dilation, each a number a dimension, and groups"""
 
 
-class FastSecondDerivatives(TorchFunctionMode):
-    """Replaces convolutions while a graph is built that will be differentiated twice.
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:
+    """Convolve, [N, C, ...] with [D, C / groups, ...] -> [N, D, ...].
 
     >>> x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
     >>> w = torch.randn(3, 1, 3, 3, dtype=torch.float64, requires_grad=True)
-    >>> with FastSecondDerivatives():
-    ...     torch.autograd.gradgradcheck(lambda w: F.conv2d(x, w, padding=1).tanh(), (w,))
+    >>> settings = ([1, 1], [1, 1], [1, 1], 1)
+    >>> torch.autograd.gradgradcheck(lambda w: convolve(x, w, None, settings).tanh(), (w,))
     True
     """
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Replace a convolution that we know how to; leave everything else."""
-        given = dict(kwargs or {})
-        dimensions = _CALLS.get(function)
-        if dimensions is not None:
-            names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-            known = {**dict(zip(names, args, strict=False)), **given}
-            batched = known["input"].dim() == dimensions + 2
-            if batched and not isinstance(known.get("padding", 0), str):
-                sizes = [
-                    _each(known.get(name, usual), dimensions) for name, usual in zip(names[3:6], (1, 0, 1), strict=True)
-                ]
-                settings = (*sizes, int(known.get("groups", 1)))
-                given_tensors = (known["input"], known["weight"], known.get("bias"))
-                return _Convolution.apply(*given_tensors, settings)  # type: ignore[no-untyped-call]
-        return function(*args, **given)
+    return _Convolution.apply(x, weight, bias, settings)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _each(value: int | Iterable[int], dimensions: int) -> list[int]:
-    sizes = [value] if isinstance(value, int) else [int(size) for size in value]
-    return sizes * dimensions if len(sizes) == 1 else sizes
-
-
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Any) -> Tensor:
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:
     stride, padding, dilation, groups = settings
     none = [0] * len(stride)
     return torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, none, groups)  # type: ignore[no-any-return]
 
 
-def _gradients(grad: Tensor, x: Tensor, weight: Tensor, settings: Any, mask: list[bool]) -> tuple[Tensor | None, ...]:
+def _gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, settings: Settings, mask: list[bool]
+) -> tuple[Tensor | None, ...]:
     stride, padding, dilation, groups = settings
     none, sizes = [0] * len(stride), [weight.shape[0]]
     return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
@@ -78,7 +51,7 @@ def _gradients(grad: Tensor, x: Tensor, weight: Tensor, settings: Any, mask: lis
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: Any) -> Tensor:
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:
         context.save_for_backward(x, weight)
         context.settings, context.has_bias = settings, bias is not None
         return _forward(x, weight, bias, settings)
@@ -93,7 +66,7 @@ class _Convolution(torch.autograd.Function):
 class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, grad: Tensor, x: Tensor, weight: Tensor, settings: Any, wanted: tuple[bool, ...]
+        context: Any, grad: Tensor, x: Tensor, weight: Tensor, settings: Settings, wanted: tuple[bool, ...]
     ) -> tuple[Tensor | None, ...]:
         context.save_for_backward(grad, x, weight)
         context.settings = settings
@@ -107,13 +80,13 @@ class _Gradients(torch.autograd.Function):
         settings = context.settings
         to_grad = to_x = to_weight = None
         if context.needs_input_grad[0]:
-            parts = [] if u is None else [_forward(u, weight, None, settings)]
-            parts += [] if v is None else [_forward(x, v, None, settings)]
-            parts += (
-                [] if b is None else [b.reshape(-1, *[1] * (grad.dim() - 2)).expand(grad.shape[1:]).expand_as(grad)]
-            )
-            for part in parts:
-                to_grad = part if to_grad is None else to_grad + part
+            if v is not None:
+                to_grad = _forward(x, v, b, settings)
+            if u is not None:
+                other = _forward(u, weight, b if v is None else None, settings)
+                to_grad = other if to_grad is None else to_grad.add_(other)
+            if to_grad is None and b is not None:
+                to_grad = b.reshape(-1, *[1] * (grad.dim() - 2)).expand_as(grad)
         if context.needs_input_grad[1] and v is not None:
             to_x = _gradients(grad, x, v, settings, [True, False, False])[0]
         if context.needs_input_grad[2] and u is not None:

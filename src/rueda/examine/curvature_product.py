@@ -6,9 +6,9 @@ The Hessian H of the mean loss has n x n entries and is never formed. A product 
     H v = d/dw < g(w), v >,    g the gradient
 
 All questions here ask for many products *at one point*. So the graph of the gradient is built once for a chunk of
-examples and kept; each product is then one backward pass through it, about 1.6 gradients instead of 2.5, in which
-convolutions take their fast paths (:mod:`rueda.examine.convolution`). Graphs are kept as long as they fit
-``memory_bytes``; the other chunks build theirs anew for each product, with the same numbers.
+examples and kept; each product is then one backward pass through it, in which the layers of a CNN take their fast paths
+(:mod:`rueda.examine.second_derivatives`). Graphs are kept as long as they fit ``memory_bytes``; the other chunks build
+theirs anew for each product, with the same numbers.
 
 Batch norm uses its running statistics (evaluation mode): they are constants of the function whose curvature is taken.
 
@@ -18,16 +18,18 @@ With several workers each takes some of the chunks; the numbers are the same to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rueda.errors import ExamineError, explain
-from rueda.examine.convolution import FastSecondDerivatives
 from rueda.examine.examples import take
 from rueda.examine.objective import Objective
+from rueda.examine.second_derivatives import FastSecondDerivatives
 from rueda.examine.strands import Strands
 from rueda.world import World
 
@@ -48,7 +50,7 @@ class CurvatureProduct:
 
     Args:
         objective: the function.
-        chunk: examples a graph; by default 8 times those of a forward pass, at most 128.
+        chunk: examples a graph; by default 16 times those of a forward pass, at most 128.
         memory_bytes: how much graphs may be kept for.
         world: the workers that share the examples; all must call with the same vectors.
 
@@ -76,7 +78,8 @@ class CurvatureProduct:
         self.num_products = 0
         self.chunk = chunk or backward_chunk(objective)
         self._memory_bytes = memory_bytes
-        self._kept: dict[int, list[Tensor | None]] = {}
+        self._vector: list[Tensor] = []
+        self._kept: dict[int, Tensor] = {}
         self._strands = Strands(objective.num_examples, self.chunk, world=world)
 
     def __enter__(self) -> CurvatureProduct:
@@ -94,16 +97,18 @@ class CurvatureProduct:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._kept.clear()
+        self._vector.clear()
         self.objective.__exit__(kind, error, trace)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Multiply, [n] -> [n]."""
         # In the parameters' own memory order: another one costs a tenth of the product in conversions.
         pairs = zip(self._parameters, self.objective.split(vector), strict=True)
-        parts = [torch.empty_like(one, requires_grad=False).copy_(part) for one, part in pairs]
-        product = self._strands.sum(lambda start: self._backward(start, parts), self.size, self.device)
+        self._vector[:] = [torch.empty_like(one, requires_grad=False).copy_(part) for one, part in pairs]
+        product = self._strands.sum(self._backward, self.size, self.device)
         self.num_products += 1
-        if not bool(torch.isfinite(product).all()):
+        # One that is not finite leaves no sum finite; looking at each would take longer.
+        if not math.isfinite(float(product.sum())) and not bool(torch.isfinite(product).all()):
             raise ExamineError(
                 explain("the Hessian", expected="finite numbers", got="NaN or infinity in a product with it",
                         do="examine a checkpoint from before it diverged, or use float64")
@@ -117,7 +122,7 @@ class CurvatureProduct:
         def visit(start: int) -> Tensor:
             total, slopes = self._slopes(start, self.chunk)
             if len(self._kept) < num_kept:
-                self._kept[start] = slopes
+                self._kept[start] = self._along(slopes)
             return torch.cat([total.detach().reshape(1).double(), flat(slopes, self._parameters)])
 
         found = self._strands.sum(visit, self.size + 1, self.device)
@@ -152,27 +157,47 @@ class CurvatureProduct:
             total = self.objective.total(self.objective.outputs(inputs), targets) / self.objective.num_examples
         return total, list(torch.autograd.grad(total, self._parameters, create_graph=True, allow_unused=True))
 
-    def _backward(self, start: int, vector: Sequence[Tensor]) -> Tensor:
+    def _along(self, slopes: Sequence[Tensor | None]) -> Tensor:
+        """Give the scalar <slopes, vector> of whatever vector there will be; 0 without a graph if none is curved."""
+        curved = [None if slope is None or not slope.requires_grad else slope for slope in slopes]
+        return _Along.apply(self._vector, *curved)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _backward(self, start: int) -> Tensor:
         kept = self._kept.get(start)
-        slopes = self._slopes(start, self.chunk)[1] if kept is None else kept
-        pairs = [(slope, part) for slope, part in zip(slopes, vector, strict=True) if slope is not None]
-        pairs = [(slope, part) for slope, part in pairs if slope.requires_grad]  # a linear part has no curvature
-        if not pairs:
+        along = self._along(self._slopes(start, self.chunk)[1]) if kept is None else kept
+        if not along.requires_grad:  # a linear function has no curvature
             return torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        outputs, weights = zip(*pairs, strict=True)
-        curved = torch.autograd.grad(
-            outputs, self._parameters, grad_outputs=weights, retain_graph=kept is not None, allow_unused=True
-        )
+        curved = torch.autograd.grad(along, self._parameters, retain_graph=kept is not None, allow_unused=True)
         return flat(curved, self._parameters)
+
+
+class _Along(torch.autograd.Function):
+    """<slopes, vector>, of which only the derivative is wanted: the vector, as it stands when that is taken.
+
+    ``torch.autograd.grad`` with ``grad_outputs`` would do, but its first call loads a package for symbolic algebra.
+    """
+
+    @staticmethod
+    def forward(context: Any, vector: list[Tensor], *slopes: Tensor | None) -> Tensor:
+        context.vector = vector
+        return next((slope.new_zeros(()) for slope in slopes if slope is not None), torch.zeros(()))
+
+    @staticmethod
+    def backward(context: Any, *_: Tensor) -> tuple[Any, ...]:
+        pairs = zip(context.vector, context.needs_input_grad[1:], strict=True)
+        return None, *(part if wanted else None for part, wanted in pairs)
 
 
 def backward_chunk(objective: Objective) -> int:
     """Choose how many examples pass through the model at a time where gradients are needed."""
-    return min(objective.num_examples, max(objective.chunk, min(LARGEST_CHUNK, 8 * objective.chunk)))
+    return min(objective.num_examples, max(objective.chunk, min(LARGEST_CHUNK, 16 * objective.chunk)))
 
 
 def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Join slopes to one vector [n] in float64; a parameter without a slope has zeros."""
-    pairs = zip(tensors, like, strict=True)
-    filled = [torch.zeros_like(one) if part is None else part for part, one in pairs]
-    return torch.cat([part.detach().reshape(-1).double() for part in filled])
+    joined = torch.zeros(sum(one.numel() for one in like), dtype=torch.float64, device=like[0].device)
+    places = torch.split(joined, [one.numel() for one in like])
+    for part, one, place in zip(tensors, like, places, strict=True):
+        if part is not None:
+            place.view(one.shape).copy_(part.detach())  # converts, and changes the memory order, in one pass
+    return joined

@@ -53,7 +53,7 @@ def hessian(
     Args:
         objective: the mean loss of the model on some examples.
         num_eigenvalues: how many of the largest.
-        tolerance: residual over value at which an eigenvalue counts as found.
+        tolerance: error over value at which an eigenvalue counts as found; its residual may be three times that.
         most_products: products for the eigenvalues, and again for the trace (a third of them).
         trace: estimate it, too.
         trace_tolerance: standard error over value at which to stop.

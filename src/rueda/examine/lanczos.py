@@ -7,10 +7,17 @@ best that the space can give, and what is missing is known:
     H y = theta y + r    =>    some eigenvalue of H lies within |r| of theta,
                                and within |r|² / gap, if no other eigenvalue is nearer than gap (Kato and Temple)
 
-|r| comes for free with each step (the last component of T's eigenvector times the norm of the next direction). The
-iteration ends when every wanted value has |r| <= tolerance x |theta|; otherwise the answer says that it has not
-converged. Power iteration needs several times as many products, and its usual end ("the value hardly changes")
-bounds nothing.
+|r| comes for free with each step (the last component of T's eigenvector times the norm of the next direction). A value
+is found when |r|² / gap <= tolerance x |theta|, and |r| itself is at most three times that; otherwise the answer says
+that it has not converged. Power iteration needs several times as many products, and its usual end ("the value hardly
+changes") bounds nothing.
+
+The gap is to the neighbouring Ritz value, less its own residual; so it cannot know of an eigenvalue that has not come
+up yet. Two that are closer than 2|r| look like one in their middle, with a small |r|² / gap. That is why |r| must be
+small as well: what is given is at most three tolerances from an eigenvalue in any case. Over 2,400 random spectra whose
+first two values lie 0.2 to 30 % apart, |r| <= tolerance needs one product more of ten. Letting |r| be ten tolerances
+would save one or two more, but of 100 pairs that lie 2 % apart it gives a wrong value for 26; this rule does for 5, and
+|r| <= tolerance, too, for 2, where the start has next to nothing of the first eigenvector.
 
 Two things that the textbook's recurrence loses in floating point are kept: every new direction is orthogonalised
 against the whole basis, twice (Parlett: twice is enough), and T is formed from those very coefficients. When the basis
@@ -39,6 +46,8 @@ SMALLEST_BASIS = 20
 """vectors beyond the wanted ones, at least"""
 ROUNDING = 64
 """a new direction shorter than so many rounding errors of the product is none"""
+LOOSEST = 3.0
+"""the residual of a value that is found, in tolerances"""
 CONFIRMATION = 10
 """products outside of an invariant space that must show nothing new"""
 
@@ -53,7 +62,7 @@ class Extremes:
     errors: Floats
     """the smaller of the residual and residual² / gap, and never below the rounding of the products"""
     converged: bool
-    """every residual is at most tolerance x |value|"""
+    """every error is at most tolerance x |value|, and every residual at most three times that"""
     num_products: int
     vectors: Tensor
     """[k, n], orthonormal rows: the Ritz vectors"""
@@ -84,7 +93,7 @@ def extreme_eigenvalues(
         product: from a vector [n] to H times it.
         start: [n]; its type is that of the basis.
         count: how many eigenvalues.
-        tolerance: residual over value at which a value counts as found.
+        tolerance: error over value at which a value counts as found; its residual may be three times that.
         most_products: give up after so many.
         basis_size: vectors of [n] that are held at most; at least ``count`` + 20 are.
         largest: from above; otherwise from below.
@@ -128,8 +137,9 @@ def extreme_eigenvalues(
         if step is not None:
             step(done, sign * float(thetas[0]), float(residuals[0]))
         floor = ROUNDING * torch.finfo(start.dtype).eps * float(np.abs(thetas).max())
-        good = bool((residuals[:found] <= np.maximum(tolerance * np.abs(thetas[:found]), floor)).all())
-        converged = good and found == count
+        errors = np.maximum(_errors(thetas, residuals)[:found], floor)
+        most = np.maximum(tolerance * np.abs(thetas[:found]), floor)
+        converged = found == count and bool((errors <= most).all() and (residuals[:found] <= LOOSEST * most).all())
         # An invariant space may hide copies of a multiple eigenvalue: look outside of it before the answer is given.
         if converged and (new == 0.0 or closed is not None) and length < size:
             same = closed is not None and np.allclose(thetas[:count], closed[0], rtol=tolerance, atol=floor)
@@ -154,7 +164,7 @@ def extreme_eigenvalues(
     return Extremes(
         values=sign * thetas[:found],
         residuals=residuals[:found],
-        errors=np.maximum(_errors(thetas, residuals)[:found], floor),
+        errors=errors,
         converged=converged,
         num_products=done,
         vectors=vectors,

@@ -64,7 +64,7 @@ class HessianFound:
     eigenvalues: tuple[Eigenvalue, ...]
     """the largest ones, the largest first"""
     converged: bool
-    """every one of them has a residual of at most tolerance x value"""
+    """every error is at most tolerance x value, and every residual at most three times that"""
     tolerance: float
     lowest: Eigenvalue
     """the most negative value seen on the way, not driven to convergence"""

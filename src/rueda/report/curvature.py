@@ -61,15 +61,20 @@ def _over_seeds(members: Iterable[Member], read: Read) -> Found:
 
 
 def _written(found: Found) -> str:
-    """Write mean and spread with three digits.
+    """Write mean and spread with three and two digits.
 
-    >>> _written((18.7923, None)), _written((0.012345, 0.0021)), _written((None, None))
-    ('18.8', '0.0123 ± 0.0021', '–')
+    >>> _written((18.7923, None)), _written((0.012345, 0.0021)), _written((None, None)), _written((597.4, 102.7))
+    ('18.8', '0.0123 ± 0.0021', '–', '597 ± 103')
     """
     mean, spread = found
     if mean is None:
         return NONE
-    return f"{mean:.3g}" + (f" ± {spread:.2g}" if spread else "")
+    return _digits(mean, 3) + (f" ± {_digits(spread, 2)}" if spread else "")
+
+
+def _digits(value: float, count: int) -> str:
+    """Write so many digits, and all of those before the point."""
+    return f"{value:.0f}" if 10**count <= abs(value) < 1e6 else f"{value:.{count}g}"
 
 
 def _sentence(groups: dict[str, list[Member]]) -> str:
@@ -119,8 +124,9 @@ def _tables(groups: dict[str, list[Member]]) -> list[Table]:
         heads = ["model", "largest eigenvalue", "its error", "trace", "its error", "test accuracy", "seeds"]
         first = next(one for members in hessians.values() for one in members)
         note = (
-            f"On {_hessian(first).examples:,} examples ({first.split}). The error of an eigenvalue is bounded by its "
-            "residual, that of a trace is one standard error; ± is the spread over seeds."
+            f"On {_hessian(first).examples:,} examples ({first.split}). The error of an eigenvalue is its "
+            "residual, or residual² / gap where that is smaller, that of a trace is one standard error; ± is the spread "
+            "over seeds."
         )
         tables.append(Table(title="Curvature", heads=heads, rows=rows, note=note))
     columns = _sharpness_columns(groups)
