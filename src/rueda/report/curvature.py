@@ -125,8 +125,8 @@ def _tables(groups: dict[str, list[Member]]) -> list[Table]:
         first = next(one for members in hessians.values() for one in members)
         note = (
             f"On {_hessian(first).examples:,} examples ({first.split}). The error of an eigenvalue is its "
-            "residual, or residual² / gap where that is smaller, that of a trace is one standard error; ± is the spread "
-            "over seeds."
+            "residual, or residual² / gap where that is smaller, that of a trace is one standard error; ± is the "
+            "spread over seeds."
         )
         tables.append(Table(title="Curvature", heads=heads, rows=rows, note=note))
     columns = _sharpness_columns(groups)
