@@ -21,6 +21,7 @@ COMBINATIONS = (
     "batch-norm+linear-warmup",
     "batch-norm+sqrt-scaling",
     "batch-norm+lamb",
+    "batch-norm+batch-growth",
     "ghost-batch-norm+linear-warmup",
 )
 """run by default beside every named recipe on its own"""
