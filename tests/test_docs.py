@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rueda.records.study import Study
+from rueda.report.markdown import markdown_tables
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+RECORDS = [*RESULTS.glob("*/study.json"), *RESULTS.glob("*/curvature.json")]
 README = (ROOT / "README.md").read_text()
 
 
@@ -130,18 +132,11 @@ def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_the_tables_of_the_results_are_those_of_the_studies() -> None:
-    text = (ROOT / "docs" / "results" / "README.md").read_text()
-    study = Study.load(ROOT / "docs" / "results" / "cifar10-8-workers")
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
-    written = {cells[1]: cells for cells in lines if len(cells) == 7}
-    assert {row.name for row in study.rows} <= set(written)
-    for row in study.rows:
-        cells = written[row.name]
-        assert row.test_accuracy is not None and row.train_accuracy is not None
-        assert cells[0] == str(row.workers) and cells[5] == f"{row.updates:,}"
-        assert cells[2].strip("*") == f"{100 * row.test_accuracy:.2f} %"
-        assert cells[4] == f"{100 * row.train_accuracy:.1f} %"
-        if row.against_one_worker is not None:
-            assert cells[3].startswith(f"{row.against_one_worker:+.2f}")
-            assert ("kept" in cells[3]) == (row.verdict == "kept")
+@pytest.mark.parametrize("record", RECORDS, ids=lambda file: file.parent.name)
+def test_the_tables_of_the_results_are_those_of_the_records(record: Path) -> None:
+    """As `rueda report FOLDER --markdown` prints them."""
+    text = (RESULTS / "README.md").read_text()
+    tables = [block for block in markdown_tables([record.parent]).split("\n\n") if block.startswith("|")]
+    assert tables
+    for table in tables:
+        assert table.strip() in text, f"another table than in {record.parent.name}:\n{table}"

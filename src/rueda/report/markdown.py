@@ -46,7 +46,8 @@ def study_table(entries: Sequence[Entry]) -> str:
         (one for one in entries if one.workers != 1),
         key=lambda one: -1.0 if one.diverged or one.test_accuracy is None else one.test_accuracy, reverse=True,
     )  # fmt: skip
-    rows = [_row(one) for one in [*(one for one in entries if one.workers == 1), *many]]
+    alone = sorted((one for one in entries if one.workers == 1), key=lambda one: one.role != "base")
+    rows = [_row(one) for one in [*alone, *many]]
     return _table(HEADS, rows, left=(1, 3))
 
 

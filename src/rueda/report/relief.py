@@ -35,7 +35,7 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
         layout[scene] = {
             "domain": {"x": [left, right], "y": [low, high]},
             "xaxis": first_title, "yaxis": second_title, "zaxis": _upright(_limits(surfaces, choices[0]), choices[0]),
-            "camera": {"eye": {"x": 1.3, "y": -1.3, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.12}},
+            "camera": {"eye": {"x": 1.6, "y": -1.6, "z": 1.0}, "center": {"x": 0, "y": 0, "z": -0.1}},
             "aspectratio": {"x": 1, "y": 1, "z": 0.8},
         }  # fmt: skip
         layout["annotations"].append(_heading(name, (left + right) / 2, high))
@@ -81,7 +81,7 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     stacked: dict[str, Any] = {"annotations": []}
     for index, (name, surface) in enumerate(surfaces):
         number = "" if index == 0 else str(index + 1)
-        (left, right), (low, high) = _place(index, len(surfaces), gap=0.07)
+        (left, right), (low, high) = _place(index, len(surfaces), gap=0.1)
         _, (bottom, top_edge) = _place(index, len(surfaces), columns=1)
         stacked |= {f"xaxis{number}.domain": [0, 1], f"yaxis{number}.domain": [bottom, top_edge]}
         stacked["annotations"].append(_heading(name, 0.5, top_edge))
