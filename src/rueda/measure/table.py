@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, Together
+from rueda.records.words import amount
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,7 +17,6 @@ UNSTEADY = 0.15
 """half the distance between the quartiles of step times, as a fraction, above which somebody disturbed them"""
 WORKING = 0.8
 """processor seconds against seconds of a step, below which it had to wait for a core"""
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def table_of(profile: Profile) -> Table:
@@ -62,19 +62,6 @@ def disturbed(steps: Sequence[StepTime]) -> str | None:
     if worked and statistics.median(worked) < WORKING:
         return f"the processor worked on the steps {100 * statistics.median(worked):.0f} % of their time"
     return None
-
-
-def amount(num_bytes: float) -> str:
-    """Write bytes for people.
-
-    >>> amount(4), amount(16_777_216), amount(2.5e9)
-    ('4 B', '17 MB', '2.5 GB')
-    """
-    for size, unit in _UNITS:
-        if num_bytes >= size:
-            value = num_bytes / size
-            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
-    return f"{num_bytes:.0f} B"
 
 
 def _row(step: StepTime) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from rueda.records.profile import NoiseScale, Profile
+from rueda.records.words import amount
 from rueda.report.model import Plot, Section, Table
 from rueda.report.words import count, duration
 
@@ -21,7 +22,7 @@ def read(folder: Path) -> Section:
     best = max(steps, key=lambda step: step.images_per_second)
     section.told.append(
         f"One worker on {profile.device} reaches {best.images_per_second:,.0f} images a second at a local batch of "
-        f"{count(best.batch)}; an exchange of its gradients carries {_size(profile.gradient_bytes)}."
+        f"{count(best.batch)}; an exchange of its gradients carries {amount(profile.gradient_bytes)}."
     )
     section.told += [_noise_words(profile.noise[-1])] if profile.noise else []
     section.tables.append(
@@ -34,7 +35,7 @@ def read(folder: Path) -> Section:
                     (step.images_per_second, f"{step.images_per_second:,.0f}"),
                     (step.seconds, _milliseconds(step.seconds, step.spread)),
                     *((getattr(step, name), _milliseconds(getattr(step, name))) for name in _STAGES),
-                    (step.peak_memory_bytes, "–" if step.peak_memory_bytes is None else _size(step.peak_memory_bytes)),
+                    (step.peak_memory_bytes, "–" if step.peak_memory_bytes is None else amount(step.peak_memory_bytes)),
                 ]
                 for step in steps
             ],
@@ -117,7 +118,7 @@ def _exchange(profile: Profile) -> Plot:
              "line": {"color": "@muted", "dash": "dash", "width": 1.2}}
         ],
     }  # fmt: skip
-    note = f"Dashed: the gradients of this model, {_size(size)}."
+    note = f"Dashed: the gradients of this model, {amount(size)}."
     return Plot(name="profile-exchange", title="An all-reduce", traces=traces, layout=layout, note=note, half=True)
 
 
@@ -154,15 +155,3 @@ def _milliseconds(seconds: float, spread: float | None = None) -> str:
     if seconds >= 10:
         return duration(seconds)
     return f"{1e3 * seconds:.3g}" + (f" ± {1e3 * spread:.2g}" if spread else "") + " ms"
-
-
-def _size(num_bytes: float) -> str:
-    """Write a number of bytes.
-
-    >>> _size(4), _size(1.93e6), _size(3 * 2**30)
-    ('4 B', '1.9 MB', '3.2 GB')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes:.0f} B"
