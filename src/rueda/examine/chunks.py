@@ -1,8 +1,8 @@
 """How many examples at a time, and in which memory order: what makes an evaluation fast, found on two examples.
 
-A chunk whose activations stay in the second-level cache is not written to memory and read back between two layers. But
+A chunk whose activations stay in the processor's caches is not written to memory and read back between two layers. But
 every chunk reads all weights again: where a layer has more of them than activations, it wants longer chunks. The choice
-follows from the sizes of the activations alone, never from a clock: the same model and data give the same
+follows from the sizes of both, never from a clock: the same model and data give the same
 chunks on every worker, and so the same sums to the last bit.
 """
 

@@ -50,7 +50,7 @@ class CurvatureProduct:
 
     Args:
         objective: the function.
-        chunk: examples a graph; by default 16 times those of a forward pass, at most 128.
+        chunk: examples a graph; by default those of a forward pass, or up to 16 times as many while below 128.
         memory_bytes: how much graphs may be kept for.
         world: the workers that share the examples; all must call with the same vectors.
 

@@ -139,9 +139,7 @@ def run_order(order: Order, subjects: Sequence[Subject], world: World | None = N
     """
     world = world or init()
     folder = place(order)
-    about = environment()
-    about["command"] = order.command or about["command"]
-    name = subjects[0].task.name
+    task = subjects[0].task.name
     seen: list[landscapes.Member] = []
     felt: list[curvatures.Member] = []
     known = world.broadcast_object(_known(folder) if world.is_main else {})
@@ -157,9 +155,9 @@ def run_order(order: Order, subjects: Sequence[Subject], world: World | None = N
             felt.append(_curvature(order, subject, objectives, world, known))
             if world.is_main:  # after each model: a command that was stopped has lost the one under way at most
                 later = [old for old in known.values() if all(_key(old) != _key(new) for new in felt)]
-                _write_curvature(folder, name, felt + (later if index + 1 < len(subjects) else []), about)
+                _write_curvature(order, task, felt + (later if index + 1 < len(subjects) else []))
     if world.is_main:
-        _write_landscape(folder, name, seen, about)
+        _write_landscape(order, task, seen)
         forget_points(folder / ".points")
     world.barrier()
     return folder
@@ -211,20 +209,25 @@ def _row(subject: Subject) -> dict[str, Any]:
     return next((row for row in reversed(rows) if row["step"] == subject.step), {})
 
 
-def _write_landscape(folder: Path, task: str, found: list[landscapes.Member], about: dict[str, Any]) -> None:
+def _about(order: Order) -> dict[str, Any]:
+    """Say what ran where; the command is the one that the user typed, not a worker's."""
+    about = environment()
+    return {**about, "command": order.command or about["command"]}
+
+
+def _write_landscape(order: Order, task: str, found: list[landscapes.Member]) -> None:
     if not found:
         return
-    file = folder / landscapes.FILE
+    about, file = _about(order), place(order) / landscapes.FILE
     with suppress(RunError):  # none yet, or a damaged one: written anew
         old = {member.name: member for member in Landscape.load(file).members}
         found = [member.with_old(old[member.name]) if member.name in old else member for member in found]
     Landscape(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
 
 
-def _write_curvature(folder: Path, task: str, found: Sequence[curvatures.Member], about: dict[str, Any]) -> None:
-    Curvature(task=task, members=tuple(found), command=about["command"], environment=about).save(
-        folder / curvatures.FILE
-    )
+def _write_curvature(order: Order, task: str, found: Sequence[curvatures.Member]) -> None:
+    about, file = _about(order), place(order) / curvatures.FILE
+    Curvature(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
 
 
 @contextmanager

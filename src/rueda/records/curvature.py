@@ -145,7 +145,7 @@ class Member:
 class Curvature(JsonRecord):
     """One or several trained models of a task, examined and put side by side."""
 
-    FILE: ClassVar = "curvature.json"
+    FILE: ClassVar = FILE
     NOUN: ClassVar = "a curvature"
     COMMAND: ClassVar = "rueda examine"
     ERROR: ClassVar = RunError

@@ -142,7 +142,7 @@ PICTURES = ("surface", "path", "lines", "interpolation")
 class Landscape(JsonRecord):
     """One or several trained models of a task, and what lies around them."""
 
-    FILE: ClassVar = "landscape.json"
+    FILE: ClassVar = FILE
     NOUN: ClassVar = "a landscape"
     COMMAND: ClassVar = "rueda examine"
     ERROR: ClassVar = RunError

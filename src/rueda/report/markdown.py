@@ -60,16 +60,17 @@ def plain(table: Table) -> str:
 
 def _row(entry: Entry) -> list[str]:
     if entry.diverged:
-        verdict = "diverged"
+        some = entry.num_diverged < entry.num_seeds and entry.test_accuracy is not None
+        verdict = f"diverged, {entry.num_diverged} of {entry.num_seeds} seeds" if some else "diverged"
     else:
         verdict = NONE if entry.against is None else f"{points(entry.against)}, {entry.verdict}"
     return [
-        NONE if entry.workers is None else count(entry.workers),
+        count(entry.workers),
         entry.name,
         percent(entry.test_accuracy, entry.test_accuracy_spread),
         verdict,
         percent(entry.train_accuracy, entry.train_accuracy_spread),
-        NONE if entry.updates is None else count(entry.updates),
+        count(entry.updates),
         count(entry.num_seeds),
     ]
 
