@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,31 @@ SIGNATURES = {
 def test_arguments_are_horovods(name: str, arguments: str) -> None:
     own = list(inspect.signature(getattr(hvd, name)).parameters)
     assert own[: len(arguments.split())] == arguments.split()
+
+
+# What scripts import from `horovod.torch.mpi_ops` instead, besides the collectives.
+FROM_MPI_OPS = (
+    "ProcessSet Compression global_process_set handle_average_backwards_compatibility init shutdown is_initialized "
+    "rank size local_rank local_size cross_rank cross_size is_homogeneous start_timeline stop_timeline "
+    "mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built cuda_built "
+    "rocm_built"
+)
+
+
+def test_mpi_ops_has_the_same_names() -> None:
+    from rueda.hvd.torch import mpi_ops
+
+    for name in mpi_ops.__all__:
+        if name != "handle_average_backwards_compatibility":  # only there
+            assert getattr(mpi_ops, name) is getattr(hvd, name)
+    for name in FROM_MPI_OPS.split():
+        assert getattr(mpi_ops, name) is getattr(hvd, name, getattr(mpi_ops, name))
+
+
+def test_no_file_has_the_name_of_a_function() -> None:
+    """``import horovod.torch.allreduce`` would put the file in the function's place."""
+    files = {module.name for module in pkgutil.iter_modules(hvd.__path__)}
+    assert len(files) > 10 and not files & set(hvd.__all__)
 
 
 def test_the_page_is_that_of_the_list(tmp_path: Path) -> None:

@@ -89,3 +89,20 @@ def test_who_shuts_down_is_not_waited_for() -> None:
     hvd.shutdown()
     hvd.init()
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2
+
+
+@workers(2)
+def test_the_first_of_its_kind_leaves_while_nobody_waits() -> None:
+    """A shape that was never sent is spelled out first; that must not keep it from leaving."""
+    hvd.init()
+    tensor = torch.ones(7, 11, 13)
+    hvd.barrier()
+    if hvd.rank() == 1:
+        handle = hvd.allreduce_async(tensor, name="first", op=hvd.Sum)
+        time.sleep(3.0)
+        hvd.synchronize(handle)
+    else:
+        begun = time.monotonic()
+        hvd.allreduce(tensor, name="first", op=hvd.Sum)
+        assert time.monotonic() - begun < 2.0  # not as long as the other sleeps
+    hvd.barrier()

@@ -12,9 +12,13 @@ import pytest
 
 SCRIPT = """
 import rueda, torch
+from rueda.world.life import is_open
+assert not is_open()
 world = rueda.init(seed=3)
+assert is_open()
 total = world.all_reduce(torch.tensor([world.rank + 1.0]))
 rueda.finish()
+assert not is_open()
 again = rueda.init(seed=3)          # a second life at the same place
 total += again.all_reduce(torch.tensor([again.rank + 1.0]))
 rueda.finish(); rueda.finish()

@@ -98,6 +98,11 @@ def current() -> World:
     return World()
 
 
+def is_open() -> bool:
+    """Say whether :func:`init` was called, and :func:`finish` not yet."""
+    return _current is not None
+
+
 def _adopted_identity() -> Identity:
     """Take rank and size from the process group that the script made itself."""
     told = identify(os.environ)

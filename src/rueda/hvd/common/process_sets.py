@@ -125,7 +125,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     if not ranks or not 0 <= ranks[0] <= ranks[-1] < engine.size:
         raise ValueError(f"{process_set}: expected ranks from 0 to {engine.size - 1}, at least one")
     shape: tuple[tuple[int, ...], ...] = (tuple(ranks),)
-    entry = Entry((0, engine.name(0, ADD_SET)), (*sign(ADD_SET)[:-1], shape), [])
+    entry = Entry((0, engine.ledger.name(0, ADD_SET)), (*sign(ADD_SET)[:-1], shape), [])
     process_set.process_set_id = engine.run(entry)
     _registered.append(process_set)
     return process_set
@@ -137,7 +137,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set.process_set_id in (None, 0) or process_set.process_set_id not in engine.sets:
         return False
     shape: tuple[tuple[int, ...], ...] = ((process_set.process_set_id or 0,),)
-    engine.run(Entry((0, engine.name(0, REMOVE_SET)), (*sign(REMOVE_SET)[:-1], shape), []))
+    engine.run(Entry((0, engine.ledger.name(0, REMOVE_SET)), (*sign(REMOVE_SET)[:-1], shape), []))
     process_set.process_set_id = None
     if process_set in _registered:
         _registered.remove(process_set)

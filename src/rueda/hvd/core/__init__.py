@@ -7,8 +7,12 @@ file                concept
 ``settings``        the ``HOROVOD_*`` variables
 ``star``            the control channel: one socket from every rank to rank 0
 ``coordinator``     rank 0 matches names, finds mismatches, serves joined ranks, reports stalls
-``engine``          submits, negotiates, waits; a thread that goes on while the script computes
+``engine``          submits and waits; a thread that goes on while the script computes
+``ledger``          what this rank has submitted and not yet seen the end of
+``wires``           this rank's sockets, and what wakes it
+``negotiation``     what is said over the wires: rank 0 answers, all obey
 ``execute``         runs what the coordinator has released: small payloads that rode along, fused buffers, groups
+``movers``          gathers, broadcasts, exchanges and scatters
 ``reduce``          sums, means, minima, maxima and products of every type
 ``adasum``          the sum that keeps directions apart
 ``groups``          the process groups that carry the data, made when first needed

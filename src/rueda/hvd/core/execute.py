@@ -41,7 +41,7 @@ Payloads = list[bytes | None] | None
 
 
 class Executor:
-    """Runs responses. ``entries`` is the engine's table, from which finished ones are taken."""
+    """Runs responses. ``entries`` is the ledger's table, from which finished ones are taken."""
 
     def __init__(
         self,

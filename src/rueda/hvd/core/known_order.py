@@ -190,13 +190,12 @@ class KnownOrder:
         work, bucket.work = bucket.work, None
         if work is None:
             return
-        settings = self.engine.settings
-        limits = [s for s in (settings.stall_seconds, settings.stall_shutdown_seconds) if s]
+        seconds = self.engine.settings.first_stall_seconds
         try:
-            if not limits or self._device == "cuda":
+            if not seconds or self._device == "cuda":
                 work.wait()
             else:
-                self._wait_watchfully(work, min(limits))
+                self._wait_watchfully(work, seconds)
         except HorovodInternalError:
             raise
         except RuntimeError as error:

@@ -34,7 +34,7 @@ def start(store: Store | None = None) -> Engine:
     global _engine, _opened_world, _generation
     if _engine is not None:
         return _engine
-    opened = world_life._current is None
+    opened = not world_life.is_open()
     world = world_life.init()
     if store is None and world.size > 1:
         import torch.distributed as dist

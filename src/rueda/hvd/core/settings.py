@@ -32,6 +32,15 @@ class Settings:
     timeline: str | None = None
     mark_cycles: bool = False
 
+    @property
+    def first_stall_seconds(self) -> float:
+        """How long nothing may happen before a stall is reported or ends the world, whichever is first; 0: for ever.
+
+        >>> Settings(stall_seconds=60.0, stall_shutdown_seconds=30.0).first_stall_seconds
+        30.0
+        """
+        return min((s for s in (self.stall_seconds, self.stall_shutdown_seconds) if s), default=0.0)
+
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the variables.

@@ -15,14 +15,15 @@ from torch.autograd import Function
 
 from rueda.hvd.common.process_sets import ProcessSet
 from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
+from rueda.hvd.torch.submissions import (
+    run_broadcasting,
+    run_exchanging,
+    run_gathering,
+    run_reducing,
+    run_scattering,
+)
 
 Settings = tuple[int, float, float, ProcessSet]
-
-
-def _operations() -> Any:
-    from rueda.hvd.torch import mpi_ops  # it imports this file
-
-    return mpi_ops
 
 
 class Allreduce(Function):
@@ -33,7 +34,7 @@ class Allreduce(Function):
     def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Combine."""
         ctx.name, ctx.settings = name, settings
-        results = _operations().run_reducing(tensors, None, name, *settings)
+        results = run_reducing(tensors, None, name, *settings)
         if settings[0] in (MIN, MAX, PRODUCT):
             ctx.save_for_backward(*tensors, *results)
         return tuple(results)
@@ -42,18 +43,17 @@ class Allreduce(Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Send the gradients the same way."""
         operation, prescale, postscale, process_set = ctx.settings
-        run = _operations().run_reducing
         name = _backward_name(ctx.name)
         if operation in (AVERAGE, SUM, ADASUM):
-            return None, None, *run(gradients, None, name, operation, prescale, postscale, process_set)
+            return None, None, *run_reducing(gradients, None, name, operation, prescale, postscale, process_set)
         saved = ctx.saved_tensors
         inputs, results = saved[: len(gradients)], saved[len(gradients) :]
-        total = run(gradients, None, name, SUM, 1.0, 1.0, process_set)
+        total = run_reducing(gradients, None, name, SUM, 1.0, 1.0, process_set)
         if operation == PRODUCT:
             others = _products_of_others(inputs, name, prescale, postscale, process_set)
             return None, None, *[g * other for g, other in zip(total, others, strict=True)]
         chosen = [(x * prescale * postscale == y).to(x.dtype) for x, y in zip(inputs, results, strict=True)]
-        ties = run(chosen, None, name, SUM, 1.0, 1.0, process_set)
+        ties = run_reducing(chosen, None, name, SUM, 1.0, 1.0, process_set)
         return None, None, *[
             g * mine / ties.clamp(min=1) * (prescale * postscale)
             for g, mine, ties in zip(total, chosen, ties, strict=True)
@@ -64,11 +64,10 @@ def _products_of_others(
     inputs: Any, name: str | None, prescale: float, postscale: float, process_set: ProcessSet
 ) -> list[Tensor]:
     """Multiply all ranks' values but this one's, also where some are zero; with what the factors contribute."""
-    run = _operations().run_reducing
     zeros = [(x == 0).to(x.dtype) for x in inputs]
-    count = run(zeros, None, name, SUM, 1.0, 1.0, process_set)
+    count = run_reducing(zeros, None, name, SUM, 1.0, 1.0, process_set)
     nonzero = [torch.where(x == 0, torch.ones_like(x), x) for x in inputs]
-    product = run(nonzero, None, name, PRODUCT, prescale, postscale, process_set)
+    product = run_reducing(nonzero, None, name, PRODUCT, prescale, postscale, process_set)
     return [
         torch.where(number == mine, p / x, torch.zeros_like(p))  # the only zero, if there is one, is here
         for number, mine, p, x in zip(count, zeros, product, nonzero, strict=True)
@@ -81,20 +80,17 @@ class Allgather(Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Gather."""
-        operations = _operations()
         ctx.name, ctx.process_set = name, process_set
         ctx.shapes = [tensor.shape for tensor in tensors]
         rows = [torch.tensor([shape[0] if shape else 1 for shape in ctx.shapes])]
         name_of_rows = None if name is None else f"{name}.rows"
-        ctx.rows = operations.run_gathering(rows, name_of_rows, process_set)[0].view(-1, len(tensors))
-        return tuple(operations.run_gathering(tensors, name, process_set))
+        ctx.rows = run_gathering(rows, name_of_rows, process_set)[0].view(-1, len(tensors))
+        return tuple(run_gathering(tensors, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum, and take one's own."""
-        total = _operations().run_reducing(
-            gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set
-        )  # fmt: skip
+        total = run_reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set)
         rank = ctx.process_set.rank()
         starts = ctx.rows[:rank].sum(0).tolist()
         return None, None, *[
@@ -111,15 +107,12 @@ class Broadcast(Function):
         """Broadcast."""
         ctx.name, ctx.process_set = name, process_set
         ctx.is_root = process_set.members()[process_set.rank()] == root
-        result: Tensor = _operations().run_broadcasting(tensor, root, name, process_set)
-        return result
+        return run_broadcasting(tensor, root, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum for the root."""
-        total = _operations().run_reducing(
-            gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set
-        )[0]  # fmt: skip
+        total = run_reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set)[0]
         return total if ctx.is_root else torch.zeros_like(total), None, None, None
 
 
@@ -131,7 +124,7 @@ class Alltoall(Function):
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         """Exchange."""
-        output, received = _operations().run_exchanging(tensor, splits, name, process_set)
+        output, received = run_exchanging(tensor, splits, name, process_set)
         ctx.name, ctx.process_set, ctx.received = name, process_set, received
         ctx.mark_non_differentiable(received)
         return output, received
@@ -139,8 +132,8 @@ class Alltoall(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Exchange back."""
-        run = _operations().run_exchanging
-        return run(gradients[0], ctx.received, _backward_name(ctx.name), ctx.process_set)[0], None, None, None
+        home, _ = run_exchanging(gradients[0], ctx.received, _backward_name(ctx.name), ctx.process_set)
+        return home, None, None, None
 
 
 class Reducescatter(Function):
@@ -152,14 +145,14 @@ class Reducescatter(Function):
         if settings[0] not in (AVERAGE, SUM):
             raise ValueError("reducescatter: expected op Average or Sum where gradients are needed; detach the tensor")
         ctx.name, ctx.settings = name, settings
-        return tuple(_operations().run_scattering(tensors, name, *settings))
+        return tuple(run_scattering(tensors, name, *settings))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Gather."""
         operation, prescale, postscale, process_set = ctx.settings
         factor = prescale * postscale / (process_set.size() if operation == AVERAGE else 1)
-        gathered = _operations().run_gathering(gradients, _backward_name(ctx.name), process_set)
+        gathered = run_gathering(gradients, _backward_name(ctx.name), process_set)
         return None, None, *[gradient * factor for gradient in gathered]
 
 

@@ -1,0 +1,27 @@
+"""``barrier`` and ``join``: the others' company, without a tensor."""
+
+from __future__ import annotations
+
+from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.core import life
+from rueda.hvd.core.entries import BARRIER
+from rueda.hvd.torch.submissions import make_entry
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until every rank of the set is here."""
+    life.engine().run(make_entry(BARRIER, [], process_set, None))
+
+
+def join(device: int = -1) -> int:
+    """Say that this rank has no more data, and wait until the others have said so too.
+
+    Until then it takes part in their allreduces with zeros; averages are still over all ranks.
+
+    Args:
+        device: accepted for Horovod's sake; zeros are made where the tensors are.
+
+    Returns:
+        The rank that joined last, the same on all.
+    """
+    return life.engine().join()

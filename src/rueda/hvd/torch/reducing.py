@@ -1,0 +1,164 @@
+"""The ``allreduce`` family: every rank gets the combination of all tensors.
+
+With a trailing underscore in place, ``_async`` with a handle, ``grouped_`` for lists that travel as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.torch import gradients
+from rueda.hvd.torch.compression import Compression, Compressor
+from rueda.hvd.torch.handles import all_results, first_result, launch
+from rueda.hvd.torch.operations import handle_average_backwards_compatibility
+from rueda.hvd.torch.submissions import reducing, run_reducing
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to combine the ranks' tensors into a new one; gives a handle."""
+    operation = handle_average_backwards_compatibility(op, average)
+    entry = reducing([tensor], None, name, operation, prescale_factor, postscale_factor, process_set)
+    return launch(entry, first_result)
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Combine the ranks' tensors into a new one, equal on all.
+
+    Args:
+        tensor: of the same shape and type on all ranks.
+        average: the old way to say ``op=Average`` (True) or ``op=Sum`` (False).
+        name: what the tensor is matched by; None: by order.
+        compression: ``Compression.fp16`` or ``.bf16`` sends half the bytes.
+        op: Average (the default), Sum, Adasum, Min, Max or Product. Whole numbers are averaged towards zero.
+        prescale_factor: what every tensor is multiplied by before.
+        postscale_factor: what the result is multiplied by.
+        process_set: among whom.
+    """
+    operation = handle_average_backwards_compatibility(op, average)
+    small, context = compression.compress(tensor)
+    settings = (operation, prescale_factor, postscale_factor, process_set)
+    if small.requires_grad and torch.is_grad_enabled():
+        result = gradients.Allreduce.apply(name, settings, small)[0]  # type: ignore[no-untyped-call]
+    else:
+        result = run_reducing([small], None, name, *settings)[0]
+    return compression.decompress(result, context)
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to combine the ranks' tensors in place; gives a handle."""
+    operation = handle_average_backwards_compatibility(op, average)
+    entry = reducing([tensor], [tensor], name, operation, prescale_factor, postscale_factor, process_set)
+    return launch(entry, lambda _: tensor)
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Combine the ranks' tensors in place."""
+    operation = handle_average_backwards_compatibility(op, average)
+    run_reducing([tensor], [tensor], name, operation, prescale_factor, postscale_factor, process_set)
+    return tensor
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to combine lists of tensors into new ones; gives one handle."""
+    operation = handle_average_backwards_compatibility(op, average)
+    entry = reducing(tensors, None, name, operation, prescale_factor, postscale_factor, process_set)
+    return launch(entry, all_results)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Combine lists of tensors into new ones, equal on all ranks."""
+    operation = handle_average_backwards_compatibility(op, average)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    small = [pair[0] for pair in pairs]
+    settings = (operation, prescale_factor, postscale_factor, process_set)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
+        results = list(gradients.Allreduce.apply(name, settings, *small))  # type: ignore[no-untyped-call]
+    else:
+        results = run_reducing(small, None, name, *settings)
+    return [compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to combine lists of tensors in place; gives one handle."""
+    operation = handle_average_backwards_compatibility(op, average)
+    outputs = list(tensors)
+    entry = reducing(tensors, outputs, name, operation, prescale_factor, postscale_factor, process_set)
+    return launch(entry, lambda _: outputs)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Combine lists of tensors in place."""
+    operation = handle_average_backwards_compatibility(op, average)
+    outputs = list(tensors)
+    run_reducing(tensors, outputs, name, operation, prescale_factor, postscale_factor, process_set)
+    return outputs

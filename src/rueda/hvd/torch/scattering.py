@@ -1,0 +1,74 @@
+"""The ``reducescatter`` family: each rank gets its part of the combination of all tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.torch import gradients
+from rueda.hvd.torch.compression import Compression, Compressor
+from rueda.hvd.torch.handles import all_results, first_result, launch
+from rueda.hvd.torch.operations import Average
+from rueda.hvd.torch.submissions import run_scattering, scattering
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start to combine the tensors and give each rank its part; gives a handle."""
+    return launch(scattering([tensor], name, op, prescale_factor, postscale_factor, process_set), first_result)
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Combine the tensors and give each rank its part of the rows; where they do not divide, the first get one more."""
+    return grouped_reducescatter(
+        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
+    )[0]  # fmt: skip
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start to combine lists of tensors and give each rank its part of each; gives one handle."""
+    return launch(scattering(tensors, name, op, prescale_factor, postscale_factor, process_set), all_results)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """Combine lists of tensors and give each rank its part of each."""
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    small = [pair[0] for pair in pairs]
+    settings = (op, prescale_factor, postscale_factor, process_set)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
+        results = list(gradients.Reducescatter.apply(name, settings, *small))  # type: ignore[no-untyped-call]
+    else:
+        results = run_scattering(small, name, *settings)
+    return [compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
