@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -115,6 +116,19 @@ class DatasetLoader(Stream):
         self.dataset, self.device = dataset, batch_device(world, device)
         self._num_workers, self._options = num_workers, options
         self._collate = options.get("collate_fn") or default_collate
+        self._num_readers = 1
+        self._as_reader: Callable[[int], AbstractContextManager[None]] = _alone
+
+    def read_as(self, num_readers: int, as_reader: Callable[[int], AbstractContextManager[None]]) -> None:
+        """Read for several virtual workers: each reads its own examples of the batch, every n-th, within its context.
+
+        So a data set that draws random numbers draws what it would for as many real workers.
+
+        Args:
+            num_readers: how many virtual workers there are; the batch is that of all of them.
+            as_reader: from a worker's number to a context in which its examples are read.
+        """
+        self._num_readers, self._as_reader = num_readers, as_reader
 
     def __iter__(self) -> Iterator[Batch]:
         if self._num_workers == 0:
@@ -141,7 +155,12 @@ class DatasetLoader(Stream):
 
     def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
         indices = self._order_of(epoch)[self._share(position, local_batch)].tolist()
-        return self._send(self._collate([self.dataset[index] for index in indices]))
+        examples: list[Any] = [None] * len(indices)
+        for reader in range(self._num_readers):
+            with self._as_reader(reader):
+                for place in range(reader, len(indices), self._num_readers):
+                    examples[place] = self.dataset[indices[place]]
+        return self._send(self._collate(examples))
 
     def _send(self, batch: Any) -> Batch:
         try:
@@ -158,3 +177,7 @@ class DatasetLoader(Stream):
         if self.device is None or self.device.type == "cpu":
             return inputs, targets
         return inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+
+
+def _alone(_: int) -> AbstractContextManager[None]:
+    return nullcontext()

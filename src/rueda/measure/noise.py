@@ -16,7 +16,6 @@ from rueda.records.profile import NoiseScale
 from rueda.tasks import Task
 from rueda.train.loop import Training
 from rueda.world import World
-from rueda.world.seeds import seed_worker
 
 STRETCHES = 2
 FEWEST_STEPS = 8
@@ -70,7 +69,7 @@ def measure_noise(
 def _step(training: Training, estimator: Estimator) -> bool:
     """Make one update and observe it; False if its gradients were not finite."""
     place, loader, updater = training.place, training.loader, training.updater
-    seed_worker(training.recipe.seed, training.world.rank, place.step)
+    updater.begin(place.step)
     batch = loader.next_batch()
     while batch is None:
         place.epoch += 1

@@ -24,7 +24,6 @@ from rueda.records.profile import StepTime
 from rueda.tasks import Task
 from rueda.train.loop import Training
 from rueda.world import World
-from rueda.world.seeds import seed_worker
 
 RATE = 1e-6
 """learning rate of measured steps: nothing diverges, nothing is learnt, the time is the same"""
@@ -53,7 +52,6 @@ class Stepper:
         self.training.model.train()
         self.device = world.device
         self.num_examples = self.training.loader.num_examples
-        self._seed = recipe.seed
 
     def check(self, batches: Iterable[int]) -> None:
         """Refuse a batch that the data cannot fill."""
@@ -83,7 +81,7 @@ class Stepper:
     def _step(self) -> None:
         training, place, clock = self.training, self.training.place, self.clock
         clock.begin()
-        seed_worker(self._seed, training.world.rank, place.step)
+        training.updater.begin(place.step)
         batch = training.loader.next_batch()
         while batch is None:
             place.epoch += 1

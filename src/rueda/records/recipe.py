@@ -51,7 +51,7 @@ _POSITIVE = (
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("noise_scale_every", "noise_scale_memory"),
 )
-_NOT_NEGATIVE = ("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise")
+_NOT_NEGATIVE = ("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from rueda.data import DatasetLoader
 from rueda.errors import CheckpointError, NonFiniteError, RecipeError, RunError
 from rueda.optim import AdaScale
 from rueda.optim.meters import layer_groups
 from rueda.records import Recipe, Row, Run
 from rueda.tasks import Task, load_task
 from rueda.train.checkpoint import latest_checkpoint, save_checkpoint
-from rueda.train.evaluate import Evaluation, average_statistics, evaluate
+from rueda.train.evaluate import Evaluation, evaluate
 from rueda.train.interruption import Interruption
 from rueda.train.layout import memory_format
 from rueda.train.loaders import evaluation_loader, training_loader
@@ -37,7 +38,7 @@ from rueda.train.state import Place, Result
 from rueda.train.tensorboard import open_writer, write_row
 from rueda.train.update import Totals, Updater, autocast_for
 from rueda.world import World, init
-from rueda.world.seeds import seed_model, seed_worker
+from rueda.world.seeds import seed_model
 
 _DTYPES = {"float64": torch.float64}
 
@@ -111,9 +112,10 @@ class Training:
         self.optimizer = build_optimizer(recipe, self.model)
         compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True)
-        kind = Rehearsal if rehearse else Updater
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
-        self.updater = kind(task, recipe, world, wrapped, self.optimizer, groups)
+        self.updater = (Rehearsal if rehearse else Updater)(task, recipe, world, wrapped, self.optimizer, groups)
+        if isinstance(self.updater, Rehearsal) and isinstance(self.loader, DatasetLoader):
+            self.loader.read_as(recipe.workers, self.updater.as_reader)
         self.noise = (
             None
             if recipe.noise_scale_every is None
@@ -189,7 +191,7 @@ class Training:
         started, seconds_before, step_before = time.perf_counter(), place.seconds, place.step
         num_done = len(self.loader) - self.loader.num_batches_left()
         while True:
-            seed_worker(recipe.seed, world.rank, place.step)  # before the batch: a data set may draw from it
+            self.updater.begin(place.step)
             batch = self.loader.next_batch()
             if batch is None:
                 break
@@ -198,6 +200,8 @@ class Training:
             try:
                 measure = self.noise is not None and self.noise.wanted(place.step)
                 self.updater.update(inputs, targets, rate=rate, step=place.step, measure=measure)
+                while self.updater.remarks:
+                    bar.say(self.updater.remarks.pop(0))
             except NonFiniteError:  # of averaged gradients: on all workers at the same step
                 self.diverged = True
                 break
@@ -268,7 +272,7 @@ class Training:
 
     def test_results(self) -> Evaluation:
         """Evaluate the model as it is on the test data; all workers must call it."""
-        average_statistics(self.model, self.world)
+        self.updater.settle()
         self.recalibrated = self.recalibration.wanted(self.place.step - self.place.recalibrated_at)
         if self.recalibrated:
             self.recalibration.run()
@@ -347,7 +351,7 @@ class Training:
     def _save(self, *, best: bool) -> None:
         assert self.run is not None
         self._record_noise(sync=True)
-        average_statistics(self.model, self.world)  # so that one model stands for all workers
+        self.updater.settle()
         sums = self._epoch_sums()
         states = self.world.all_gather_object(random_state())
         if self.world.is_main:

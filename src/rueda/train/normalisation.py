@@ -55,23 +55,36 @@ class Recalibration:
         )
 
     def run(self) -> None:
-        """Recompute the statistics over training examples, this worker's share; all workers must call it."""
+        """Recompute the statistics over training examples; all workers must call it.
+
+        The batches are of one worker's size, and the same however many workers there are, real or rehearsed: they take
+        them in turns.
+        """
         dtype = next(self._model.parameters()).dtype
-        batch, size = self._recipe.batch, self._world.size
-        full_batches = max(1, min(len(self._data), RECALIBRATION_EXAMPLES) // (batch * size))  # type: ignore[arg-type]
-        loader = evaluation_loader(_first(self._data, full_batches * batch * size), batch, self._world, dtype)
+        batches = spread_batches(len(self._data), self._recipe.batch)  # type: ignore[arg-type]
+        mine = [index for one in batches[self._world.rank :: self._world.size] for index in one]
+        alone = World(device=self._world.device)
         recalibrate(
             self._model,
-            loader,
+            evaluation_loader(_subset(self._data, mine), self._recipe.batch, alone, dtype) if mine else (),
             forward=lambda model, part: model(arrange(part[0], self._order)),
             world=self._world,
         )
 
 
-def _first(data: Data, count: int) -> Data:
-    """Give ``count`` examples spread evenly over the data: sorted sets begin with one class."""
+def spread_batches(num_examples: int, batch: int) -> list[list[int]]:
+    """Choose the examples of each recalibration batch, all over the data: a sorted set begins with one class.
+
+    >>> spread_batches(num_examples=9, batch=4)
+    [[0, 2, 4, 6], [1, 3, 5, 7]]
+    """
+    num_batches = max(1, min(num_examples, RECALIBRATION_EXAMPLES) // batch)
+    count = num_batches * batch
+    indices = [number * num_examples // count for number in range(count)]
+    return [indices[first::num_batches] for first in range(num_batches)]
+
+
+def _subset(data: Data, indices: list[int]) -> Data:
     from torch.utils.data import Subset
 
-    total = len(data)  # type: ignore[arg-type]
-    indices = [number * total // count for number in range(count)]
     return data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)

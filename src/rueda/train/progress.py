@@ -19,8 +19,9 @@ def epoch_line(row: Row, num_epochs: int, seconds: float) -> str:
     'epoch  1/12     9.0 s     5,500 images/s   train loss 1.2000 accuracy 57.1 %   test loss 1.1000 accuracy 60.2 %'
     """
     width = len(str(num_epochs))
+    here = " (rehearsed, one process)" if row.rehearsed else ""
     return (
-        f"epoch {row.epoch:>{width}}/{num_epochs} {seconds:>7.1f} s {row.images_per_second:>9,.0f} images/s   "
+        f"epoch {row.epoch:>{width}}/{num_epochs} {seconds:>7.1f} s {row.images_per_second:>9,.0f} images/s{here}   "
         f"train {_result(row.train_loss, row.train_accuracy)}   test {_result(row.test_loss, row.test_accuracy)}"
     )
 

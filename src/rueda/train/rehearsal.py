@@ -14,38 +14,39 @@ averaged. All of that can be done in turns:
 
 Workers are taken through the network in groups: one after the other where a worker's batch is large enough to keep the
 processor busy, several at once where it is small. In a group, layers that mix or draw (batch norm, dropout) work
-worker by worker; all others see one large batch.
+worker by worker; all others see one large batch. A model may also mix or draw in its own code, or its loss may. So the
+first updates are computed both ways; where they differ, the workers go one after the other from then on.
 
 The images/s of a rehearsal are those of this machine, never those of N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.nn.modules.batchnorm import _NormBase
 
+from rueda.errors import RecipeError
 from rueda.nn import SyncBatchNorm
-from rueda.nn.convert import BatchNorm
 from rueda.optim import AdaScale
 from rueda.optim.meters import Groups
 from rueda.optim.noise import noise_weights
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.train.evaluate import other_buffers
 from rueda.train.layout import arrange
 from rueda.train.update import Updater
+from rueda.train.virtual_workers import Group, OwnBuffers, Statistics, Streams, put_back
 from rueda.world import World
-from rueda.world.seeds import seed_worker
 
 GROUP_EXAMPLES = 256
 """examples a CPU takes at once: more leaves the cache, fewer leave it idle"""
-
-_RANDOM = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+NUM_CHECKED = 3
+"""updates that are computed together and one by one: a layer that starts at zero hides what lies before it"""
+_TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
+_LOW_PRECISION_TOLERANCE = 0.05
 
 
 class Rehearsal(Updater):
@@ -63,6 +64,29 @@ class Rehearsal(Updater):
         super().__init__(task, recipe, world, model, optimizer, groups)
         self._size = recipe.workers
         self._joined = any(isinstance(layer, SyncBatchNorm) for layer in self._norms)
+        if self._joined and isinstance(optimizer, AdaScale):
+            raise RecipeError(
+                "adascale compares the workers' gradients, and sync_batch_norm takes all workers through the network "
+                "at once: they cannot be rehearsed together; leave one of them out, or train on real workers"
+            )
+        layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
+        self._tracked = [] if self._joined else layers
+        self._streams = Streams(recipe.seed)
+        self._own = OwnBuffers({}, self._size)
+        self._one_by_one = False
+        self._num_checked = 0
+
+    def begin(self, step: int) -> None:
+        """Begin a step, before its batch is read."""
+        self._streams.begin(step)
+
+    def as_reader(self, rank: int) -> AbstractContextManager[None]:
+        """Be one of the workers while its examples are read."""
+        return self._streams.reading(rank)
+
+    def settle(self) -> None:
+        """Make one model of all workers'."""
+        self._own.settle()
 
     def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
         size = self._size
@@ -71,8 +95,10 @@ class Rehearsal(Updater):
             return
         adapts = isinstance(self._optimizer, AdaScale)
         meter = self._parts if adapts or measure else None
-        statistics = _Statistics([] if self._joined else self._norms, size)
+        statistics = Statistics(self._tracked, size)
         local_batch = targets.shape[0] // size
+        if self._num_checked < NUM_CHECKED:
+            self._check(inputs, targets, step)
         per_group = 1 if adapts else self._workers_at_once(local_batch)
         if measure:
             # Workers that go through together are one part: as good for the noise scale, and no slower.
@@ -80,8 +106,8 @@ class Rehearsal(Updater):
             self.source = "virtual-workers"
         for first in range(0, size, per_group):
             ranks = range(first, min(first + per_group, size))
-            group = _Group(self._recipe.seed, ranks, step)
-            with statistics.of(ranks):
+            group = Group(self._streams, ranks, step)
+            with statistics.of(ranks), self._own.of(first):
                 self._group_gradients(group, inputs, targets, step)
             if meter is not None:
                 meter.take(len(ranks) * local_batch)
@@ -93,20 +119,26 @@ class Rehearsal(Updater):
         """Decide how many workers go through the network together; synchronised batch norm needs all of them."""
         if self._joined:
             return self._size
+        if self._one_by_one:
+            return 1
         return max(1, min(self._size, GROUP_EXAMPLES // min(local_batch, self.micro_batch)))
 
-    def _group_gradients(self, group: _Group, inputs: Tensor, targets: Tensor, step: int) -> None:
+    def _losses(self, group: Group, inputs: Tensor, targets: Tensor, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Take a part of each worker's batch through the network: outputs, a loss an example, targets."""
+        mine = [slice(rank, None, self._size) for rank in group.ranks]
+        x = torch.cat([inputs[share][part] for share in mine])
+        y = torch.cat([targets[share][part] for share in mine])
+        with self._autocast, group:
+            outputs = self._model(arrange(x, self._order))
+            return outputs, self._task.losses(outputs, y), y
+
+    def _group_gradients(self, group: Group, inputs: Tensor, targets: Tensor, step: int) -> None:
         total = targets.shape[0]
         local = total // self._size
         weights = [self._noise_of(rank, local, step) for rank in group.ranks]
         for start in range(0, local, self.micro_batch):
             part = slice(start, start + self.micro_batch)
-            mine = [slice(rank, None, self._size) for rank in group.ranks]
-            x = torch.cat([inputs[share][part] for share in mine])
-            y = torch.cat([targets[share][part] for share in mine])
-            with self._autocast, group:
-                outputs = self._model(arrange(x, self._order))
-                losses = self._task.losses(outputs, y)
+            outputs, losses, y = self._losses(group, inputs, targets, part)
             weighted = losses if weights[0] is None else losses * torch.cat([w[part] for w in weights if w is not None])
             self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
             self.totals.add(losses, self._task.correct(outputs, y))
@@ -117,78 +149,54 @@ class Rehearsal(Updater):
         device = self._world.device
         return noise_weights(num_examples, self.sigma, seed=self._recipe.seed, step=step, rank=rank, device=device)
 
+    # May workers go through together?
 
-class _Group(TorchFunctionMode):
-    """Lets every worker of a group draw its dropout masks from its own stream."""
-
-    def __init__(self, seed: int, ranks: range, step: int) -> None:
-        super().__init__()
-        self.ranks = ranks
-        self._states: list[Tensor] = []
+    def _check(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+        """Compute a group's first micro-batch together and one by one, beside the training, and draw conclusions."""
+        self._num_checked += 1
+        if self._num_checked == 1:
+            self._find_own_buffers(inputs, targets, step)
+        ranks = range(self._workers_at_once(targets.shape[0] // self._size))
+        if len(ranks) < 2 or self._joined:
+            return
+        with put_back(self._model):
+            together = self._slopes(ranks, inputs, targets, step)
+        apart = torch.zeros_like(together)
         for rank in ranks:
-            seed_worker(seed, rank, step)
-            self._states.append(torch.get_rng_state())
+            with put_back(self._model):
+                apart += self._slopes(range(rank, rank + 1), inputs, targets, step)
+        tolerance = _TOLERANCES.get(self._recipe.precision, _LOW_PRECISION_TOLERANCE)
+        if not bool(torch.isfinite(together).all() & torch.isfinite(apart).all()):
+            return  # it diverges either way
+        if float((together - apart).norm()) > tolerance * float(apart.norm()):
+            self._one_by_one = True
+            self.remarks.append(
+                "the model or its loss draws random numbers or mixes examples in its own code: rehearsed workers go "
+                "through it one by one, which is exact and slower"
+            )
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        options = kwargs or {}
-        if function not in _RANDOM or len(self._states) == 1:
-            return function(*args, **options)
-        parts = []
-        for number, part in enumerate(args[0].chunk(len(self._states))):
-            torch.set_rng_state(self._states[number])
-            parts.append(function(part, *args[1:], **options))
-            self._states[number] = torch.get_rng_state()
-        return torch.cat(parts)
+    def _slopes(self, ranks: range, inputs: Tensor, targets: Tensor, step: int) -> Tensor:
+        """Give the gradient of some workers' summed loss [n], and the loss."""
+        group = Group(self._streams, ranks, step)
+        with Statistics(self._tracked, self._size).of(ranks):
+            loss = self._losses(group, inputs, targets, slice(0, self.micro_batch))[1].sum()
+        slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        parts = [loss, *(slope for slope in slopes if slope is not None)]
+        return torch.cat([part.detach().double().flatten().cpu() for part in parts])
 
-
-class _Statistics:
-    """The running batch-norm statistics: each worker updates its own copy, the mean is what stays."""
-
-    def __init__(self, layers: list[BatchNorm], size: int) -> None:
-        self._size = size
-        self._sums = {layer: {name: torch.zeros_like(buffer) for name, buffer in _own(layer)} for layer in layers}
-
-    @contextmanager
-    def of(self, ranks: range) -> Iterator[None]:
-        """Let the batch-norm layers work worker by worker."""
-        with ExitStack() as stack:
-            copies = {layer: stack.enter_context(_by_worker(layer, len(ranks))) for layer in self._sums}
-            yield
-        for layer, workers in copies.items():
-            for buffers in workers:
-                for name, buffer in buffers.items():
-                    self._sums[layer][name] += buffer
-
-    def write(self) -> None:
-        """Store the mean over all workers."""
-        for layer, sums in self._sums.items():
-            for name, buffer in _own(layer):
-                mean = sums[name] / self._size
-                buffer.copy_(mean if buffer.is_floating_point() else mean.round())
-
-
-def _own(layer: BatchNorm) -> list[tuple[str, Tensor]]:
-    return [(name, buffer) for name, buffer in layer._buffers.items() if buffer is not None]
-
-
-@contextmanager
-def _by_worker(layer: BatchNorm, size: int) -> Iterator[list[dict[str, Tensor]]]:
-    """Normalise each worker's part of the batch by itself, with running statistics of its own, which are given."""
-    original, buffers = layer.forward, dict(layer._buffers)
-    copies = [{name: buffer.clone() for name, buffer in _own(layer)} for _ in range(size)]
-
-    def forward(inputs: Tensor) -> Tensor:
-        outputs = []
-        for copy, part in zip(copies, inputs.chunk(size), strict=True):
-            layer._buffers.update(copy)  # not copied into: the backward pass wants them unchanged
-            outputs.append(original(part))
-        return outputs[0] if size == 1 else torch.cat(outputs)
-
-    layer.forward = forward  # type: ignore[method-assign, assignment]
-    try:
-        yield copies
-    finally:
-        layer.__dict__.pop("forward", None)
-        layer._buffers.update(buffers)
+    def _find_own_buffers(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+        """Find the buffers that a pass changes: each worker then has its own, as real ones do, and goes alone."""
+        others = other_buffers(self._model)
+        if not others:
+            return
+        before = {name: buffer.clone() for name, buffer in others.items()}
+        with put_back(self._model):
+            self._slopes(range(1), inputs, targets, step)
+            changed = {name: buffer for name, buffer in others.items() if not torch.equal(buffer, before[name])}
+        if changed and not self._joined:
+            self._own = OwnBuffers(changed, self._size)
+            self._one_by_one = True
+            self.remarks.append(
+                f"the model changes its buffer {next(iter(changed))} while it trains: every rehearsed worker has its "
+                "own, and they go through the model one by one"
+            )

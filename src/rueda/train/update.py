@@ -23,8 +23,10 @@ from rueda.optim.meters import ExchangeMeter, Groups, PartsMeter, Reading
 from rueda.optim.noise import add_noise, noise_weights
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.train.evaluate import settle_buffers
 from rueda.train.layout import arrange, memory_format
 from rueda.world import World
+from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -99,6 +101,8 @@ class Updater:
         """the norms of the last update's gradients, if they were asked for, without the scaler's scale"""
         self.source = "workers"
         """whose gradients were compared"""
+        self.remarks: list[str] = []
+        """what the user should know of how the updates are made"""
         self._task, self._recipe, self._world, self._model, self._optimizer = task, recipe, world, model, optimizer
         self._order = memory_format(model, recipe)
         self._autocast: AbstractContextManager[Any] = autocast_for(recipe, world) or nullcontext()
@@ -110,6 +114,14 @@ class Updater:
         wanted = isinstance(optimizer, AdaScale) or recipe.noise_scale_every is not None
         if wanted and isinstance(model, DistributedDataParallel):
             self._exchange = ExchangeMeter(model, groups)
+
+    def begin(self, step: int) -> None:
+        """Begin a step, before its batch is read: a data set may draw random numbers."""
+        seed_worker(self._recipe.seed, self._world.rank, step)
+
+    def settle(self) -> None:
+        """Make one model of all workers', for an evaluation or a checkpoint; all must call it."""
+        settle_buffers(self._world.unwrap(self._model), self._world)
 
     def update(self, inputs: Tensor, targets: Tensor, *, rate: float, step: int, measure: bool = False) -> None:
         """Make one update from this worker's examples, inputs [B, ...] and targets [B], at a rate.

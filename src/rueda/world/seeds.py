@@ -40,5 +40,8 @@ def seed_model(seed: int) -> None:
 
 
 def seed_worker(seed: int, rank: int, step: int) -> None:
-    """Seed everything that shall differ between workers, for one step."""
-    torch.manual_seed(derive("worker", seed, rank, step))
+    """Seed everything that shall differ between workers, for one step: torch, NumPy and Python's own."""
+    number = derive("worker", seed, rank, step)
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
+    torch.manual_seed(number)
