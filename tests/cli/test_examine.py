@@ -106,7 +106,10 @@ def test_seeds_are_told_apart_and_what_is_known_is_not_computed_again(home: Path
             rueda.fit(task, recipe, folder=runs[-1], rehearse=True, progress=False)
     options = ("--hessian", "--no-density", "--task", home / "clouds.py", "--examples", 40, "--workers", 1)
     told = call(*runs[:3], *options, "--folder", tmp_path / "found")
-    assert "naive, 2 workers, seed 1: top eigenvalue" in told and "naive, 4 workers: top eigenvalue" in told
+    assert (
+        "naive, 2 workers, rehearsed, seed 1: top eigenvalue" in told
+        and "naive, 4 workers, rehearsed: top eigenvalue" in told
+    )
     first = Curvature.load(tmp_path / "found")
     assert [(one.name, one.seed) for one in first.members] == [
         ("naive, 2 workers", 0), ("naive, 2 workers", 1), ("naive, 4 workers", 0)

@@ -102,7 +102,7 @@ MISTAKES = {
     "an unknown cluster": (["--cluster", "dgx-h10"], "did you mean dgx-h100?"),
     "a cluster without links": (["--cluster", "bare.toml"], "expected a link between the devices of a node, got none"),
     "no speed": (["--cluster", "dgx-h100", "--speed", "0"], "speed: expected more than 0, got 0.0"),
-    "a diverged run": (["--from-run", "diverged"], "diverged: the run diverged after 1404 updates"),
+    "a diverged run": (["--from-run", "diverged"], "diverged: the run diverged in the epoch that ended at update 1404"),
     "no run": (["--from-run", "nowhere"], "expected a run folder with environment.json"),
 }
 

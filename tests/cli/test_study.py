@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from commandline import rueda, settle_in
+from rueda.errors import RunError
 from rueda.records import Run
-from rueda.records.study import Study
+from rueda.records.study import Study, StudyRow
+from rueda.study.pool import Stopped
+from rueda.study.techniques import RunsFailed
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +56,91 @@ def test_throughput_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert "critical batch" in shown.out and "batch 8:" in shown.err
 
 
+def test_a_batch_that_is_not_saturated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("rueda.study.throughput._updates", lambda training, seconds: 100.0 * training.recipe.batch)
+    assert rueda("study", "clouds.py", "--throughput", "--batches", "8,16") == 0
+    shown = capsys.readouterr()
+    assert "not saturated up to batch 16" in shown.out and "round 3 of 3" in shown.err
+
+
+def test_seeds_that_do_not_reach_the_target(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "rueda.study.steps_to_target.updates_to_target",
+        lambda task, recipe, target, limit: 45.0 if recipe.seed == 0 else None,
+    )
+    assert rueda("study", "clouds.py", "--steps-to-target", "--seeds", "4", "--batches", "8,16,32") == 0
+    shown = capsys.readouterr().out
+    assert shown.count("45 (1 of 4 seeds)") == 3 and "with every seed: no curve" in shown
+
+
+ROW = StudyRow(
+    name="naive", summary="", workers=2, global_batch=48, epochs=1, updates=5, test_accuracy=0.5, seconds=1.0,
+    images_per_second=240.0, rehearsed=True, seeds=(0,),
+)  # fmt: skip
+
+
+def test_the_table_is_shown_though_a_run_or_the_page_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Study(task="clouds", workers=2, epochs=1, rows=(ROW,))
+    study.save(Path("there", "study.json"))
+
+    def failing(*arguments: object, **options: object) -> Study:
+        raise RunsFailed("1 of 2 runs failed (lamb, seed 0: gone); the others stand in there", study)
+
+    monkeypatch.setattr("rueda.study.techniques.study_techniques", failing)
+    assert rueda("study", "clouds.py", "--folder", "there") == 2
+    shown = capsys.readouterr()
+    assert "naive" in shown.out and "page: there/report.html" in shown.out and Path("there", "report.html").exists()
+    assert shown.err == "rueda: 1 of 2 runs failed (lamb, seed 0: gone); the others stand in there\n"
+
+    def full(*arguments: object) -> Path:
+        raise RunError("cannot write report.html: No space left on device")
+
+    monkeypatch.setattr("rueda.study.techniques.study_techniques", lambda *arguments, **options: study)
+    monkeypatch.setattr("rueda.report.write_report", full)
+    for words in ((), ("--json",)):
+        assert rueda("study", "clouds.py", "--folder", "there", *words) == 2
+        shown = capsys.readouterr()
+        assert "naive" in shown.out and "page:" not in shown.out and "No space left" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"), [(KeyboardInterrupt(), 130), (Stopped(signal.SIGINT), 130), (Stopped(signal.SIGTERM), 143)]
+)
+def test_stopped_by_a_signal(
+    stop: BaseException, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*arguments: object, **options: object) -> Study:
+        raise stop
+
+    monkeypatch.setattr("rueda.study.techniques.study_techniques", stopped)
+    assert rueda("study", "clouds.py") == status  # as `rueda train`: 128 + signal
+    assert capsys.readouterr().err == "stopped; the same command goes on where it was\n"
+
+
+THROUGHPUT, STEPS = ["--throughput", "--batches", "8"], ["--steps-to-target", "--batches", "8"]
 MISTAKES = {
+    "rows of another study": ([*THROUGHPUT, "--rows", "nonsense"], "--rows belongs to the table, not to --throughput"),
+    "workers of another": ([*STEPS, "--workers", "8"], "--workers belongs to the table, not to --steps-to-target"),
+    "seeds of others": (
+        [*THROUGHPUT, "--seeds", "0"],
+        "--seeds belongs to the table and --steps-to-target and --gd, not to --throughput; leave it out",
+    ),
+    "nothing to confirm": ([*STEPS, "--confirm"], "--confirm belongs to the table"),
+    "settings of gd": (["--gd", "--set", "rate=5"], "--set belongs to the table and --throughput and"),
+    "epochs of gd": (["--gd", "--epochs", "0"], "--epochs belongs to"),
+    "jobs of gd": (["--gd", "--jobs", "-3"], "--jobs belongs to the table, not to --gd"),
+    "a target of the table": (
+        ["--target-accuracy", ".9"],
+        "--target-accuracy belongs to --steps-to-target, not to the",
+    ),
+    "one worker to confirm": (["--workers", "1", "--confirm"], "got 1 worker; leave it out"),
+    "no rows": (["--rows", ""], "rows: expected a named recipe or more, got []"),
+    "no batches": (["--steps-to-target", "--batches", ","], "whole numbers, by commas, got ','"),
+    "no epochs to a target": ([*STEPS, "--epochs", "0"], "epochs: expected 1 or more, got 0"),
     "an unknown row": (["--rows", "naive,lamp"], "row lamp: recipe: expected a named recipe, got 'lamp'; did you mean"),
     "an empty row": (["--rows", "naive+"], "expected a named recipe, got ''"),
     "no seeds": (["--seeds", "0"], "seeds: expected 1 or more, got 0"),
@@ -63,7 +151,7 @@ MISTAKES = {
     "batches that are words": (["--throughput", "--batches", "8,many"], "whole numbers, by commas"),
     "a target in per cent": (["--steps-to-target", "--target-accuracy", "85"], "give e.g. 0.85"),
     "another task's folder": (["--folder", "other"], "holds a study of task glyphs-cnn"),
-    "a damaged study": (["--folder", "broken"], "expected JSON"),
+    "a damaged study": (["--folder", "broken"], "; remove it: the runs are kept, and the same command writes it again"),
 }
 
 

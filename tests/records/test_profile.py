@@ -80,6 +80,12 @@ BROKEN = {
     "a task of 5": (broken(task=5), "profile.task: expected str, got 5"),
     "a link to nobody": (changed("communication", workers=1), "expected >= 2 workers, latency and bandwidth"),
     "a link without bandwidth": (changed("communication", bandwidth=0), "expected >= 2 workers, latency"),
+    "a message of nothing": (
+        changed("communication", points=[{"bytes": 0, "seconds": 1e-4}]),
+        "points.bytes: expected a number, more than 0",
+    ),
+    "a number beyond all machines": (broken(gradient_bytes=10**400), "gradient_bytes: expected int, got 1000000"),
+    "a float beyond all machines": (changed("steps", data=10**400), "steps[0].data: expected float, got 1000000"),
     "together alone": (changed("together", workers=1), "profile.together: expected >= 2 workers"),
     "more than no overlap": (changed("together", overlap=0.5), "overlap >= 1, got 2, 0.01 and 0.5"),
     "together without time": (

@@ -30,7 +30,8 @@ def test_there_and_back(tmp_path: Path) -> None:
     before = study(ROW, replace(ROW, name="naive", workers=8, test_accuracy=None, seconds=float("nan"))).judged()
     before.save(tmp_path / "study.json")
     data = json.loads((tmp_path / "study.json").read_text())
-    assert {"format", "kind", "task", "workers", "epochs", "command", "environment", "rows"} == set(data)
+    about = {"task", "workers", "epochs", "command", "commands", "recipe", "task_file", "environment"}
+    assert {"format", "kind", "rows", *about} == set(data)
     assert data["format"] == 1 and data["kind"] == "techniques" and set(data["rows"][0]) == NAMES
     assert data["rows"][1]["seconds"] is None  # strict JSON has no NaN
     whole = study(ROW).judged()

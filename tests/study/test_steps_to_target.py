@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from rueda.errors import RecipeError, RunError, TaskError
+from rueda.records import Recipe
+from rueda.study import steps_to_target
 from rueda.study.critical_batch import fit_curve
 from rueda.study.steps_to_target import study_steps_to_target, tune
 from tinytask import tiny_task
@@ -97,10 +99,54 @@ def test_a_small_task_and_its_file(tmp_path: Path) -> None:
         study_steps_to_target(tiny_task(), batches=[4], **options)
 
 
+def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On S = 100 (1 + 300 / B); at batch 64 the first seed is lucky and no other reaches the target.
+    def trained(task: object, recipe: Recipe, target: float, limit: float) -> float | None:
+        if recipe.batch == 64:
+            return 45.0 if recipe.seed == 0 else None
+        return 100 * (1 + 300 / recipe.batch)
+
+    monkeypatch.setattr(steps_to_target, "updates_to_target", trained)
+    lines: list[str] = []
+    options: dict[str, Any] = {"target_accuracy": 0.7, "seeds": 4, "epochs": 10**9}
+    found = study_steps_to_target(
+        tiny_task(), batches=[8, 16, 32, 64], folder=tmp_path, say=lines.append, **options
+    )  # fmt: skip
+    last = found.points[-1]
+    assert (last.updates, last.num_seeds, last.seeds, last.complete) == (45.0, 4, (45.0,), False)
+    assert found.curve is not None and found.curve.critical_batch == pytest.approx(300, rel=1e-3)
+    assert [point["in_fit"] for point in json.loads((tmp_path / "steps.json").read_text())["points"]] == [
+        True, True, True, False,
+    ]  # fmt: skip
+    assert sum(", seed " in line for line in lines) == 4 * 3  # each training of a further seed is told
+    assert any(line.startswith("batch 64, rate ") and "seed 3: not reached" in line for line in lines)
+    assert lines[-1].startswith("batch 64: 45 updates") and lines[-1].endswith("(1 of 4 seeds reached the target)")
+    assert study_steps_to_target(tiny_task(), batches=[16, 32, 64], **options).curve is None
+
+
+def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_to_target, "updates_to_target", lambda task, recipe, target, limit: 100.0)
+    options: dict[str, Any] = {"target_accuracy": 0.7, "folder": tmp_path}
+    mine, text = tmp_path / "mine.py", f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+    text += "from tinytask import tiny_task\ntask = tiny_task()\n"
+    mine.write_text(text)
+    study_steps_to_target(str(mine), batches=[4], **options)
+    mine.write_text(text + "# changed\n")
+    with pytest.raises(RunError, match="made with another task file; choose another --folder"):
+        study_steps_to_target(str(mine), batches=[4, 8], **options)
+    old = json.loads((tmp_path / "steps.json").read_text())
+    del old["task_file"]
+    old["recipe"] = old["recipe"].replace("patience = 1\n", "")  # a field that an older Rueda did not have
+    (tmp_path / "steps.json").write_text(json.dumps(old))
+    assert len(study_steps_to_target(str(mine), batches=[4, 8], **options).points) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
         ({"target_accuracy": 85}, RecipeError),
+        ({"batches": []}, RecipeError),
+        ({"epochs": 0}, RecipeError),
         ({"seeds": 0}, RecipeError),
         ({"batches": [0]}, RecipeError),
         ({"batches": [9999]}, RecipeError),

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 
 import rueda.train
-from rueda.errors import RecipeError, RunError, TaskError
+from rueda.errors import DataError, RecipeError, RunError, TaskError
 from rueda.records import Recipe, Row, Run
 from rueda.records.lock import held
 from rueda.records.named import NAMED
 from rueda.records.study import Study
 from rueda.study import study_techniques
 from rueda.study.conditions import COMBINATIONS, Condition, condition, conditions
+from rueda.study.pool import Stopped
 from rueda.study.runs import is_finished, summarise
 from rueda.study.table import table_of, verdict
+from rueda.study.techniques import RunsFailed
 from tinytask import network, tiny_task
 
 TASK = """
@@ -148,8 +150,12 @@ def test_default_rows_are_all_named_recipes_and_combinations() -> None:
     assert len(found) + len(left_out) == len(NAMED) + len(COMBINATIONS)
     assert len(left_out) == sum("batch-norm" in name for name in (*NAMED, *COMBINATIONS))
     assert left_out[0].startswith("batch-norm is left out")
-    with pytest.raises(TaskError, match="does not take model"):
+    with pytest.raises(TaskError, match=r"row batch-norm: .*does not take model"):
         conditions(bare, Recipe(batch=24), 8, ["batch-norm"])
+    # A factory that takes any argument and gives no batch norm for it: known before anything is trained.
+    deaf = replace(tiny_task(), model=lambda **_: network())
+    found, left_out = conditions(deaf, Recipe(batch=24, epochs=4), 8)
+    assert [line.split()[0] for line in left_out] == ["ghost-batch-norm", "ghost-batch-norm+linear-warmup"]
 
 
 def test_combinations_are_applied_one_after_the_other() -> None:
@@ -167,6 +173,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no epochs": ({"epochs": 0}, "epochs: expected a positive number"),
     "an unknown field": ({"settings": ["bacth=3"]}, "did you mean batch?"),
     "a task without accuracy": ({"task": "linear"}, "task linear has not"),
+    "no rows": ({"rows": []}, "rows: expected a named recipe or more, got []"),
+    "one worker to confirm": ({"workers": 1, "confirm": lambda *_: 0}, "--confirm runs the best row of many workers"),
+    "a row for another model": (
+        {"task": replace(tiny_task(), model=lambda **_: network()), "rows": ["naive", "ghost-batch-norm"]},
+        "row ghost-batch-norm: ghost_batch needs a model with batch norm",
+    ),
 }
 
 
@@ -186,7 +198,7 @@ def test_a_folder_holds_one_study(tmp_path: Path) -> None:
         ({"task": replace(tiny_task(), name="other"), "epochs": 1}, "holds a study of task clouds"),
         ({"workers": 2, "epochs": 1}, "4 workers, 1 epochs, now asked: task clouds, 2 workers"),
         ({"epochs": 2}, "choose another --folder"),
-        ({"epochs": 1, "settings": ["rate=0.3"]}, "was trained with rate = 0.1, now asked: rate = 0.3"),
+        ({"epochs": 1, "settings": ["rate=0.3"]}, "was trained with rate = 0.1, now asked: rate = 0.3; choose another"),
     ):
         with pytest.raises(RunError, match=message):
             study_techniques(**{"task": tiny_task(), "workers": 4, **options, **changes})  # type: ignore[arg-type]
@@ -257,6 +269,52 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
             str(task), 4, rows=["naive", "one-worker"], epochs=1, folder=tmp_path / "study", progress=False
         )  # fmt: skip
     assert [row.name for row in Study.load(tmp_path / "study").rows] == ["one-worker"]
+
+
+def test_in_this_process_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = rueda.train.fit
+
+    def fit(task: Any, recipe: Recipe, **more: Any) -> Any:
+        if recipe.optimizer == "lamb":
+            raise ValueError("no such\nthing")
+        return real(task, recipe, **more)
+
+    monkeypatch.setattr(rueda.train, "fit", fit)
+    with pytest.raises(RunsFailed, match=r"1 of 2 runs failed \(lamb, seed 0: ValueError: no such thing\)") as error:
+        study_techniques(tiny_task(), 4, rows=["lamb", "naive"], epochs=1, folder=tmp_path, progress=False)
+    assert isinstance(error.value.__cause__, ValueError)
+    assert [row.name for row in error.value.study.rows] == ["naive"] and error.value.study == Study.load(tmp_path)
+
+
+def test_a_batch_that_the_data_cannot_fill_is_refused_when_planned(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row naive: .* 240 examples .* got '24 on each of 50 workers'"):
+        study_techniques(tiny_task(), 50, rows=["one-worker", "naive"], folder=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_leads_out_of_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    evil = replace(tiny_task(), name="../../../evil/[bold]x")
+    study_techniques(evil, 2, rows=["naive"], epochs=1, progress=False)
+    assert [one.name for one in tmp_path.iterdir()] == ["here"]
+    assert [one.name for one in (tmp_path / "here" / "runs").iterdir()] == ["study-evil-bold-x-2"]
+
+
+def test_what_ends_a_confirmation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"rows": ["naive"], "epochs": 1, "folder": tmp_path / "study", "progress": False}
+    for status in (1, 2, 134, 137):  # a worker that was killed has stopped nothing on purpose
+        with pytest.raises(RunsFailed, match=f"naive on 2 real workers ended with status {status}; look at"):
+            study_techniques(tiny_task(), 2, confirm=lambda *_, status=status: status, **options)  # type: ignore[misc]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with pytest.raises(Stopped) as stop:
+            study_techniques(tiny_task(), 2, confirm=lambda *_, number=number: 128 + number, **options)  # type: ignore[misc]
+        assert stop.value.signal == number
+    gone = {**options, "folder": tmp_path / "gone", "settings": ["rate=1e39"], "progress": True}
+    study_techniques(tiny_task(), 2, confirm=lambda *_: 0, **gone)
+    shown = capsys.readouterr().err
+    assert "nothing to confirm: no row of 2 workers ended without diverging" in shown
+    assert "naive, seed 0: diverged in the epoch that ended at update " in shown
 
 
 def test_two_studies_do_not_write_into_one_folder(tmp_path: Path) -> None:

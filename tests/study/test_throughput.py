@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from rueda.errors import RecipeError
-from rueda.study import study_throughput
+from rueda.study import study_throughput, throughput
 from rueda.study.throughput import Speed, saturation
 from tinytask import tiny_task
 
@@ -18,10 +19,41 @@ def speed(batch: int, images_per_second: float) -> Speed:
 
 
 @pytest.mark.parametrize(
-    ("speeds", "batch"), [((10, 20, 40, 80), 8), ((10, 95, 99, 100), 2), ((10, 94.9, 99, 100), 4), ((50,), 1)]
+    ("speeds", "batch"),
+    [
+        ((10, 95, 99, 100), 2),
+        ((10, 94.9, 99, 100), 4),
+        ((10, 60, 100, 40), 4),
+        ((100, 50), 1),
+        # Where only the largest is fast enough, a still larger one may be faster.
+        ((10, 20, 40, 80), None),
+        ((10, 20, 94.9, 100), None),
+        ((50,), None),
+    ],
 )
-def test_saturation(speeds: tuple[float, ...], batch: int) -> None:
+def test_saturation(speeds: tuple[float, ...], batch: int | None) -> None:
     assert saturation([speed(2**number, value) for number, value in enumerate(speeds)]) == batch
+
+
+def test_an_update_of_several_batches_takes_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "_updates", lambda training, seconds: 100.0)
+    found = study_throughput(tiny_task(), batches=[8, 60], settings=["accumulate=4"], progress=False)
+    assert [point.milliseconds_per_update for point in found.points] == [320.0, 2400.0]
+    with pytest.raises(RecipeError, match="from 1 to 60, got 61"):  # four times 61 is more than the 240 examples
+        study_throughput(tiny_task(), batches=[61], settings=["accumulate=4"], progress=False)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(throughput, "_updates", lambda training, seconds: 1000.0 * training.recipe.batch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm" if terminal else "dumb")
+    study_throughput(tiny_task(), batches=[8, 16], rounds=2)
+    shown = capsys.readouterr().err
+    lines = [f"round {number} of 2: the fastest is batch 16 with 16,000 images/s" for number in (1, 2)]
+    assert "measurements" in shown if terminal else shown.splitlines() == lines
+    study_throughput(tiny_task(), batches=[8, 16], rounds=2, progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_default_batches_and_file(tmp_path: Path) -> None:
@@ -33,7 +65,9 @@ def test_default_batches_and_file(tmp_path: Path) -> None:
     assert data["points"][0]["batch"] == 1 and data["environment"]["versions"]["torch"]
 
 
-@pytest.mark.parametrize("batch", [0, 241])
-def test_mistakes(batch: int) -> None:
-    with pytest.raises(RecipeError, match="from 1 to 240"):
-        study_throughput(tiny_task(), batches=[batch])
+@pytest.mark.parametrize(
+    ("batches", "message"), [([0], "from 1 to 240"), ([241], "from 1 to 240"), ([], "batches: expected one or more")]
+)
+def test_mistakes(batches: list[int], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        study_throughput(tiny_task(), batches=batches)

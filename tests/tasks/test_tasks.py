@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 import rueda
 from realdata import real_data
 from rueda.errors import TaskError
 from rueda.tasks.builtin import BUILTIN
 from rueda.tasks.models import lecture_cnn, resnet, small_cnn, wide_resnet
+from rueda.tasks.naming import folder_name
+from tinytask import tiny_task
 
 SIZES = {  # model, input, trainable parameters, all state
     "lecture": (lecture_cnn, (2, 3, 32, 32), 482_442, 482_442),
@@ -77,6 +82,40 @@ def test_the_linear_task_is_the_labs() -> None:
     hessian = 2 * design.T @ design / 100
     low, high = torch.linalg.eigvalsh(hessian).tolist()
     assert 0.3 < low < 0.7 and 55 < high < 80  # about 0.489 and 68.2
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+class CountedStream(Stream):
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("stream", [Stream, CountedStream])
+def test_a_stream_is_refused_before_anything_is_trained(stream: type[Stream], split: str) -> None:
+    task = replace(tiny_task(), **{split: stream()})
+    other = {"train": "test", "test": "train"}[split]
+    assert len(task.load(other)) > 0  # type: ignore[arg-type]
+    with pytest.raises(
+        TaskError, match=f"the {split} data of task clouds: expected examples with numbers and a length"
+    ):
+        rueda.fit(task, task.recipe.change(workers=2), progress=False, rehearse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("glyphs-cnn", "glyphs-cnn"), ("été v1.2+x", "été-v1.2+x"), ("../../../evil/[bold]x", "evil-bold-x"),
+        ("/etc/passwd", "etc-passwd"), ("a/../b", "a-b"), ("..", "task"), ("", "task"), (".hidden", "hidden"),
+        ("a\x00b\nc", "a-b-c"), ("C:\\x", "C-x"), ("x" * 300, "x" * 80),
+    ],
+)  # fmt: skip
+def test_a_name_is_one_part_of_a_path(name: str, folder: str) -> None:
+    assert folder_name(name) == folder
 
 
 def test_a_users_file(tmp_path: Path) -> None:

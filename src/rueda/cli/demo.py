@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rueda.cli.stopping import resumable
+
 if TYPE_CHECKING:
     from rueda.records.study import Study
 
@@ -32,13 +34,10 @@ def demo(
     typer.echo(
         f"{_TASK}: one worker, then {_WORKERS} rehearsed in one process, with and without the remedies.", err=True
     )
-    try:
+    with resumable():
         found = study_techniques(
             _TASK, _WORKERS, rows=_ROWS, epochs=epochs, folder=folder, settings=_SETTINGS, jobs=jobs
         )
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on where it was", err=True)
-        raise typer.Exit(130) from None
     show_study(found, folder, as_json=False)
     typer.echo(f"{_lesson(found)}\n{time.monotonic() - started:.0f} s. Next: rueda study --help")
 

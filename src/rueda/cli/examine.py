@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from rueda.cli.stopping import resumable
+
 if TYPE_CHECKING:
     from rueda.examine.work import Order
 
@@ -96,11 +98,8 @@ def examine(
     )  # fmt: skip
     if png is not None:
         find_browser()  # said before the work, not after
-    try:
+    with resumable():
         _work(order, workers)
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on where it was", err=True)
-        raise typer.Exit(130) from None
     if os.environ.get("RANK", "0") == "0":
         _tell(order, png, as_json)
 

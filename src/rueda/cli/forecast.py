@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from rueda.cli.stopping import resumable
+
 if TYPE_CHECKING:
     from rueda.plan import Cluster, Prediction
     from rueda.records.forecast import Forecast
@@ -70,17 +72,15 @@ def forecast(
         _speed(profile, cluster, many, 1 if local_batch is None else local_batch)
     from rueda.plan.data_needed import extrapolate
     from rueda.study.learning_curve import measure_learning_curve
+    from rueda.tasks.naming import folder_name
 
-    target = folder or Path("runs", f"forecast-{Path(task).stem}")
-    try:
+    target = folder or Path("runs", f"forecast-{folder_name(Path(task).stem)}")
+    with resumable():
         measured = measure_learning_curve(
             task, sizes=None if sizes is None else _numbers(sizes), largest_fraction=largest_fraction, seeds=seeds,
             epochs=epochs, growth=growth, check=check, settings=settings or [], folder=target, jobs=jobs,
             progress=not as_json,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on where it was", err=True)
-        raise typer.Exit(130) from None
     found = extrapolate(measured, target_error)
     if profile is not None:
         found = on_cluster(found, profile, cluster, many, found.batch if local_batch is None else local_batch)

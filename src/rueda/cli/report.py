@@ -11,7 +11,9 @@ EPILOG = "Example: rueda report runs/glyphs-study --output report.html --png fig
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Run folders, study folders, or folders that hold some.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Run folders, study folders, folders that hold some, or JSON files of Rueda's.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     png: Annotated[
         Optional[Path],  # noqa: UP045

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+
+from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
     from rueda.records import Recipe
     from rueda.records.study import Study
+    from rueda.study.steps_to_target import Point
 
 EPILOG = "Example: rueda study glyphs-cnn --workers 8 --rows one-worker,naive,lamb,batch-norm+linear-warmup --seeds 3"
 
 
+_TAKES = {
+    "the table": ("workers", "rows", "seeds", "epochs", "settings", "jobs", "confirm"),
+    "--throughput": ("settings", "batches"),
+    "--steps-to-target": ("seeds", "epochs", "settings", "target_accuracy", "batches"),
+    "--gd": ("seeds", "batches"),
+}
+"""which options each of the studies has, beside --folder and --json"""
+
+
 def study(
+    context: typer.Context,
     task: Annotated[str, typer.Argument(help="A built-in task, or a Python file that defines `task`.")],
     workers: Annotated[int, typer.Option("--workers", "-np", help="How many workers are rehearsed.")] = 8,
     rows: Annotated[
@@ -53,9 +66,11 @@ def study(
 
     if throughput + steps_to_target + gd > 1:
         raise RunError("--throughput, --steps-to-target and --gd are three studies; ask for one at a time")
+    kind = "--gd" if gd else "--throughput" if throughput else "--steps-to-target" if steps_to_target else "the table"
+    _refuse_needless(context, kind)
     sizes = None if batches is None else _numbers(batches)
     given = settings or []
-    try:
+    with resumable():
         if gd:
             _descent(task, sizes, seeds, folder or Path("runs", "study-linear"), as_json)
         elif throughput:
@@ -63,49 +78,65 @@ def study(
         elif steps_to_target:
             _steps(task, target_accuracy, sizes, seeds, epochs, given, folder or _folder(task), as_json)
         else:
-            if sizes is not None:
-                raise RunError("--batches belongs to --throughput, --steps-to-target and --gd; use --set batch=N")
-            from rueda.study import study_techniques
-
-            target = folder or Path(f"{_folder(task)}-{workers}")
-            found = study_techniques(
-                task,
-                workers,
-                rows=None if rows is None else [name for name in rows.split(",") if name.strip()],
-                seeds=1 if seeds is None else seeds,
-                epochs=epochs,
-                folder=target,
-                settings=given,
-                jobs=jobs,
+            _techniques(
+                task, folder or Path(f"{_folder(task)}-{workers}"), as_json, workers=workers, rows=_names(rows),
+                seeds=1 if seeds is None else seeds, epochs=epochs, settings=given, jobs=jobs,
                 confirm=_launch if confirm else None,
-                progress=not as_json,
-            )
-            show_study(found, target, as_json)
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on where it was", err=True)
-        raise typer.Exit(130) from None
+            )  # fmt: skip
+
+
+def _refuse_needless(context: typer.Context, kind: str) -> None:
+    """Refuse an option that another of the studies has: it would change nothing, and nobody would notice."""
+    from rueda.errors import RunError
+
+    flags = {item.name: item.opts[0] for item in context.command.params}
+    known = {name for names in _TAKES.values() for name in names}
+    for name in sorted(known - set(_TAKES[kind]), key=list(flags).index):
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        others = " and ".join(other for other, names in _TAKES.items() if name in names)
+        do = "use --set batch=N" if name == "batches" else "leave it out"
+        raise RunError(f"{flags[name]} belongs to {others}, not to {kind}; {do}")
+
+
+def _names(rows: str | None) -> list[str] | None:
+    return None if rows is None else [name for name in rows.split(",") if name.strip()]
+
+
+def _techniques(task: str, folder: Path, as_json: bool, **options: Any) -> None:
+    from rueda.study.techniques import RunsFailed, study_techniques
+
+    try:
+        found = study_techniques(task, folder=folder, progress=not as_json, **options)
+    except RunsFailed as error:  # what the others came to is shown all the same
+        show_study(error.study, folder, as_json)
+        raise
+    show_study(found, folder, as_json)
 
 
 def show_study(found: Study, folder: Path, as_json: bool) -> None:
-    """Draw the page, then print the table and where both are, or the file."""
-    page = _page(folder)
+    """Print the table and where it is, or the file; then draw the page, which may fail alone."""
     if as_json:
         typer.echo(found.to_json())
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    from rueda.study.table import table_of
+        from rueda.study.table import table_of
 
-    console = Console()
-    console.print()
-    console.print(table_of(found))
-    typer.echo(f"study: {folder / 'study.json'}\npage: {page}")
+        console = Console()
+        console.print()
+        console.print(table_of(found))
+        typer.echo(f"study: {folder / 'study.json'}")
+    _draw(folder, as_json)
 
 
-def _page(folder: Path) -> Path:
+def _draw(folder: Path, as_json: bool) -> None:
     from rueda.report import write_report
 
-    return write_report([folder], folder / "report.html")
+    page = write_report([folder], folder / "report.html")
+    if not as_json:
+        typer.echo(f"page: {page}")
 
 
 def _launch(task: str, recipe: Recipe, folder: Path) -> int:
@@ -119,34 +150,39 @@ def _numbers(text: str) -> list[int]:
     from rueda.errors import RecipeError, explain
 
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
+        found = []
+    if not found:
         raise RecipeError(
             explain("--batches", expected="whole numbers, by commas", got=text, do="write e.g. --batches 1,8,64")
-        ) from None
+        )
+    return found
 
 
 def _folder(task: str) -> Path:
-    return Path("runs", f"study-{Path(task).stem}")
+    from rueda.tasks.naming import folder_name
+
+    return Path("runs", f"study-{folder_name(Path(task).stem)}")
 
 
 def _tell(file: Path, as_json: bool, heading: str, headings: list[str], rows: list[list[str]], last: str) -> None:
-    """Draw the page, then print a table and a line, or the file."""
-    page = _page(file.parent)
+    """Print a table and a line, or the file; then draw the page."""
     if as_json:
         typer.echo(json.dumps(json.loads(file.read_text(encoding="utf-8"))))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    else:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
 
-    table = Table(title=Text(heading))
-    for name in headings:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-    typer.echo(f"{last}\nstudy: {file}\npage: {page}")
+        table = Table(title=Text(heading))
+        for name in headings:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        typer.echo(f"{last}\nstudy: {file}")
+    _draw(file.parent, as_json)
 
 
 def _descent(task: str, sizes: list[int] | None, seeds: int | None, folder: Path, as_json: bool) -> None:
@@ -173,15 +209,17 @@ def _descent(task: str, sizes: list[int] | None, seeds: int | None, folder: Path
 def _throughput(task: str, sizes: list[int] | None, settings: list[str], folder: Path, as_json: bool) -> None:
     from rueda.study.throughput import study_throughput
 
-    found = study_throughput(task, batches=sizes, settings=settings, folder=folder)
+    found = study_throughput(task, batches=sizes, settings=settings, folder=folder, progress=not as_json)
     rows = [
         [f"{one.batch:,}", f"{one.images_per_second:,.0f}", f"{one.milliseconds_per_update:,.2f}"]
         for one in found.points
     ]
+    last = f"not saturated up to batch {found.points[-1].batch:,}: a larger one may be faster"
+    if found.saturates_at is not None:
+        last = f"saturates at batch {found.saturates_at:,}: the smallest with 95 % of the best"
     _tell(
         folder / "throughput.json", as_json, f"{found.task}, one worker on this machine",
-        ["local batch", "images/s", "ms an update"], rows,
-        f"saturates at batch {found.saturates_at:,}: the smallest with 95 % of the best",
+        ["local batch", "images/s", "ms an update"], rows, last,
     )  # fmt: skip
 
 
@@ -204,14 +242,14 @@ def _steps(
         [
             f"{one.batch:,}",
             "-" if one.rate is None else f"{one.rate:.4g}",
-            "-" if one.updates is None else f"{one.updates:,.0f}",
+            "-" if one.updates is None else f"{one.updates:,.0f}{_some_seeds(one)}",
             "-" if one.examples is None else f"{one.examples:,.0f}",
             "" if curve is None else f"{curve.updates(one.batch):,.0f}",
             "" if curve is None else curve.regime(one.batch),
         ]
         for one in found.points
     ]
-    last = "fewer than three batch sizes reached the target: no curve"
+    last = "fewer than three batch sizes reached the target with every seed: no curve"
     if curve is not None:
         last = (
             f"critical batch {curve.critical_batch:,.0f} (90 % interval {curve.interval[0]:,.0f} to "
@@ -222,3 +260,7 @@ def _steps(
         folder / "steps.json", as_json, f"{found.task}: to test accuracy {100 * target:g} %",
         ["batch", "best rate", "updates", "examples", "fitted updates", "regime"], rows, last,
     )  # fmt: skip
+
+
+def _some_seeds(point: Point) -> str:
+    return "" if point.complete else f" ({len(point.seeds)} of {point.num_seeds} seeds)"

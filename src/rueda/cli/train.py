@@ -101,7 +101,9 @@ def _recorded(run: Run, default: Recipe) -> Recipe:
 def _new_folder(name: str) -> Path:
     from datetime import datetime
 
-    return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+    from rueda.tasks.naming import folder_name
+
+    return Path("runs", f"{folder_name(name)}-{datetime.now():%Y%m%d-%H%M%S}")
 
 
 def _status(result: Result) -> int:
@@ -116,6 +118,8 @@ def _tell(run: Run, as_json: bool) -> None:
         return
     if last.get("diverged"):
         typer.echo(
-            f"diverged: the loss is not finite after {last['step']} updates; lower the rate or warm up", err=True
+            f"diverged: the loss is not finite in the epoch that ended at update {last['step']:,}; "
+            "lower the rate or warm up",
+            err=True,
         )
     typer.echo(f"run: {run.folder}")

@@ -74,8 +74,8 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> Hindsight:
     last = rows[-1]
     if any(row.get("diverged") for row in rows):
         raise RunError(
-            f"{run.folder}: the run diverged after {last.get('step')} updates, so there is nothing to compare; "
-            "lower the rate or warm up longer"
+            f"{run.folder}: the run diverged in the epoch that ended at update {last.get('step')}, so there is nothing "
+            "to compare; lower the rate or warm up longer"
         )
     task = str(about.get("task"))
     if task != profile.task:

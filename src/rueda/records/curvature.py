@@ -139,6 +139,10 @@ class Member:
     test_accuracy: float | None = None
     weights: str = ""
     """a fingerprint of the parameters: another one means another model"""
+    workers: int | None = None
+    """with which it was trained; None: not known (an older file, a checkpoint without its run)"""
+    rehearsed: bool | None = None
+    """those workers were virtual, in one process; None: not known"""
 
 
 @dataclass(frozen=True, kw_only=True)

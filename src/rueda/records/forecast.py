@@ -10,11 +10,12 @@ Errors are fractions of the test set that the model gets wrong after the last ep
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rueda.errors import RunError
-from rueda.records.json_record import FORMAT, JsonRecord
+from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 from rueda.records.study import mean_and_spread
 
 
@@ -189,3 +190,40 @@ class Forecast(JsonRecord):
         for point in (*self.points, *whole, *(check.point for check in self.checks)):
             if point.examples < 1 or not all(0 <= error <= 1 for error in point.errors):
                 raise ValueError(f"forecast.points: expected sizes from 1 and errors from 0 to 1, got {point}")
+            demand_numbers(point, "forecast.points", from_zero=("passes", "updates"))
+        target = self.target_error
+        demand(target is None or 0 < target < 1, "forecast.target_error", "more than 0 and less than 1", target)
+        self._check_law()
+        self._check_need()
+
+    def _check_law(self) -> None:
+        law = self.law
+        if law is not None:
+            demand(bool(law.fitted) and min(law.fitted) >= 1, "forecast.law.fitted", "sizes from 1", law.fitted)
+            demand(0 < law.confidence < 1, "forecast.law.confidence", "more than 0 and less than 1", law.confidence)
+            for name, estimate in (("alpha", law.alpha), ("beta", law.beta), ("gamma", law.gamma)):
+                _check_estimate(estimate, f"forecast.law.{name}")
+            # A steeper one overflows within the sizes that there are.
+            demand(abs(law.beta.value) <= 10, "forecast.law.beta", "an exponent from -10 to 10", law.beta.value)
+        for point in self.band:
+            demand_numbers(point, "forecast.band", above=("examples",), from_zero=("error", "high"))
+            demand(math.isfinite(point.low), "forecast.band.low", "a number", point.low)
+        for check in self.checks:
+            _check_estimate(check.predicted, "forecast.checks.predicted")
+
+    def _check_need(self) -> None:
+        if self.need is not None:
+            demand_numbers(self.need, "forecast.need", above=("passes", "updates", "processed"), from_zero=("seconds",))
+            _check_estimate(self.need.examples, "forecast.need.examples", above_zero=True)
+        if self.cluster is not None:
+            above = ("workers", "local_batch", "images_per_second")
+            demand_numbers(self.cluster, "forecast.cluster", above=above, from_zero=("cost",))
+            _check_estimate(self.cluster.hours, "forecast.cluster.hours", above_zero=True)
+
+
+def _check_estimate(estimate: Estimate, where: str, *, above_zero: bool = False) -> None:
+    """Refuse a value or an end that is no number; a high end of None is open."""
+    for name in ("value", "low", "high"):
+        value = getattr(estimate, name)
+        holds = value is None or (math.isfinite(value) and (value > 0 or not above_zero))
+        demand(holds, f"{where}.{name}", "a number, more than 0" if above_zero else "a number", value)

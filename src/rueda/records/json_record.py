@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import types
+from collections.abc import Iterable
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -67,7 +68,7 @@ class JsonRecord:
         try:
             found = read_record(cls, data, cls.FILE.removesuffix(".json"))
             found.check()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise cls.ERROR(f"{source}: {error}; {again}") from None
         return found
 
@@ -89,7 +90,7 @@ class JsonRecord:
 def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
     """Make a dataclass from JSON, each value checked against its declared type."""
     if not isinstance(data, dict):
-        raise TypeError(f"{where}: expected an object, got {data!r}")
+        raise TypeError(f"{where}: expected an object, got {_shown(data)}")
     hints = get_type_hints(kind)
     own = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
     values = {name: _take(value, hints[name], f"{where}.{name}") for name, value in data.items() if name in own}
@@ -107,18 +108,60 @@ def _take(value: Any, hint: Any, where: str) -> Any:
         return None if value is None else _take(value, inner, where)
     if origin is tuple:
         if not isinstance(value, list):
-            raise TypeError(f"{where}: expected a list, got {value!r}")
+            raise TypeError(f"{where}: expected a list, got {_shown(value)}")
         return tuple(_take(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(value))
     if is_dataclass(hint):
         return read_record(hint, value, where)  # type: ignore[arg-type]
     if hint is float:
         if value is None:  # JSON has no NaN
             return math.nan
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, float) or _is_whole(value):
             return float(value)
     elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if _is_whole(value):
             return value
     elif isinstance(value, dict if origin is dict else hint):
         return value
-    raise TypeError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
+    raise TypeError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {_shown(value)}")
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell a whole number of 64 bits: JSON allows 10^400, and arithmetic with it ends in an OverflowError somewhere."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _shown(value: Any) -> str:
+    """Write a value for a message, which is one line and no page.
+
+    >>> _shown("8"), _shown(10**400)
+    ("'8'", '100000000000000000000000000000000000000000000000000000000...')
+    """
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def demand(holds: bool, where: str, expected: str, got: object) -> None:
+    """Refuse a value in a record's ``check``.
+
+    >>> demand(0 > 1, "plan.rows[0].workers", "1 or more", 0)
+    Traceback (most recent call last):
+    ValueError: plan.rows[0].workers: expected 1 or more, got 0
+    """
+    if not holds:
+        raise ValueError(f"{where}: expected {expected}, got {_shown(got)}")
+
+
+def demand_numbers(record: object, where: str, *, above: Iterable[str] = (), from_zero: Iterable[str] = ()) -> None:
+    """Refuse fields that are not finite, or not positive; None, where a field allows it, was not measured.
+
+    Args:
+        record: any dataclass.
+        where: its place in the file, for the message.
+        above: fields that must be more than 0.
+        from_zero: fields that must be 0 or more.
+    """
+    for name in (*above, *from_zero):
+        value = getattr(record, name)
+        least = "more than 0" if name in above else "0 or more"
+        holds = value is None or (math.isfinite(value) and (value > 0 if name in above else value >= 0))
+        demand(holds, f"{where}.{name}", f"a number, {least}", value)

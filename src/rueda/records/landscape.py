@@ -123,6 +123,10 @@ class Member:
     """of each split"""
     step: int | None = None
     """updates made, if known"""
+    workers: int | None = None
+    """with which it was trained; None: not known (an older file, a checkpoint without its run)"""
+    rehearsed: bool | None = None
+    """those workers were virtual, in one process; None: not known"""
     surface: Surface | None = None
     path: Surface | None = None
     lines: Lines | None = None

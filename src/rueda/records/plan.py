@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import FORMAT, JsonRecord
+from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,13 @@ class PlanRow:
         return self.images_per_second if self.goodput is None else self.goodput
 
 
+_ABOVE_ZERO = (
+    "workers", "nodes", "local_batch", "global_batch", "step_seconds", "images_per_second", "efficiency", "speedup",
+    "statistical_efficiency", "goodput", "updates", "epochs", "hours",
+)  # fmt: skip
+_FROM_ZERO = ("compute_seconds", "sync_seconds", "exposed_seconds", "straggler_seconds", "money")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan(JsonRecord):
     """What ``rueda plan`` found."""
@@ -116,6 +123,12 @@ class Plan(JsonRecord):
         return sorted((row for row in self.rows if row.best), key=lambda row: row.workers)
 
     def check(self) -> None:
-        """Refuse a plan without its one recommendation."""
+        """Refuse a plan without its one recommendation, and rows with numbers that no plan gives."""
+        demand_numbers(self, "plan", above=("examples", "base_batch", "base_epochs"))
+        if self.noise is not None:
+            demand_numbers(self.noise, "plan.noise", above=("value",))
+        for index, row in enumerate(self.rows):
+            demand_numbers(row, f"plan.rows[{index}]", above=_ABOVE_ZERO, from_zero=_FROM_ZERO)
+        demand(any(row.best for row in self.rows), "plan.rows", "a best row for each number of workers", "none")
         if sum(row.recommended for row in self.rows) != 1:
             raise ValueError("plan.rows: expected one recommended row")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import FORMAT, JsonRecord
+from rueda.records.json_record import FORMAT, JsonRecord, demand_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +206,12 @@ class Profile(JsonRecord):
                     "profile.together: expected >= 2 workers, exchange >= 0 and overlap >= 1, "
                     f"got {each.workers}, {each.exchange} and {each.overlap}"
                 )
-        for name in ("parameters", "examples", "threads", "buckets"):
+        for name in ("parameters", "gradient_bytes", "examples", "threads", "buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"profile.{name}: expected at least 1, got {getattr(self, name)}")
         for link in self.communication:
             if not (link.workers >= 2 and link.latency >= 0 and link.bandwidth > 0):
                 raise ValueError(f"profile.communication: expected >= 2 workers, latency and bandwidth, got {link}")
+            demand_numbers(link, "profile.communication", above=("bandwidth",), from_zero=("latency",))
+            for point in link.points:
+                demand_numbers(point, "profile.communication.points", above=("bytes", "seconds"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from rueda.errors import RunError
-from rueda.records.json_record import FORMAT, JsonRecord
+from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
 BASELINE = "one-worker"
 """the row that all others are measured against"""
@@ -72,6 +72,13 @@ class Study(JsonRecord):
     workers: int
     epochs: int
     command: str = ""
+    """the last that wrote here"""
+    commands: tuple[str, ...] = ()
+    """all that did, in their order; empty in older files"""
+    recipe: str = ""
+    """the base recipe of all rows as TOML, without its seed; empty in older files"""
+    task_file: str | None = None
+    """SHA-256 of the file that defines the task; None for a built-in one, and in older files"""
     environment: dict[str, Any] = field(default_factory=dict)
     rows: tuple[StudyRow, ...] = ()
     kind: str = "techniques"
@@ -100,8 +107,11 @@ class Study(JsonRecord):
         return replace(self, rows=tuple(_judge(row, base) for row in self.rows))
 
     def check(self) -> None:
-        """Refuse a verdict that nobody gives."""
-        for row in self.rows:
+        """Refuse a verdict that nobody gives, and numbers of things below zero."""
+        demand(self.workers >= 1, "study.workers", "1 or more", self.workers)
+        for index, row in enumerate(self.rows):
+            where = f"study.rows[{index}]"
+            demand_numbers(row, where, above=("workers", "global_batch"), from_zero=("epochs", "updates", "diverged"))
             if row.verdict not in (None, "kept", "lost", "diverged"):
                 raise ValueError(f"verdict of row {row.name}: expected kept, lost or diverged, got {row.verdict!r}")
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rueda.errors import RecipeError, TaskError
+from rueda.errors import RecipeError, TaskError, explain
 from rueda.records import Recipe
 from rueda.records.named import NAMED, named_recipe
 from rueda.records.study import BASELINE
 from rueda.tasks import Task
+from rueda.train.normalisation import convert
 
 COMBINATIONS = (
     "one-worker+batch-norm",
@@ -68,16 +69,21 @@ def conditions(
         names: the rows; by default all named recipes and :data:`COMBINATIONS`. What was named must fit; of the
             default rows, those that do not are left out.
     """
+    if names is not None and not names:
+        raise RecipeError(
+            explain("rows", expected="a named recipe or more", got=list(names), do="see `rueda recipe list`")
+        )
     asked = list(names) if names is not None else [*NAMED, *COMBINATIONS]
     found: dict[str, Condition] = {}
     left_out = []
     for name in asked:
         try:
             one = condition(name, base, workers)
-            task.build(one.recipe)
+            convert(task.build(one.recipe), one.recipe)
         except (RecipeError, TaskError) as error:
             if names is not None:
-                raise
+                prefix = "" if str(error).startswith(f"row {name}:") else f"row {name}: "
+                raise type(error)(f"{prefix}{error}") from None
             left_out.append(f"{name} is left out: {error}")
             continue
         found[one.name] = one

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from rueda.errors import RecipeError, explain
 from rueda.records.environment import environment
 from rueda.records.files import write_atomically
+from rueda.study.inputs import check_batches
 
 NUM_POINTS = 100
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 100)
@@ -131,9 +132,7 @@ def study_gradient_descent(
     """
     if seeds < 1:
         raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
-    for batch in batches:
-        if not 1 <= batch <= NUM_POINTS:
-            raise RecipeError(explain("batch", expected=f"from 1 to {NUM_POINTS} points", got=batch, do="correct it"))
+    check_batches(batches, NUM_POINTS)
     x, y = points(seeds, seed=seed)
     found = [descend(x, y, batch) for batch in batches]
     if folder is not None:

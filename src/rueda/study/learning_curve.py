@@ -38,9 +38,10 @@ from rueda.records.forecast import CurvePoint, Forecast
 from rueda.records.lock import held
 from rueda.study.inputs import loaded_once
 from rueda.study.pool import Job, run_here, run_in_processes
-from rueda.study.progress import StudyProgress, run_line
+from rueda.study.progress import StudyProgress, reason_of, run_line
 from rueda.study.runs import check_same_recipe, is_finished, last_row
 from rueda.tasks import Task
+from rueda.tasks.naming import folder_name
 from rueda.world.seeds import derive
 
 SMALLEST = 64
@@ -169,7 +170,7 @@ def measure_learning_curve(
     recipe = recipe if epochs is None else recipe.change(epochs=epochs)
     about = _about(loaded, recipe, growth)
     chosen = _sizes(sizes, largest_fraction, about.examples, check)
-    root = Path(folder) if folder is not None else Path("runs", f"forecast-{loaded.name}")
+    root = Path(folder) if folder is not None else Path("runs", f"forecast-{folder_name(loaded.name)}")
     largest_first = sorted(chosen, reverse=True)  # a want of memory or time shows at once
     every_seed = range(recipe.seed, recipe.seed + seeds)
     planned = [_job(root, about, recipe.change(seed=seed), size) for size in largest_first for seed in every_seed]
@@ -185,8 +186,8 @@ def measure_learning_curve(
                 _summarise(about, planned, check).save(root / "forecast.json")
                 show.finished(job, run_line(job))
 
-            def failed(job: Job, reason: str) -> None:
-                failures.append(f"{job.name}, seed {job.seed}: {reason}")
+            def failed(job: Job, error: Exception) -> None:
+                failures.append(f"{job.name}, seed {job.seed}: {reason_of(error)}")
                 show.finished(job, failures[-1])
 
             if isinstance(task, str):
@@ -198,7 +199,7 @@ def measure_learning_curve(
             else:
                 for job in todo:
                     part = subset_of(loaded, job.examples, job.seed, growth)
-                    run_here(part, [job], started=show.started, finished=finished)
+                    run_here(part, [job], started=show.started, finished=finished, failed=failed)
         # Summarise.
         if failures:
             raise RunError(f"{len(failures)} of {len(planned)} runs failed ({failures[0]}); the others stand in {root}")

@@ -35,6 +35,18 @@ class Job:
     folder: Path
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the study, Ctrl-C or another; the command's exit status is 128 + its number."""
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__()
+        self.signal = int(number or signal.SIGINT)
+
+
+STOPS = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+"""exit statuses of a training that was asked to stop, and did; any other is a failure"""
+
+
 @dataclass
 class _Process:
     job: Job
@@ -43,6 +55,8 @@ class _Process:
 
     def reason(self) -> str:
         """Give the last line that it wrote, which says what went wrong."""
+        if self.process.returncode < 0:  # whatever it wrote, it was not about this
+            return f"killed by {signal.Signals(-self.process.returncode).name}"
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1].removeprefix("rueda: ") if lines else f"status {self.process.returncode}"
@@ -61,13 +75,13 @@ def run_in_processes(
     *,
     started: Callable[[Job], None],
     finished: Callable[[Job], None],
-    failed: Callable[[Job, str], None],
+    failed: Callable[[Job, Exception], None],
     waiting: Callable[[], None],
 ) -> None:
     """Run the jobs, ``at_once`` of them at a time, in processes of cores / ``at_once`` threads.
 
-    Ctrl-C and SIGTERM let each running one finish its step and save; then KeyboardInterrupt is raised. Should this
-    process be killed, they end with it.
+    Ctrl-C and SIGTERM let each running one finish its step and save; then KeyboardInterrupt is raised, of SIGTERM as
+    :class:`Stopped`. Should this process be killed, they end with it.
     """
     queue, running = list(jobs), list[_Process]()
     with _termination_as_interrupt():
@@ -75,8 +89,8 @@ def run_in_processes(
             while queue or running:
                 while queue and len(running) < at_once:
                     job = queue.pop(0)
-                    running.append(_start(task, job, at_once))
                     started(job)
+                    running.append(_start(task, job, at_once))
                 time.sleep(_POLL_SECONDS)
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
@@ -84,10 +98,10 @@ def run_in_processes(
                     one.close()
                     if status == 0:
                         finished(one.job)
-                    elif status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-                        raise KeyboardInterrupt  # somebody stopped this run alone: the whole study is meant
+                    elif status in STOPS:
+                        raise Stopped(STOPS[status])  # somebody stopped this run alone: the whole study is meant
                     else:
-                        failed(one.job, reason)
+                        failed(one.job, RunError(reason))
                 waiting()
         finally:
             _stop(running)
@@ -99,17 +113,22 @@ def run_here(
     *,
     started: Callable[[Job], None],
     finished: Callable[[Job], None],
+    failed: Callable[[Job, Exception], None],
 ) -> None:
     """Run the jobs one after the other in this process: for a task that exists in no file."""
     from rueda.train import fit
 
     for job in jobs:
         started(job)
-        result = fit(
-            task, job.recipe, folder=job.folder, resume=True, progress=False, rehearse=job.recipe.workers > 1
-        )  # fmt: skip
+        try:
+            result = fit(
+                task, job.recipe, folder=job.folder, resume=True, progress=False, rehearse=job.recipe.workers > 1
+            )  # fmt: skip
+        except Exception as error:  # as a process of its own would end alone, whatever it was
+            failed(job, error)
+            continue
         if result.status == "interrupted":
-            raise KeyboardInterrupt
+            raise Stopped(result.signal)
         finished(job)
 
 
@@ -153,7 +172,7 @@ def _stop(running: list[_Process]) -> None:
 @contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
     def raise_interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise Stopped(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield

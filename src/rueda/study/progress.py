@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rueda.errors import RuedaError
 from rueda.study.pool import Job
 from rueda.study.runs import last_row
 from rueda.train.bar import OnTerminal
@@ -22,9 +23,15 @@ def run_line(job: Job) -> str:
     if row is None:
         return title
     if row["diverged"]:
-        return f"{title}: diverged after {row['step']:,} updates"
+        return f"{title}: diverged in the epoch that ended at update {row['step']:,}"
     test = "" if row["test_accuracy"] is None else f"test accuracy {100 * row['test_accuracy']:.1f} %, "
     return f"{title}: {test}{row['step']:,} updates, {row['seconds']:.1f} s"
+
+
+def reason_of(error: Exception) -> str:
+    """Say in a line why a run failed."""
+    text = str(error) if isinstance(error, RuedaError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
 
 
 class StudyProgress(OnTerminal):
@@ -76,3 +83,27 @@ class StudyProgress(OnTerminal):
             self._bar.console.print(line, markup=False, highlight=False)
         elif self._speak:
             print(line, file=sys.stderr, flush=True)
+
+
+class RoundsProgress(OnTerminal):
+    """Shows rounds of measurements, each a turn for every candidate; silent unless told to speak."""
+
+    COLUMNS = ("{task.description}", "bar", "{task.completed}/{task.total}", "remaining")
+
+    def __init__(self, *, speak: bool, rounds: int, turns: int) -> None:
+        super().__init__(speak=speak)
+        self._rounds, self._turns, self._done = rounds, turns, 0
+        self._task: Any = None
+
+    def begin(self) -> None:
+        """Show that nothing is measured yet."""
+        if self._bar is not None:
+            self._task = self._bar.add_task("measurements", total=self._rounds * self._turns)
+
+    def turn(self, note: str) -> None:
+        """Count a measurement; off a terminal, the last of a round says where things are."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done)
+        elif self._speak and self._done % self._turns == 0:
+            print(f"round {self._done // self._turns} of {self._rounds}: {note}", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rueda.errors import RecipeError, RunError
 from rueda.records import Recipe, Run
+from rueda.records.recipe import field_names
 from rueda.records.study import StudyRow, mean_and_spread
 from rueda.study.conditions import Condition
 from rueda.train.regime import adapted
@@ -44,10 +45,23 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     old = recorded_recipe(folder)
     if old is None or old == recipe:
         return
-    was, now = (set(one.to_toml().splitlines()) for one in (old, recipe))
-    differs = ", ".join(sorted(was - now)) or "fewer settings"
-    wanted = ", ".join(sorted(now - was)) or "fewer settings"
-    raise RunError(f"{folder} was trained with {differs}, now asked: {wanted}; choose another --folder")
+    was, now = differences(old, recipe)
+    raise RunError(f"{folder} was trained with {was}, now asked: {now}; choose another --folder")
+
+
+def differences(was: Recipe, now: Recipe) -> tuple[str, str]:
+    """Write the fields in which two recipes differ, as each has them.
+
+    >>> differences(Recipe(rate=0.1), Recipe(rate=3, clip=1.0))
+    ('rate = 0.1, clip = none', 'rate = 3, clip = 1.0')
+    """
+    names = [name for name in field_names() if getattr(was, name) != getattr(now, name)]
+    before, after = (", ".join(f"{name} = {_show(getattr(one, name))}" for name in names) for one in (was, now))
+    return before, after
+
+
+def _show(value: Any) -> str:
+    return "none" if value is None else repr(list(value) if isinstance(value, tuple) else value)
 
 
 def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *, rehearsed: bool) -> StudyRow | None:

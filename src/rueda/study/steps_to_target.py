@@ -5,6 +5,9 @@ that is right for one is wrong for another. So at each batch the rate climbs a g
 of root 2) from the batch before, scaled by the root of the ratio, as long as that needs fewer updates; a trial that has
 used up the best so far is given up. The test accuracy is looked at every 10 % more updates, and the crossing
 interpolated.
+
+The rate is tuned on the first seed; the others train with it, and some of them may not reach the target at all. The
+mean over those that do would be too low, so such a batch size is shown as what it is and left out of the curve.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.records.files import write_atomically
 from rueda.study.critical_batch import Curve, fit_curve
-from rueda.study.inputs import loaded_once
+from rueda.study.inputs import check_batches, loaded_once
+from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
 from rueda.train.loop import Training
 from rueda.world import init
@@ -38,7 +42,7 @@ class Point:
     rate: float | None
     """the best of the grid; None if no rate reached the target"""
     updates: float | None
-    """mean over seeds"""
+    """mean over the seeds that reached the target"""
     examples: float | None
     num_seeds: int
     """trainings at that rate"""
@@ -46,6 +50,11 @@ class Point:
     """updates of those that reached the target"""
     tried: tuple[tuple[float, float | None], ...]
     """(rate, updates) of the grid; None: diverged, given up, or not reached"""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed reached the target: of the others nobody knows how many updates they need."""
+        return self.updates is not None and len(self.seeds) == self.num_seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +65,7 @@ class StepsToTarget:
     target_accuracy: float
     points: tuple[Point, ...]
     curve: Curve | None
-    """None as long as fewer than three batch sizes reached the target"""
+    """through the batch sizes of which every seed reached the target; None if those are fewer than three"""
 
 
 def tune(start: float, trial: Callable[[float, float], float | None], limit: float) -> dict[float, float | None]:
@@ -149,7 +158,7 @@ def study_steps_to_target(
         epochs: after which a trial is given up; by default 8 times the task's own.
         settings: fields of the recipe, as ``name=value``.
         folder: where ``steps.json`` is written after each batch, and taken up again; None writes nothing.
-        say: told a line for each trial and each batch.
+        say: told a line for each trial, each further seed and each batch.
     """
     if not 0 < target_accuracy <= 1:
         raise RecipeError(
@@ -163,13 +172,16 @@ def study_steps_to_target(
     num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
     base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
     epochs = 8 * base.epochs if epochs is None else epochs
+    if epochs < 1:
+        raise RecipeError(explain("epochs", expected="1 or more", got=epochs, do="correct it"))
     if batches is None:
         batches = [2**power for power in range(4, max(5, (num_examples // 4).bit_length()))]
-    for batch in batches:
-        if not 1 <= batch <= num_examples:
-            raise RecipeError(explain("batch", expected=f"from 1 to {num_examples}", got=batch, do="correct it"))
+    check_batches(batches, num_examples)
     file = None if folder is None else Path(folder) / "steps.json"
-    about = {"task": loaded.name, "target_accuracy": target_accuracy, "recipe": base.to_toml(), "epochs": epochs}
+    about: dict[str, object] = {
+        "task": loaded.name, "target_accuracy": target_accuracy, "recipe": base.to_toml(), "epochs": epochs,
+        "task_file": checksum_of(task),
+    }  # fmt: skip
     points = {} if file is None else _read(file, about)
     rate_before: tuple[int, float] | None = None
     for batch in sorted(set(batches)):
@@ -202,6 +214,8 @@ def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float
     found = [reached[rate]]
     for seed in range(recipe.seed + 1, recipe.seed + seeds):
         steps = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit)
+        ended = f"not reached: diverged, or {limit:,.0f} updates passed" if steps is None else f"{steps:,.0f} updates"
+        say(f"batch {recipe.batch:,}, rate {rate:.4g}, seed {seed}: {ended}")
         if steps is not None:
             found.append(steps)
     mean = sum(found) / len(found)
@@ -213,7 +227,7 @@ def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float
 
 def _result(task: str, target: float, points: dict[int, Point]) -> StepsToTarget:
     ordered = tuple(points[batch] for batch in sorted(points))
-    pairs = [(point.batch, steps) for point in ordered for steps in point.seeds]
+    pairs = [(point.batch, steps) for point in ordered if point.complete for steps in point.seeds]
     enough = len({batch for batch, _ in pairs}) >= 3
     curve = fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
     return StepsToTarget(task=task, target_accuracy=target, points=ordered, curve=curve)
@@ -222,15 +236,16 @@ def _result(task: str, target: float, points: dict[int, Point]) -> StepsToTarget
 def _line(point: Point) -> str:
     if point.updates is None or point.examples is None:
         return f"batch {point.batch:,}: the target was not reached at any of {len(point.tried)} rates"
-    return (
-        f"batch {point.batch:,}: {point.updates:,.0f} updates, {point.examples:,.0f} examples at rate {point.rate:.4g}"
-    )
+    some = "" if point.complete else f" ({len(point.seeds)} of {point.num_seeds} seeds reached the target)"
+    updates, examples = f"{point.updates:,.0f} updates", f"{point.examples:,.0f} examples"
+    return f"batch {point.batch:,}: {updates}, {examples} at rate {point.rate:.4g}{some}"
 
 
 def _write(file: Path, about: dict[str, object], result: StepsToTarget) -> None:
     curve = result.curve
     points = [
-        {**asdict(point), "regime": None if curve is None else curve.regime(point.batch)} for point in result.points
+        {**asdict(point), "in_fit": point.complete, "regime": None if curve is None else curve.regime(point.batch)}
+        for point in result.points
     ]
     content = {
         "format": 1, "kind": "steps-to-target", **about, "points": points,
@@ -245,13 +260,22 @@ def _read(file: Path, about: dict[str, object]) -> dict[int, Point]:
         return {}
     try:
         old = json.loads(file.read_text(encoding="utf-8"))
-        differs = next((name for name in about if old.get(name) != about[name]), None)
+        differs = next((name for name in about if not _same(name, old.get(name), about[name])), None)
         names = Point.__dataclass_fields__
         points = [Point(**{name: value for name, value in point.items() if name in names}) for point in old["points"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecipeError) as error:
         raise RunError(
             f"{file}: expected a study of steps to a target, got: {error}; remove it to begin anew"
         ) from None
     if differs is not None:
         raise RunError(f"{file} was made with another {differs.replace('_', ' ')}; choose another --folder")
     return {point.batch: point for point in points}
+
+
+def _same(name: str, was: object, now: object) -> bool:
+    """Compare what two studies are about; an older Rueda wrote fewer fields of a recipe, and no checksum."""
+    if name == "task_file":
+        return was is None or now is None or was == now
+    if name == "recipe":
+        return isinstance(was, str) and Recipe.from_toml(was) == Recipe.from_toml(str(now))
+    return was == now

@@ -7,23 +7,33 @@ finished, **summarise** after every run, and on request **confirm** the best row
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rueda.errors import RecipeError, RunError, TaskError, explain
+from rueda.data.partition import check_batch
+from rueda.errors import DataError, RecipeError, RunError, TaskError, explain
 from rueda.records import Recipe
-from rueda.records.environment import environment
 from rueda.records.lock import held
 from rueda.records.study import Study, StudyRow
+from rueda.study.book import Book
 from rueda.study.conditions import Condition, conditions
-from rueda.study.pool import Job, run_here, run_in_processes
-from rueda.study.progress import StudyProgress, run_line
+from rueda.study.pool import STOPS, Job, Stopped, run_here, run_in_processes
+from rueda.study.progress import StudyProgress, reason_of, run_line
 from rueda.study.runs import check_same_recipe, is_finished, recorded_recipe, summarise
+from rueda.study.task_file import checksum_of, sign
 from rueda.tasks import Task, load_task
+from rueda.tasks.naming import folder_name
 
 Launch = Callable[[str, Recipe, Path], int]
 """trains a task by a recipe into a folder on real processes and gives their exit status"""
+
+
+class RunsFailed(RunError):
+    """Some runs of a study failed; ``study`` is what the others came to."""
+
+    def __init__(self, message: str, study: Study) -> None:
+        super().__init__(message)
+        self.study = study
 
 
 def study_techniques(
@@ -58,8 +68,9 @@ def study_techniques(
         progress: show a bar or lines.
 
     Raises:
-        RunError: the folder holds another study or another process writes there, or a run failed; the others are
-            finished first.
+        RunError: the folder holds another study or another process writes there.
+        RunsFailed: a run failed, or the confirmation; the others are finished first.
+        KeyboardInterrupt: Ctrl-C, or :class:`~rueda.study.pool.Stopped` by SIGTERM; what ran has saved.
     """
     for name, value in (("workers", workers), ("seeds", seeds), ("jobs", jobs)):
         if value < 1:
@@ -71,98 +82,70 @@ def study_techniques(
     base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
     base = base if epochs is None else base.change(epochs=epochs)
     chosen, left_out = conditions(loaded, base, workers, rows)
-    root = Path(folder) if folder is not None else Path("runs", f"study-{loaded.name}-{workers}")
+    if confirm is not None and workers == 1:
+        raise RecipeError("--confirm runs the best row of many workers on real processes, got 1 worker; leave it out")
+    root = Path(folder) if folder is not None else Path("runs", f"study-{folder_name(loaded.name)}-{workers}")
+    checksum = checksum_of(task)
     with held(root):
-        book = _Book(root, loaded.name, workers, base.epochs)
-        planned = [job for one in chosen for job in _jobs(one, root, range(base.seed, base.seed + seeds))]
+        book = Book(root, task, loaded.name, base, workers, checksum)
+        planned = [job for one in chosen for job in book.jobs(one, range(base.seed, base.seed + seeds))]
         for job in planned:
             check_same_recipe(job.folder, job.recipe)
         todo = [job for job in planned if not is_finished(job.folder, job.recipe)]
-        book.write(chosen)
         # Run.
-        failures: list[str] = []
+        failures: list[tuple[str, Exception]] = []
         with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(todo)) as show:
             for line in left_out:
                 show.say(line)
+            _check_batches(loaded, todo)
+            book.write(chosen)
+
+            def started(job: Job) -> None:
+                sign(job.folder, task, checksum)
+                show.started(job)
 
             def finished(job: Job) -> None:
                 book.write(chosen)
                 show.finished(job, run_line(job))
 
-            def failed(job: Job, reason: str) -> None:
-                failures.append(f"{job.name}, seed {job.seed}: {reason}")
-                show.finished(job, failures[-1])
+            def failed(job: Job, error: Exception) -> None:
+                failures.append((f"{job.name}, seed {job.seed}: {reason_of(error)}", error))
+                show.finished(job, failures[-1][0])
 
             if isinstance(task, str):
                 run_in_processes(
-                    task, todo, jobs, started=show.started, finished=finished, failed=failed, waiting=show.waiting
+                    task, todo, jobs, started=started, finished=finished, failed=failed, waiting=show.waiting
                 )  # fmt: skip
             else:
-                run_here(task, todo, started=show.started, finished=finished)
-        study = book.write(chosen)
+                run_here(task, todo, started=started, finished=finished, failed=failed)
+            study = book.write(chosen)
+            best = study.best()
+            if confirm is not None and best is None:
+                show.say(f"nothing to confirm: no row of {workers:,} workers ended without diverging")
         if failures:
-            raise RunError(f"{len(failures)} of {len(planned)} runs failed ({failures[0]}); the others stand in {root}")
+            line, first = failures[0]
+            raise RunsFailed(
+                f"{len(failures)} of {len(planned)} runs failed ({line}); the others stand in {root}", study
+            ) from first
         # Confirm.
-        best = study.best()
         if confirm is not None and best is not None:
-            study = _confirm(book, chosen, best, task if isinstance(task, str) else loaded.name, confirm)
+            study = _confirm(book, chosen, best, task if isinstance(task, str) else loaded.name, confirm, checksum)
         return study
 
 
-class _Book:
-    """The study's folder and what stands in its ``study.json``."""
-
-    def __init__(self, root: Path, task: str, workers: int, epochs: int) -> None:
-        self.root, self._file = root, root / "study.json"
-        self._study = Study(
-            task=task, workers=workers, epochs=epochs, environment=environment(),
-            command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        )  # fmt: skip
-        self.kept: dict[str, StudyRow] = {}
-        """rows that an earlier study in this folder made"""
-        if self._file.exists():
-            old = Study.load(self._file)
-            was, now = ((one.task, one.workers, one.epochs) for one in (old, self._study))
-            if was != now:
-                words = "task {}, {} workers, {} epochs"
-                raise RunError(
-                    f"{root} holds a study of {words.format(*was)}, now asked: {words.format(*now)}; "
-                    "choose another --folder"
-                )
-            self.kept = {row.name: row for row in old.rows}
-
-    def write(self, chosen: Sequence[Condition]) -> Study:
-        """Summarise what is finished and write ``study.json``; rows of earlier studies stay."""
-        found = dict(self.kept)
-        for one in chosen:
-            runs = [
-                (job.seed, job.folder)
-                for job in _jobs(one, self.root, _seeds_in(self.root, one.name))
-                if is_finished(job.folder, job.recipe)
-            ]
-            row = summarise(one, self.root, runs, rehearsed=one.recipe.workers > 1)
-            if row is not None:
-                found[one.name] = row
-        order = {one.name: number for number, one in enumerate(chosen)}
-        rows = sorted(found.values(), key=lambda row: order.get(row.name, len(order)))
-        study = Study(**{**vars(self._study), "rows": tuple(rows)}).judged()
-        study.save(self._file)
-        return study
+def _check_batches(task: Task, jobs: Sequence[Job]) -> None:
+    """Refuse, before anything is trained, a global batch larger than the training set."""
+    num_examples = len(task.load("train")) if jobs else 0  # type: ignore[arg-type]
+    for job in jobs:
+        try:
+            check_batch(num_examples, job.recipe.local_batch, job.recipe.workers)
+        except DataError as error:
+            raise DataError(f"row {job.name}: {error}") from None
 
 
-def _jobs(one: Condition, root: Path, seeds: Sequence[int]) -> list[Job]:
-    return [
-        Job(one.name, seed, one.recipe.change(seed=seed), root / "runs" / f"{one.name}-seed{seed}") for seed in seeds
-    ]
-
-
-def _seeds_in(root: Path, name: str) -> list[int]:
-    """List the seeds of a row that the folder holds."""
-    texts = [folder.name.removeprefix(f"{name}-seed") for folder in (root / "runs").glob(f"{name}-seed*")]
-    return sorted(int(text) for text in texts if text.isdigit())
-
-
-def _confirm(book: _Book, chosen: Sequence[Condition], best: StudyRow, task: str, launch: Launch) -> Study:
+def _confirm(
+    book: Book, chosen: Sequence[Condition], best: StudyRow, task: str, launch: Launch, checksum: str | None
+) -> Study:
     """Train the best row on as many processes, and add it as a row of its own."""
     folder = book.root / best.runs[0]
     recipe = recorded_recipe(folder)
@@ -170,11 +153,15 @@ def _confirm(book: _Book, chosen: Sequence[Condition], best: StudyRow, task: str
     real = folder.with_name(f"{folder.name}-real")
     check_same_recipe(real, recipe)
     if not is_finished(real, recipe):
+        sign(real, task, checksum)
         status = launch(task, recipe, real)
-        if status > 128:
-            raise KeyboardInterrupt
+        if status in STOPS:
+            raise Stopped(STOPS[status])
         if status != 0:
-            raise RunError(f"{best.name} on {best.workers} real workers ended with status {status}; look at {real}")
+            raise RunsFailed(
+                f"{best.name} on {best.workers} real workers ended with status {status}; look at {real}",
+                book.write(chosen),
+            )
     condition = Condition(f"{best.name} (real)", best.summary, recipe)
     row = summarise(condition, book.root, [(recipe.seed, real)], rehearsed=False)
     if row is not None:

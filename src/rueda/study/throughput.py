@@ -2,7 +2,8 @@
 
 One worker makes real updates (loader, forward, backward, optimizer) at local batches 1, 2, 4 ... The batches take
 turns, round after round, so that a busy machine disturbs all alike, and the best round counts. Throughput *saturates*
-at the smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train.
+at the smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train. Where
+that is the largest of all, nothing shows that a still larger one would not be faster: it is not saturated.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rueda.errors import RecipeError, TaskError, explain
 from rueda.records.environment import environment
 from rueda.records.files import write_atomically
-from rueda.study.inputs import loaded_once
+from rueda.study.inputs import check_batches, loaded_once
+from rueda.study.progress import RoundsProgress
 from rueda.tasks import Task
 from rueda.train.loop import Training
 from rueda.world import init
@@ -35,6 +36,7 @@ class Speed:
     spread: float
     """standard deviation over the rounds: how noisy the machine is"""
     milliseconds_per_update: float
+    """of ``accumulate`` such batches"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +45,12 @@ class Throughput:
 
     task: str
     points: tuple[Speed, ...]
-    saturates_at: int
-    """the smallest batch that reaches 95 % of the best"""
+    saturates_at: int | None
+    """the smallest batch that reaches 95 % of the best; None if that is the largest: then it is not saturated"""
 
 
-def saturation(points: Sequence[Speed]) -> int:
-    """Find the smallest batch that reaches 95 % of the best images/s.
+def saturation(points: Sequence[Speed]) -> int | None:
+    """Find the smallest batch that reaches 95 % of the best images/s; None if only the largest does.
 
     >>> lesson = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}  # of the course's GPU
     >>> saturation([Speed(batch=batch, images_per_second=speed, spread=0.0,
@@ -56,7 +58,8 @@ def saturation(points: Sequence[Speed]) -> int:
     128
     """
     best = max(point.images_per_second for point in points)
-    return min(point.batch for point in points if point.images_per_second >= SATURATED * best)
+    smallest = min(point.batch for point in points if point.images_per_second >= SATURATED * best)
+    return smallest if smallest < max(point.batch for point in points) else None
 
 
 def study_throughput(
@@ -67,6 +70,7 @@ def study_throughput(
     seconds: float = 0.5,
     rounds: int = 3,
     folder: Path | str | None = None,
+    progress: bool = True,
 ) -> Throughput:
     """Measure images/s against the local batch; the twin of ``rueda study --throughput``.
 
@@ -77,30 +81,30 @@ def study_throughput(
         seconds: time for each batch in each round.
         rounds: how often each batch has its turn.
         folder: where ``throughput.json`` is written; None writes nothing.
+        progress: show a bar, or a line a round.
     """
     loaded = loaded_once(task)
     recipe = loaded.recipe.with_settings(settings).change(workers=1)
-    num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
+    num_examples = len(loaded.load("train")) // recipe.accumulate  # type: ignore[arg-type]
     if batches is None:
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]
-    for batch in batches:
-        if not 1 <= batch <= num_examples:
-            raise RecipeError(explain("batch", expected=f"from 1 to {num_examples}", got=batch, do="correct it"))
-    if not batches:
-        raise TaskError("expected at least one batch to measure, got none; give e.g. --batches 1,8,64")
+    check_batches(batches, num_examples)
     world = init()
     trainings = {batch: Training(loaded, recipe.change(batch=batch, ghost_batch=None), world) for batch in batches}
     for training in trainings.values():
         _updates(training, 0.0)
     speeds: dict[int, list[float]] = {batch: [] for batch in batches}
-    for _ in range(rounds):
-        for batch, training in trainings.items():
-            speeds[batch].append(_updates(training, seconds))
+    with RoundsProgress(speak=progress, rounds=rounds, turns=len(trainings)) as show:
+        for _ in range(rounds):
+            for batch, training in trainings.items():
+                speeds[batch].append(_updates(training, seconds))
+                fastest = max(speeds, key=lambda one: max(speeds[one], default=0.0))
+                show.turn(f"the fastest is batch {fastest:,} with {max(speeds[fastest]):,.0f} images/s")
     points = tuple(
         Speed(
             batch=batch, images_per_second=max(found), spread=statistics.pstdev(found),
-            milliseconds_per_update=1e3 * batch / max(found),
+            milliseconds_per_update=1e3 * batch * recipe.accumulate / max(found),
         )
         for batch, found in sorted(speeds.items())
     )  # fmt: skip

@@ -23,8 +23,8 @@ def load_task(name: str) -> Task:
     """
     if name in BUILTIN:
         return BUILTIN[name]()
-    file = Path(name)
-    if file.suffix == ".py" or file.exists():
+    file = task_file(name)
+    if file is not None:
         return _from_file(file)
     close = difflib.get_close_matches(name, BUILTIN, 1, cutoff=0.4)
     raise TaskError(
@@ -35,6 +35,16 @@ def load_task(name: str) -> Task:
             do=f"did you mean {close[0]}?" if close else "choose one",
         )
     )
+
+
+def task_file(name: str) -> Path | None:
+    """Give the file that a task is loaded from; None for a built-in one.
+
+    >>> task_file("linear"), task_file("mine.py")
+    (None, PosixPath('mine.py'))
+    """
+    file = Path(name)
+    return file if name not in BUILTIN and (file.suffix == ".py" or file.exists()) else None
 
 
 def _from_file(file: Path) -> Task:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from rueda.data import Arrays, Augmentation
 from rueda.errors import TaskError, explain
@@ -80,7 +80,7 @@ class Task:
                 )
 
     def load(self, split: str) -> Data:
-        """Load ``train`` or ``test`` data."""
+        """Load ``train`` or ``test`` data, and refuse a stream: workers share examples by their numbers."""
         source = self.train if split == "train" else self.test
         data = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
         if not isinstance(data, (Arrays, Dataset)):
@@ -90,6 +90,15 @@ class Task:
                     expected="rueda.Arrays or a torch Dataset",
                     got=type(data).__name__,
                     do="wrap the tensors: rueda.Arrays(inputs, targets)",
+                )
+            )
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise TaskError(
+                explain(
+                    f"the {split} data of task {self.name}",
+                    expected="examples with numbers and a length",
+                    got=type(data).__name__,
+                    do="give it __len__ and __getitem__, or read the stream into rueda.Arrays",
                 )
             )
         return data

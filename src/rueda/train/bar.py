@@ -43,7 +43,7 @@ class OnTerminal:
                 "elapsed": progress.TimeElapsedColumn,
                 "remaining": progress.TimeRemainingColumn,
             }
-            columns = [kinds[one]() if one in kinds else progress.TextColumn(one) for one in self.COLUMNS]
+            columns = [kinds[one]() if one in kinds else progress.TextColumn(one, markup=False) for one in self.COLUMNS]
             file = self._terminal.enter_context(open(name, "w")) if name else None
             console = Console(file=file, force_terminal=True) if file else Console(stderr=True)
             self._bar = progress.Progress(*columns, console=console, transient=True)

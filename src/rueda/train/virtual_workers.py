@@ -113,7 +113,8 @@ def _own(layer: _NormBase) -> list[tuple[str, Tensor]]:
 @contextmanager
 def _by_worker(layer: _NormBase, size: int) -> Iterator[list[dict[str, Tensor]]]:
     """Normalise each worker's part of the batch by itself, with running statistics of its own, which are given."""
-    original, buffers = layer.forward, dict(layer._buffers)
+    original: Callable[[Tensor], Tensor] = layer.forward
+    buffers = dict(layer._buffers)
     copies = [{name: buffer.clone() for name, buffer in _own(layer)} for _ in range(size)]
 
     def forward(inputs: Tensor) -> Tensor:

@@ -1,0 +1,31 @@
+"""``rueda train`` as a user meets it: where a run is put, and what is said of one that diverged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commandline import rueda, settle_in
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    settle_in(tmp_path / "here", monkeypatch)
+
+
+def test_a_name_leads_out_of_no_folder(tmp_path: Path) -> None:
+    text = Path("clouds.py").read_text()
+    Path("evil.py").write_text(
+        text + "from dataclasses import replace\ntask = replace(task, name='../../../evil/[bold]x')\n"
+    )
+    assert rueda("train", "evil.py", "--epochs", "1", "--json") == 0
+    assert [one.name for one in tmp_path.iterdir()] == ["here"]
+    assert [one.name.rsplit("-", 2)[0] for one in Path("runs").iterdir()] == ["evil-bold-x"]
+
+
+def test_when_it_diverged_is_told_no_more_exactly_than_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rueda("train", "clouds.py", "--set", "rate=1e39", "--epochs", "1") == 0
+    told = "diverged: the loss is not finite in the epoch that ended at update 10; lower the rate or warm up"
+    assert told in capsys.readouterr().err
