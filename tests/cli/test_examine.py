@@ -116,7 +116,7 @@ def test_seeds_are_told_apart_and_what_is_known_is_not_computed_again(home: Path
     ]  # fmt: skip
     assert all(one.hessian is not None and one.hessian.density is None for one in first.members)
     again = call(*runs, *options, "--folder", tmp_path / "found")
-    assert "naive, 4 workers, seed 1: top eigenvalue" in again
+    assert "naive, 4 workers, rehearsed, seed 1: top eigenvalue" in again
     second = Curvature.load(tmp_path / "found")
     assert [(one.name, one.seed) for one in second.members] == [
         ("naive, 2 workers", 0), ("naive, 2 workers", 1), ("naive, 4 workers", 0), ("naive, 4 workers", 1)

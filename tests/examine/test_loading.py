@@ -12,6 +12,10 @@ from torch.utils.data import TensorDataset
 from rueda.errors import CheckpointError, ExamineError, RuedaError
 from rueda.examine.loading import build_model, examples, load_path, load_subject
 from rueda.examine.look import Look, look_at
+from rueda.examine.words import summary
+from rueda.examine.work import Order, run_order
+from rueda.records.curvature import Curvature
+from rueda.records.landscape import Landscape
 from rueda.tasks.task import Task
 from rueda.train import fit
 from tinytask import clouds, network, parameters, tiny_task
@@ -33,6 +37,22 @@ def test_a_run_folder(run: Path) -> None:
     assert torch.equal(parameters(subject.model), parameters(again.model))
     assert load_subject(run, task=tiny_task(), checkpoint="10").step == 10
     assert load_subject(run, task=tiny_task(), checkpoint="best").step in (10, 20)
+    assert (subject.workers, subject.rehearsed) == (1, False)
+    assert (again.workers, again.rehearsed) == (1, None)  # a checkpoint knows its recipe, not how it was run
+
+
+def test_a_rehearsal_is_told_by_the_runs_own_files(tmp_path: Path) -> None:
+    folder = tmp_path / "lamb-seed0"
+    recipe = tiny_task().recipe.change(workers=2, epochs=1)
+    fit(tiny_task(), recipe, folder=folder, progress=False, rehearse=True)
+    order = Order(
+        paths=(folder,), task="tiny", look=Look(points=2), hessian=True, density=False, num_examples=8,
+        splits=("train",), progress=False,
+    )  # fmt: skip
+    place = run_order(order, [load_subject(folder, task=tiny_task())])
+    for found in (Landscape.load(place).members[0], Curvature.load(place).members[0]):
+        assert (found.workers, found.rehearsed) == (2, True)
+    assert summary(place)[0].startswith("lamb-seed0, 2 workers, rehearsed: surface of 2 x 2 points")
 
 
 def test_its_loss_is_the_one_that_the_training_saw(run: Path) -> None:

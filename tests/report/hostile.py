@@ -21,6 +21,8 @@ HOSTILE = [
     "\u202egnp.exe\x00\x1b[31m",
     "lone \ud800 surrogate",
     "<style>body{display:none}</style>",
+    "@red",
+    "one¶two",
 ]
 
 

@@ -9,8 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rueda.records.curvature import Eigenvalue, HessianFound, SharpnessFound, SharpnessMeasure, SpectralDensity
+from rueda.records.curvature import Member as CurvatureMember
+from rueda.records.forecast import BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need, OnCluster
 from rueda.records.landscape import Interpolation, Lines, Member, Sheet, Surface, Trail
 from rueda.records.named import NAMED
+from rueda.records.plan import Plan, PlanNoise, PlanRow
+from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime
 from rueda.records.recipe import Recipe
 from rueda.records.run import Row
 
@@ -60,7 +65,9 @@ def write_run(
     steps: bool = True,
 ) -> Path:
     """Write a run folder; ``final`` None: it diverges in the fourth epoch."""
-    recipe = recipe or Recipe(workers=workers, batch=512, epochs=epochs, scaling="linear", warmup_epochs=3, seed=seed)
+    recipe = recipe or Recipe(
+        workers=workers, batch=512, epochs=epochs, scaling="linear", warmup_epochs=min(3, epochs), seed=seed
+    )
     folder.mkdir(parents=True, exist_ok=True)
     recipe.save(folder / "recipe.toml")
     environment = {"format": 1, "task": task, "rehearsed": rehearsed, **ABOUT, **(about or {})}
@@ -195,11 +202,21 @@ def write_others(folder: Path) -> Path:
                 "w": w,
                 "w_spread": 0.3,
                 "b": b,
+                "b_spread": 0.7,
                 "loss": 99,
             }
         )
     write_json(
-        folder / "gd.json", {"format": 1, "kind": "gd", "rows": rows, "paths": paths, "data": {"x": xs, "y": ys}}
+        folder / "gd.json",
+        {
+            "format": 1,
+            "kind": "gd",
+            "seeds": 20,
+            "rate": 1e-3,
+            "rows": rows,
+            "paths": paths,
+            "data": {"x": xs, "y": ys},
+        },
     )
     return folder
 
@@ -223,4 +240,99 @@ def landscape_member(name: str, scale: float = 1.0, *, error: bool = True) -> Me
         name=name, weights="w", num_parameters=7, num_examples=4, step=9, surface=surface,
         path=replace(surface, trail=trail), lines=Lines(alphas=_X, sheets=rows, directions="d"),
         interpolation=Interpolation(start=name, end="b", alphas=_X, sheets=rows),
+    )  # fmt: skip
+
+
+def _curve(top: float) -> SpectralDensity:
+    positions = tuple(top * k / 50 - 0.1 for k in range(51))
+    values = tuple(math.exp(-5 * x * x) for x in positions)
+    return SpectralDensity(
+        positions=positions, values=values, errors=tuple(0.1 * value for value in values), width=0.1, mean=0.02,
+        mean_error=0.001, mean_square=0.5, mean_square_error=0.05, negative=0.2, probes=6, steps=40,
+    )  # fmt: skip
+
+
+def curvature_member(
+    name: str, seed: int, top: float, *, converged: bool = True, keskar: float = 2.0
+) -> CurvatureMember:
+    """Give a model whose curvature and sharpness are known."""
+    found = HessianFound(
+        loss=0.3, gradient_norm=0.1, examples=1024, parameters=16938, converged=converged, tolerance=1e-3,
+        eigenvalues=(
+            Eigenvalue(value=top, residual=1e-3 * top, error=1e-4 * top),
+            Eigenvalue(value=top / 2, residual=0.01, error=0.001),
+        ),
+        lowest=Eigenvalue(value=-0.5, residual=0.2, error=0.2), trace=10 * top, trace_error=0.1 * top,
+        trace_converged=True, density=_curve(top), products=50,
+    )  # fmt: skip
+    measures = tuple(
+        SharpnessMeasure(kind=kind, radius=radius, value=value, highest=1.0, evaluations=10, converged=True)
+        for kind, radius, value in (("keskar", 1e-3, keskar), ("keskar", 5e-4, keskar / 2), ("sam", 0.05, 0.1))
+    )
+    sharp = SharpnessFound(loss=0.3, examples=1024, parameters=16938, measures=measures)
+    return CurvatureMember(name=name, seed=seed, hessian=found, sharpness=sharp, test_accuracy=0.9)
+
+
+def profile(task: str = "glyphs-cnn") -> Profile:
+    """Give a profile of three batches, one link and one noise scale."""
+
+    def step(batch: int) -> StepTime:
+        seconds = 0.004 + batch / 5000
+        parts = {
+            "data": 0.05 * seconds,
+            "forward": 0.3 * seconds,
+            "backward": 0.6 * seconds,
+            "optimizer": 0.05 * seconds,
+        }
+        return StepTime(batch=batch, seconds=seconds, spread=0.02 * seconds, repeats=9, **parts)
+
+    points = tuple(AllReduceTime(bytes=size, seconds=7e-4 + size / 1e9) for size in (4, 4096, 2**20, 2**24))
+    link = Communication(workers=2, backend="gloo", points=points, latency=7e-4, bandwidth=1e9, residual=0.02)
+    noise = NoiseScale(value=980, low=700, high=float("nan"), variance=98.0, square=0.1, step=200, steps=200)
+    return Profile(
+        task=task, device="cpu", threads=1, precision="float32", parameters=482_442, gradient_bytes=4 * 482_442,
+        examples=50_000, recipe="", steps=tuple(step(batch) for batch in (16, 64, 256)), communication=(link,),
+        noise=(noise,),
+    )  # fmt: skip
+
+
+def plan() -> Plan:
+    """Give a plan for 1, 2 and 4 workers, one of which is recommended."""
+    rows = []
+    for workers in (1, 2, 4):
+        step, worth = 0.02 + 0.005 * (workers > 1), 1 / (1 + workers / 4)
+        rows.append(
+            PlanRow(
+                workers=workers, nodes=1, scaling="weak", local_batch=64, global_batch=64 * workers, step_seconds=step,
+                compute_seconds=0.02, sync_seconds=0.01, exposed_seconds=0.005, straggler_seconds=0.001,
+                images_per_second=64 * workers / step, efficiency=0.02 / step, speedup=workers * 0.02 / step,
+                statistical_efficiency=worth, goodput=64 * workers / step * worth, updates=1000 / workers, epochs=5.0,
+                hours=1 / workers, money=3.0, best=True, recommended=workers == 4,
+            )
+        )  # fmt: skip
+    noise = PlanNoise(value=100.0, first=50.0, low=40.0, high=None, step=100, epochs=1.0, source="workers")
+    return Plan(
+        task="glyphs-cnn", device="cpu", cluster="lab", cluster_title="The lab", examples=12_000, base_batch=64,
+        base_rate=0.05, base_epochs=5, noise=noise, rows=tuple(rows), currency="USD", advice=("Take four.",),
+    )  # fmt: skip
+
+
+def forecast() -> Forecast:
+    """Give a forecast with all of its parts."""
+    sizes = (100, 200, 400, 800)
+    points = tuple(CurvePoint(examples=m, passes=4.0, updates=m, errors=(2 * m**-0.4, 2.1 * m**-0.4)) for m in sizes)
+    law = Law(
+        alpha=Estimate(value=2.0, low=1.8, high=2.2), beta=Estimate(value=-0.4, low=-0.45, high=-0.35),
+        gamma=Estimate(value=0.01, low=0.0, high=0.02), confidence=0.95, fitted=sizes, misfit=0.5, reach=9000.0,
+        irreducible_from=1e5,
+    )  # fmt: skip
+    band = tuple(BandPoint(examples=m, error=law.error(m), low=0.9 * law.error(m), high=1.1) for m in (100.0, 9000.0))
+    need = Estimate(value=4000.0, low=3000.0, high=6000.0)
+    whole = CurvePoint(examples=1600, passes=4.0, updates=1600, errors=(0.11,))
+    return Forecast(
+        task="glyphs-cnn", examples=1600, test_examples=400, chance=0.9, batch=64, epochs=4, growth=0.5, recipe="",
+        points=points, whole=whole, target_error=0.08, law=law, band=band,
+        need=Need(examples=need, passes=3.0, updates=187.5, processed=12_000.0, seconds=60.0),
+        cluster=OnCluster(cluster="lab", workers=2, local_batch=32, images_per_second=900.0, hours=need, cost=3.5),
+        checks=(Check(point=whole, predicted=Estimate(value=0.1, low=0.09, high=0.12), inside=True),),
     )  # fmt: skip

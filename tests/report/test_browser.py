@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +43,33 @@ class Watch:
 
     def __init__(self, browser: Any, page: Path, **context: Any) -> None:
         self.page = browser.new_context(**context).new_page()
+        self.page.set_default_timeout(120_000)  # scenes are drawn in software, perhaps on a busy machine
         self.errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on("console", self._listen)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("request", self._note)
         self.address = page.as_uri()
         self.page.goto(self.address)
         self.settle()
 
+    def _note(self, request: Any) -> None:
+        if not request.url.startswith("blob:null/"):  # of the page itself: plotly makes its pictures so
+            self.requests.append(request.url)
+
+    def _listen(self, message: Any) -> None:
+        if message.type == "error" or "WebGL contexts" in message.text:
+            self.errors.append(message.text)
+
+    def scene(self, place: Any) -> Any:
+        """Scroll to a scene and wait until it is drawn; give its canvas."""
+        place.evaluate("(place) => place.scrollIntoView()")  # software drawing may hold frames up: wait for none
+        canvas = place.locator("canvas").first
+        canvas.wait_for()
+        return canvas
+
     def settle(self) -> None:
-        self.page.wait_for_function("document.documentElement.dataset.ready", timeout=60_000)
+        self.page.wait_for_function("() => document.documentElement.dataset.ready")
         assert self.page.evaluate("document.documentElement.dataset.ready") == "true", self.page.inner_text("#trouble")
 
 
@@ -71,7 +89,7 @@ def test_it_loads_without_a_complaint_or_a_request(full: Watch) -> None:
 def test_every_figure_has_marks(full: Watch, name: str) -> None:
     figure = full.page.locator(f"#s0-{name}")
     if name == "surface":
-        size = figure.locator("canvas").first.bounding_box()
+        size = full.scene(figure).bounding_box()
         assert size["width"] > 200 and size["height"] > 200
         assert figure.evaluate("(place) => place.data.length") == 5  # the surface and four paths
         assert figure.get_by_text("WebGL is not supported").count() == 0
@@ -117,12 +135,30 @@ def test_one_switch_changes_the_axis(full: Watch) -> None:
     assert full.page.evaluate(reach) == 1152
     full.page.locator("[data-axis=seconds]").click()
     assert full.page.evaluate(reach) == pytest.approx(12 * 49152 / 5200, rel=1e-4)
-    assert full.page.evaluate(title) == "seconds of training (rehearsed runs: of one process)"
+    assert full.page.evaluate(title) == "seconds of training, logarithmic (rehearsed runs: of one process)"
     full.page.locator("[data-measure=train_accuracy]").click()
     assert full.page.evaluate(measure) == "training accuracy"
     full.page.locator("[data-measure=test_accuracy]").click()
     full.page.locator("[data-axis=epochs]").click()
     assert full.page.evaluate(reach) == 12
+
+
+def test_one_long_row_does_not_squeeze_the_others(full: Watch) -> None:
+    def shown() -> tuple[str, float]:
+        return tuple(  # type: ignore[return-value]
+            full.page.evaluate(
+                """() => { const axis = document.getElementById('s0-progress')._fullLayout.xaxis;
+                return [axis.type, (axis.d2p(12) - axis.d2p(1)) / axis._length]; }"""
+            )
+        )
+
+    kind, share = shown()  # the others end at epoch 12, one at 96
+    assert kind == "log" and share > 0.4
+    chip = full.page.locator(".chip", has_text="longer-training")
+    chip.click()
+    kind, share = shown()
+    assert kind == "linear" and share > 0.8
+    chip.click()
 
 
 def test_a_name_hides_its_lines(full: Watch) -> None:
@@ -179,6 +215,8 @@ def test_a_phone_scrolls_down_only(full: Watch) -> None:
     full.settle()
     assert full.page.evaluate("document.documentElement.scrollWidth") <= 390
     for name in FIGURES:
+        if name == "surface":
+            full.scene(full.page.locator("#s0-surface"))
         box = full.page.locator(f"#s0-{name} .svg-container").bounding_box()
         assert 250 < box["width"] <= 390, name
     box = full.page.locator(".box").first
@@ -217,11 +255,27 @@ def test_hostile_names_do_not_run(browser: Any, tmp_path: Path) -> None:
 def test_runs_alone_and_figures_as_png(browser: Any, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "one", workers=1, rehearsed=False)
     write_run(tmp_path / "runs" / "two", final=None, steps=False)
+    for index in range(3, 26):
+        write_run(tmp_path / "runs" / f"a-run-with-a-longer-name-{index}", epochs=2, steps=False, rehearsed=False)
     page = write_report([tmp_path / "runs"], tmp_path / "report.html")
     watch = Watch(browser, page)
     assert [place.get_attribute("data-figure") for place in watch.page.locator(".plot").all()] == FIGURES[1:5]
     assert watch.errors == []
+    # On paper no legend scrolls: all 25 names are there, inside the figure.
+    grown = watch.page.evaluate(
+        """async () => { const place = document.body.appendChild(document.createElement('div'));
+        const figure = forPaper(() => onPaper(build('s0', 'progress')));
+        await Plotly.newPlot(place, figure.traces, figure.layout);
+        const frame = place.querySelector('.main-svg').getBoundingClientRect();
+        const boxes = [...place.querySelectorAll('.legendtext')].map((one) => one.getBoundingClientRect());
+        const clip = place.querySelector('.legend clipPath rect, clipPath[id^=legend] rect').getBoundingClientRect();
+        return [boxes.length, Math.max(...boxes.map((one) => one.bottom)) <= frame.bottom,
+            Number(place.querySelector('.scrollbar').getAttribute('height') || 0), figure.layout.height,
+            place._fullLayout._size.h]; }"""
+    )
+    assert grown[:3] == [25, True, 0] and grown[4] > 250
     files = write_figures(page, tmp_path / "png")
+    assert int.from_bytes((tmp_path / "png" / "s0-test-accuracy-epochs.png").read_bytes()[20:24], "big") == 2 * grown[3]
     axes = [f"s0-test-accuracy-{axis}.png" for axis in ("epochs", "updates", "seconds")]
     assert [file.name for file in files] == [*axes, "s0-rate.png", "s0-batch.png", "s0-speed.png"]
     for file in files:
@@ -232,7 +286,8 @@ def test_runs_alone_and_figures_as_png(browser: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [1200, 390])
 def test_a_gallery_of_landscapes(browser: Any, tmp_path: Path, width: int) -> None:
-    members = tuple(landscape_member(name) for name in ("one-worker", "naive, 8", "naive, 64", "repaired"))
+    names = ["one-worker", "@red", "a¶b", "repaired"]  # a name is a name, not a colour or a new line
+    members = tuple(landscape_member(name) for name in names)
     Landscape(task="t", members=members).save(tmp_path / "landscape.json")
     page = write_report([tmp_path], tmp_path / "report.html")
     watch = Watch(browser, page, viewport={"width": width, "height": 800})
@@ -246,6 +301,9 @@ def test_a_gallery_of_landscapes(browser: Any, tmp_path: Path, width: int) -> No
         for button in figure.get_by_role("button").all():  # inside the page, readable
             box = button.bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= width
+        if name.endswith("contours"):
+            headings = place.locator(".annotation-text").all_text_contents()
+            assert [name for name in names if any(name in text for text in headings)] == names
         figure.get_by_role("button", name="test error").click()
         assert figure.get_by_role("button", name="test error").get_attribute("aria-pressed") == "true"
         visible = place.evaluate("(place) => place.data.map((one) => one.visible)")
@@ -258,3 +316,110 @@ def test_a_gallery_of_landscapes(browser: Any, tmp_path: Path, width: int) -> No
         else:
             assert place.evaluate(shown) == len(members)
     assert watch.errors == []
+
+
+DRAWN = """(place) => { // the height of the first line in the middle of each epoch, read from what is drawn
+    const path = place.querySelector('.lines path'), { xaxis, yaxis } = place._fullLayout;
+    const length = path.getTotalLength(), found = [];
+    for (let at = 0; at <= length; at += 0.25) {
+        const point = path.getPointAtLength(at), epoch = xaxis.p2d(point.x);
+        if (Math.abs(epoch % 1 - 0.5) < 0.01) found[Math.floor(epoch)] = yaxis.p2d(point.y);
+    }
+    return found; }"""
+
+
+def test_a_batch_is_drawn_where_it_was_used(browser: Any, tmp_path: Path) -> None:
+    batches = [64, 128, 256, 256, 512]  # an epoch's row tells what was used up to its end
+    run = write_run(tmp_path / "grown" / "run", epochs=5, steps=False)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row, batch in zip(rows, batches, strict=True):
+        row.update(global_batch=batch, rate=batch / 1000)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_run(tmp_path / "one" / "run", task="short", epochs=1, steps=False)
+    page = write_report([tmp_path / "grown", tmp_path / "one"], tmp_path / "report.html")
+    watch = Watch(browser, page, viewport={"width": 1200, "height": 900})
+    keys = {watch.page.locator(f"[data-section={key}]").inner_text().split("\n")[0]: key for key in ("s0", "s1")}
+    grown, short = watch.page.locator(f"#{keys['glyphs-cnn']}-batch"), watch.page.locator(f"#{keys['short']}-batch")
+    assert grown.evaluate(DRAWN) == pytest.approx(batches, rel=0.02)
+    rates = watch.page.locator(f"#{keys['glyphs-cnn']}-rate").evaluate(DRAWN)
+    assert rates == pytest.approx([batch / 1000 for batch in batches], rel=0.02, abs=0.003)
+    assert short.evaluate(DRAWN) == pytest.approx([4096], rel=0.02)  # one epoch is a line, too
+    assert watch.errors == []
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_ticks_differ_and_long_names_leave_room(browser: Any, tmp_path: Path, width: int) -> None:
+    rows = [("one-worker", 0.881, 5000), ("naive", 0.874, 5000)]
+    table = [*rows, *[("very-long-technique-name-" * 6 + str(index), 0.878, 5000) for index in range(3)]]
+    write_study(tmp_path, seeds=1, table=table)
+    for metrics in (tmp_path / "runs").glob("*/metrics.jsonl"):
+        epochs = [json.loads(line) for line in metrics.read_text().splitlines()]
+        for row in epochs:
+            if row["kind"] == "epoch":
+                row["test_accuracy"] = 0.87 + row["epoch"] / 1000
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in epochs))
+    page = write_report([tmp_path], tmp_path / "report.html")
+    watch = Watch(browser, page, viewport={"width": width, "height": 900})
+    for ticks in ("#s0-progress .ytick text", "#s0-techniques .xtick text"):
+        labels = watch.page.locator(ticks).all_text_contents()
+        assert len(labels) == len(set(labels)) >= 2, labels
+    names = watch.page.locator("#s0-techniques .ytick text").all_text_contents()
+    assert len(set(names)) == 5  # still told apart
+    for name in ("techniques", "speed"):
+        room = watch.page.locator(f"#s0-{name}").evaluate("(place) => place._fullLayout._size.w")
+        assert room > width / 4, name
+    assert watch.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_print_is_light_and_whole(browser: Any, tmp_path: Path) -> None:
+    write_others(write_study(tmp_path, seeds=1))
+    page = write_report([tmp_path], tmp_path / "report.html")
+    watch = Watch(browser, page, viewport={"width": 1200, "height": 900}, color_scheme="dark")
+    watch.scene(watch.page.locator("#s0-surface"))
+    watch.page.wait_for_function("() => document.querySelectorAll('.still').length == 1")
+    watch.page.locator("#s0-progress").scroll_into_view_if_needed()
+    hover(watch, "s0-progress", 0)
+    watch.page.evaluate(
+        """() => { const place = document.getElementById('s0-progress');
+        addEventListener('beforeprint', () => { window.atPrint = [place.layout.font.color,
+            place.querySelectorAll('.legendtext').length, place._fullLayout.width]; }); }"""
+    )
+    dark = watch.page.evaluate("document.getElementById('s0-progress').layout.font.color")
+    assert watch.page.pdf(format="A4").startswith(b"%PDF")  # a real print: the figures were ready when it began
+    assert watch.page.evaluate("window.atPrint") == ["#1b1f24", len(TABLE), 900]
+    watch.page.wait_for_timeout(50)
+    watch.settle()
+    now = watch.page.evaluate(
+        "(() => { const place = document.getElementById('s0-progress');"
+        " return [place.layout.font.color, place.querySelectorAll('.legendtext').length]; })()"
+    )
+    assert now == [dark, 0]  # and the screen is as it was
+    watch.page.set_viewport_size({"width": 703, "height": 1000})  # A4 without its margins
+    watch.page.emulate_media(media="print", color_scheme="dark")
+    watch.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert watch.page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 31, 36)"
+    assert watch.page.locator("#s0-progress .legendtext").first.is_visible()
+    assert not watch.page.locator("#s0-progress .hoverlayer").is_visible()
+    assert watch.page.locator(".still").is_visible() and not watch.page.locator("#s0-surface").is_visible()
+    reach = (
+        "Math.max(...[...document.querySelectorAll('table, .main-svg')].map((o) => o.getBoundingClientRect().right))"
+    )
+    assert watch.page.evaluate(reach) <= 703
+    assert watch.errors == []
+
+
+def test_more_scenes_than_a_browser_keeps(browser: Any, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        bare: dict[str, Any] = {"lines": None, "interpolation": None}
+        members = tuple(replace(landscape_member(f"{name}{index}"), **bare) for index in range(3))
+        (tmp_path / name).mkdir()
+        Landscape(task=name, members=members).save(tmp_path / name / "landscape.json")
+    page = write_report([tmp_path / name for name in "abc"], tmp_path / "report.html")
+    watch = Watch(browser, page, viewport={"width": 700, "height": 500})
+    places = watch.page.locator(".plot.scene").all()
+    assert len(places) == 6  # of three scenes each: more than the 16 that a browser keeps
+    for place in [*places, places[0]]:
+        watch.scene(place)
+        lost = "(place) => [...place.querySelectorAll('canvas')].map((one) => one.getContext('webgl').isContextLost())"
+        assert place.evaluate(lost) == [False] * 3
+    assert watch.errors == []  # "Too many active WebGL contexts"

@@ -8,45 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rueda.records.curvature import (
-    Curvature,
-    Eigenvalue,
-    HessianFound,
-    Member,
-    SharpnessFound,
-    SharpnessMeasure,
-    SpectralDensity,
-)
+from report.samples import curvature_member as member
+from rueda.records.curvature import Curvature, Member
 from rueda.report.collect import collect
 from rueda.report.curvature import read
 from rueda.report.page import render
-
-
-def curve(top: float) -> SpectralDensity:
-    positions = tuple(top * k / 50 - 0.1 for k in range(51))
-    values = tuple(math.exp(-5 * x * x) for x in positions)
-    return SpectralDensity(
-        positions=positions, values=values, errors=tuple(0.1 * value for value in values), width=0.1, mean=0.02,
-        mean_error=0.001, mean_square=0.5, mean_square_error=0.05, negative=0.2, probes=6, steps=40,
-    )  # fmt: skip
-
-
-def member(name: str, seed: int, top: float, *, converged: bool = True, keskar: float = 2.0) -> Member:
-    found = HessianFound(
-        loss=0.3, gradient_norm=0.1, examples=1024, parameters=16938, converged=converged, tolerance=1e-3,
-        eigenvalues=(
-            Eigenvalue(value=top, residual=1e-3 * top, error=1e-4 * top),
-            Eigenvalue(value=top / 2, residual=0.01, error=0.001),
-        ),
-        lowest=Eigenvalue(value=-0.5, residual=0.2, error=0.2), trace=10 * top, trace_error=0.1 * top,
-        trace_converged=True, density=curve(top), products=50,
-    )  # fmt: skip
-    measures = tuple(
-        SharpnessMeasure(kind=kind, radius=radius, value=value, highest=1.0, evaluations=10, converged=True)
-        for kind, radius, value in (("keskar", 1e-3, keskar), ("keskar", 5e-4, keskar / 2), ("sam", 0.05, 0.1))
-    )
-    sharp = SharpnessFound(loss=0.3, examples=1024, parameters=16938, measures=measures)
-    return Member(name=name, seed=seed, hessian=found, sharpness=sharp, test_accuracy=0.9)
 
 
 def page_of(folder: Path, *members: Member) -> tuple[str, object]:
@@ -68,8 +34,8 @@ def test_seeds_are_one_row_and_the_sharpest_is_named(tmp_path: Path) -> None:
     plots = {plot.name: plot for plot in section.plots}  # type: ignore[attr-defined]
     assert set(plots) == {"curvature-comparison", "curvature-eigenvalues", "curvature-spectrum"}
     first, naive = plots["curvature-comparison"].traces
-    assert first["y"] == [1.0] * 5
-    assert naive["y"] == pytest.approx([10.0, 10.0, 20.0, 20.0, 1.0])
+    assert first["x"] == [1.0] * 5
+    assert naive["x"] == pytest.approx([10.0, 10.0, 20.0, 20.0, 1.0])
 
 
 def test_one_model_says_up_to_which_rate_it_is_stable(tmp_path: Path) -> None:
@@ -109,3 +75,21 @@ def test_infinite_sharpness_survives_the_file(tmp_path: Path) -> None:
     page_of(tmp_path, one)
     section = read(tmp_path)
     assert section.tables[1].rows[0][1] == (None, "without end")
+
+
+def test_workers_and_rehearsals_are_told(tmp_path: Path) -> None:
+    trained = replace(member("lamb", 0, 8.0), workers=8, rehearsed=True)
+    page, section = page_of(tmp_path, replace(member("one-worker", 0, 4.0), workers=1, rehearsed=False), trained)
+    assert [row[0] for row in section.tables[0].rows] == ["one-worker", "lamb, 8 workers, rehearsed"]  # type: ignore[attr-defined]
+    for plot in section.plots:  # type: ignore[attr-defined]
+        assert "lamb, 8 workers, rehearsed" in {trace.get("name") for trace in plot.traces}
+    assert "The sharpest is lamb, 8 workers, rehearsed" in page
+
+
+def test_every_column_of_numbers_sorts_and_every_heading_differs(tmp_path: Path) -> None:
+    _, section = page_of(tmp_path, member("a", 0, 9936.4), member("b", 0, 8.0))
+    for table in section.tables:  # type: ignore[attr-defined]
+        assert len(set(table.heads)) == len(table.heads)
+        for row in table.rows:
+            assert all(isinstance(cell, str) or cell[0] is not None for cell in row)
+    assert section.tables[0].rows[0][1] == (9936.4, "9,936")  # type: ignore[attr-defined]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rueda.errors import RuedaError
-from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime
+from report.samples import profile, write_others
+from rueda.errors import RuedaError, RunError
 from rueda.report.collect import collect
 from rueda.report.kinds import KINDS
 from rueda.report.model import Plot, Section, Table
@@ -23,27 +23,6 @@ def test_every_kind_has_a_reader_that_refuses_rubbish_in_one_line(kind: str, tmp
         with pytest.raises(RuedaError) as error:
             collect([tmp_path])
         assert kind in str(error.value) and len(str(error.value).splitlines()) == 1
-
-
-def profile(task: str = "glyphs-cnn") -> Profile:
-    def step(batch: int) -> StepTime:
-        seconds = 0.004 + batch / 5000
-        parts = {
-            "data": 0.05 * seconds,
-            "forward": 0.3 * seconds,
-            "backward": 0.6 * seconds,
-            "optimizer": 0.05 * seconds,
-        }
-        return StepTime(batch=batch, seconds=seconds, spread=0.02 * seconds, repeats=9, **parts)
-
-    points = tuple(AllReduceTime(bytes=size, seconds=7e-4 + size / 1e9) for size in (4, 4096, 2**20, 2**24))
-    link = Communication(workers=2, backend="gloo", points=points, latency=7e-4, bandwidth=1e9, residual=0.02)
-    noise = NoiseScale(value=980, low=700, high=float("nan"), variance=98.0, square=0.1, step=200, steps=200)
-    return Profile(
-        task=task, device="cpu", threads=1, precision="float32", parameters=482_442, gradient_bytes=4 * 482_442,
-        examples=50_000, recipe="", steps=tuple(step(batch) for batch in (16, 64, 256)), communication=(link,),
-        noise=(noise,),
-    )  # fmt: skip
 
 
 def test_a_profile(tmp_path: Path) -> None:
@@ -68,3 +47,34 @@ def test_what_a_reader_gives_is_on_the_page() -> None:
     for tag in ("<i>", "<b>Said", "<u>", "<s>", "<em>", "<q>"):
         assert tag not in shown
     assert data.index("</script>") > data.index("fit")
+
+
+@pytest.mark.parametrize("name", ["profile.json", "throughput.json", "steps.json", "gd.json"])
+def test_a_file_is_known_by_its_content(name: str, tmp_path: Path) -> None:
+    write_others(tmp_path)
+    profile().save(tmp_path / "profile.json")
+    other = tmp_path / "elsewhere" / "glyphs.json"
+    other.parent.mkdir()
+    other.write_bytes((tmp_path / name).read_bytes())
+    (section,) = collect([other])
+    assert section.task in ("glyphs-cnn", "linear") and section.tables
+    assert collect([other, other.resolve()])[0].title == section.title  # named twice, shown once
+    assert len(collect([tmp_path / name])) == 2  # by its own name: all of its folder
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"kind": 3}', '{"kind": "landscapes"}', '{"steps": []}', "[" * 100_000]
+)
+def test_a_file_of_no_kind(text: str, tmp_path: Path) -> None:
+    (tmp_path / "glyphs.json").write_text(text)
+    with pytest.raises(RunError, match="a JSON file of Rueda's, got 'a file of none'") as error:
+        collect([tmp_path / "glyphs.json"])
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_two_sections_never_have_one_heading(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_others(tmp_path / name)
+        profile().save(tmp_path / name / "profile.json")
+    titles = [section.title for section in collect([tmp_path])]
+    assert titles == ["glyphs-cnn: a", "glyphs-cnn: b", "Profile of glyphs-cnn: a", "Profile of glyphs-cnn: b"]

@@ -54,8 +54,56 @@ def test_members_stand_side_by_side_on_one_scale(num_members: int) -> None:
             value["y"] if isinstance(value, dict) else value for path, value in plot.narrow.items()
             if path.startswith(("scene", "yaxis"))
         )  # fmt: skip
-        assert len(heights) == num_members and heights[0][0] == 0
+        assert len(heights) == num_members and heights[0][0] >= 0 and heights[-1][1] < 1
+        assert len({round(top - bottom, 9) for bottom, top in heights}) == 1
         assert all(low[1] < high[0] for low, high in itertools.pairwise(heights))
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 3, 5, 6])
+def test_panels_are_of_one_size(num_members: int) -> None:
+    found = plots(*(member(f"run {index}") for index in range(num_members)))
+    contours, relief = found["landscape-contours"], found["landscape-surface"]
+    flat = [
+        (contours.layout[f"xaxis{k}"]["domain"], contours.layout[f"yaxis{k}"]["domain"]) for k in _numbers(num_members)
+    ]
+    deep = [tuple(relief.layout[f"scene{k}"]["domain"].values()) for k in _numbers(num_members)]
+    for panels in (flat, deep):
+        for ends in zip(*panels, strict=True):
+            assert len({round(high - low, 9) for low, high in ends}) == 1
+            assert all(0 <= low < high <= 1 + 1e-9 for low, high in ends)
+        assert len({str(panel) for panel in panels}) == num_members
+
+
+def _numbers(total: int) -> list[str]:
+    return ["", *(str(index + 1) for index in range(1, total))]
+
+
+def test_contours_can_be_read_by_one_colour_bar() -> None:
+    contours = plots(member("a"), member("b", 10.0))["landscape-contours"]
+    assert {trace["coloraxis"] for trace in contours.traces if trace["type"] == "contour"} == {"coloraxis"}
+    loss, error = contours.views[0].changes, contours.views[2].changes
+    assert loss["coloraxis.colorbar.title.text"] == "loss" and error["coloraxis.colorbar.title.text"] == "error"
+    assert loss["coloraxis.cmin"] == pytest.approx(-1) and loss["coloraxis.cmax"] == pytest.approx(
+        math.log10(21), abs=1e-4
+    )
+    bar = dict(zip(loss["coloraxis.colorbar.ticktext"], loss["coloraxis.colorbar.tickvals"], strict=True))
+    assert bar["10"] == 1 and bar["0.1"] == -1  # a colour stands for the logarithm, and the bar says the loss
+
+
+def test_workers_and_rehearsals_are_told() -> None:
+    trained = replace(member("lamb-seed0"), workers=8, rehearsed=True)
+    section = to_section(
+        Landscape(task="t", members=(replace(member("one-worker"), workers=1, rehearsed=False), trained))
+    )
+    assert section.tables[0].rows[-1][0] == "lamb-seed0, 8 workers, rehearsed"
+    texts = [note["text"] for note in section.plots[0].layout["annotations"]]
+    assert texts == ["one-worker", "lamb-seed0", "8 workers, rehearsed"]
+    assert "lamb-seed0, 8 workers, rehearsed: training loss 0.1" in section.told[1]
+
+
+def test_two_interpolations_have_places_of_their_own() -> None:
+    names = [plot.name for plot in to_section(Landscape(task="t", members=(member("a"), member("c")))).plots]
+    assert len(set(names)) == len(names) and {"interpolation", "interpolation-2"} <= set(names)
 
 
 def test_the_path_lies_on_its_surface() -> None:

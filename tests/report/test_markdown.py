@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from report.hostile import HOSTILE, write_hostile
-from report.samples import TABLE, write_study
+from report.samples import TABLE, write_others, write_study
 from rueda.report.markdown import markdown_tables, study_table
 from rueda.report.model import Entry
 
@@ -52,3 +52,19 @@ def test_hostile_files_make_no_tags(tmp_path: Path) -> None:
     text = markdown_tables([tmp_path])
     assert HOSTILE and "<" not in text and "](" not in text.replace("\\[", "")
     text.encode()  # can be printed
+
+
+def test_rehearsed_rows_say_so(tmp_path: Path) -> None:
+    write_study(tmp_path, seeds=1)
+    cells = rows(markdown_tables([tmp_path]))[2:]
+    assert {(row[0], row[1] == "one-worker") for row in cells} == {("1", True), ("8, rehearsed", False)}
+
+
+def test_throughput_steps_and_the_linear_model_are_told_whole(tmp_path: Path) -> None:
+    text = markdown_tables([write_others(tmp_path)])
+    assert "### Throughput against local batch" in text and "| 512 | 680.0 ± 8.0 |" in text
+    assert "### Updates to 80 % test accuracy" in text and "| 64 | 0.05 | 809 | 51,760 |" in text  # 90 + 46,000 / 64
+    assert "### Gradient descent on the linear model" in text and "Means over 20 seeds." in text
+    heads, _, first, *_ = rows(text.partition("linear model\n")[2])
+    assert heads == ["batch", "epochs", "updates", "w", "b", "loss"]
+    assert first[3].endswith("± 0.30") and first[4].endswith("± 0.70")

@@ -89,13 +89,31 @@ def test_training_accuracy_never_stands_in_for_test_accuracy(tmp_path: Path) -> 
     assert "test accuracy" not in table(write_report([run], tmp_path / "run.html"))[0]
 
 
+def test_tiles_say_what_they_count(tmp_path: Path) -> None:
+    for seeds in (1, 2):
+        text = write_report([write_study(tmp_path / str(seeds), seeds=seeds)], tmp_path / "report.html").read_text()
+        tiles = re.findall(r'<div class="tile.*?</strong><span>(.*?)</span>', text)
+        assert len(tiles) == 3
+        for tile in tiles:
+            assert "test accuracy" in tile and ("one seed" in tile) == (seeds == 1)
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(1, ">1 epoch. "), (5, ">5 epochs. ")])
+def test_a_run_alone_is_not_each(tmp_path: Path, epochs: int, said: str) -> None:
+    run = write_run(tmp_path / "run", epochs=epochs, steps=epochs > 1)
+    text = write_report([run], tmp_path / "report.html").read_text()
+    assert said in text and "epochs each" not in text
+    noted = "at each update" if epochs > 1 else "at the end of each epoch"
+    assert f"As used {noted}, after scaling" in text
+
+
 def test_what_is_missing_has_no_figure(tmp_path: Path) -> None:
     write_others(tmp_path)
     for name in ("gd.json", "steps.json"):
         (tmp_path / name).unlink()
     text = write_report([tmp_path], tmp_path / "report.html").read_text()
     assert re.findall(r'data-figure="(\w+)"', text) == ["throughput"]
-    assert "<table" not in text.partition("<script")[0]
+    assert text.partition("<script")[0].count("<table") == 1
 
 
 def test_the_policy_names_the_scripts_by_their_hashes(tmp_path: Path) -> None:

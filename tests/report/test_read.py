@@ -60,7 +60,7 @@ def test_runs_of_two_tasks_and_a_folder_of_runs(tmp_path: Path) -> None:
     assert [(section.task, len(section.entries)) for section in sections] == [("one", 2), ("two", 1)]
     assert sections[1].entries[0].verdict == "diverged"
     assert sections[1].entries[0].test_accuracy is None  # what it had before is no result
-    assert sentences(sections[1]) == ["b diverged after 48 updates."]
+    assert sentences(sections[1]) == ["b diverged in the epoch that ended at update 48."]
 
 
 def test_what_is_missing_is_left_out_and_noted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from rueda.data import Arrays
-from rueda.errors import CheckpointError, ExamineError, TaskError, explain
+from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, explain
 from rueda.examine.examples import Inputs, read_loader
 from rueda.examine.objective import Objective
 from rueda.records import Recipe, Run
@@ -47,6 +47,10 @@ class Subject:
     """updates made, if the file says so"""
     run: Run | None
     """its run folder, if it has one"""
+    workers: int | None = None
+    """with which it was trained, if the file says so"""
+    rehearsed: bool | None = None
+    """those workers were virtual, in one process, if the run says so"""
 
     @property
     def condition(self) -> str:
@@ -97,16 +101,35 @@ def load_subject(
     state = load_checkpoint(file) if run is not None or _is_ours(file) else _load_any(file)
     told = state.get("task") if isinstance(state.get("task"), str) else None
     known = _find_task(task, told, path)
-    recipe = known.recipe
+    recipe, workers = known.recipe, None
     if isinstance(state.get("recipe"), str):
         recipe = Recipe.from_toml(state["recipe"])
+        workers = recipe.workers
     recipe = recipe.with_settings(settings)
     model = build_model(known, recipe)
     take_state(model, state, file, known.name)
     place = state.get("place")
     step = place.get("step") if isinstance(place, dict) else None
     name = path.resolve().name if run is not None else file.stem
-    return Subject(name=name, task=known, recipe=recipe, model=model, step=step, run=run)
+    return Subject(
+        name=name,
+        task=known,
+        recipe=recipe,
+        model=model,
+        step=step,
+        run=run,
+        workers=workers,
+        rehearsed=_rehearsed(run),
+    )
+
+
+def _rehearsed(run: Run | None) -> bool | None:
+    """Ask a run's own files; a folder without them does not know."""
+    try:
+        told = None if run is None else run.environment().get("rehearsed")
+    except RunError:
+        return None
+    return told if isinstance(told, bool) else None
 
 
 def build_model(task: Task, recipe: Recipe) -> nn.Module:

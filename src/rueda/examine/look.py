@@ -110,6 +110,8 @@ def look_at(
         num_parameters=first.num_parameters,
         num_examples=first.num_examples,
         step=subject.step,
+        workers=subject.workers,
+        rehearsed=subject.rehearsed,
         **found,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rueda.records import curvature, landscape
 from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
+from rueda.records.words import with_workers
 
 
 def summary(folder: Path) -> list[str]:
@@ -20,24 +21,25 @@ def summary(folder: Path) -> list[str]:
         members = Curvature.load(folder).members
         count = Counter(member.name for member in members)
         for member in members:
-            told += _felt(member, member.name if count[member.name] == 1 else f"{member.name}, seed {member.seed}")
+            name = with_workers(member.name, member.workers, member.rehearsed)
+            told += _felt(member, name if count[member.name] == 1 else f"{name}, seed {member.seed}")
     return told
 
 
 def _seen(member: landscape.Member) -> list[str]:
-    told = []
+    told, who = [], with_workers(member.name, member.workers, member.rehearsed)
     for name, surface in (("surface", member.surface), ("path", member.path)):
         if surface is not None:
             sheet = surface.sheets[0]
             told.append(
-                f"{member.name}: {name} of {len(surface.x)} x {len(surface.y)} points, {sheet.split} loss "
+                f"{who}: {name} of {len(surface.x)} x {len(surface.y)} points, {sheet.split} loss "
                 f"{surface.centre(sheet.loss):.4g} at the centre, {surface.edge(sheet.loss):.4g} on the edge (median)"
             )
     for name, line in (("lines", member.lines), ("interpolation", member.interpolation)):
         if line is not None:
             losses = [value for row in line.sheets[0].loss for value in row if math.isfinite(value)]
             told.append(
-                f"{member.name}: {name} of {len(line.alphas)} points, {line.sheets[0].split} loss from "
+                f"{who}: {name} of {len(line.alphas)} points, {line.sheets[0].split} loss from "
                 f"{min(losses, default=math.nan):.4g} to {max(losses, default=math.nan):.4g}"
             )
     return told

@@ -185,7 +185,8 @@ def _curvature(order: Order, subject: Subject, objectives: Objectives, world: Wo
     row = _row(subject)
     member = curvatures.Member(
         name=subject.condition, seed=subject.recipe.seed, split=split, train_accuracy=row.get("train_accuracy"),
-        test_accuracy=row.get("test_accuracy"), weights=checksum(objective.origin),
+        test_accuracy=row.get("test_accuracy"), weights=checksum(objective.origin), workers=subject.workers,
+        rehearsed=subject.rehearsed,
     )  # fmt: skip
     old = known.get(_key(member), member)
     same = (objective.num_examples, seed)

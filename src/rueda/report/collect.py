@@ -2,62 +2,77 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from rueda.errors import RunError, explain
-from rueda.report.kinds import KINDS, kinds_in, read_kinds
+from rueda.report.kinds import KINDS, STUDIES, found_in, read_kinds
 from rueda.report.model import Section
 from rueda.report.noise_scales import add_noise_scale
 from rueda.report.runs import is_run, read_run, to_entry
-from rueda.report.studies import FILES, is_study, read_study
+from rueda.report.studies import read_study
 
 
 def collect(paths: Iterable[Path]) -> list[Section]:
     """Read studies and runs: a section a study, and one for the runs of each task.
 
     Args:
-        paths: study folders (or a file in one), run folders, or folders that hold some.
+        paths: study folders (or a file in one), run folders, folders that hold some, or files that Rueda wrote under
+            any name (``rueda measure --output glyphs.json``).
 
     Raises:
         RunError: a path is none of these, a file is damaged, or nothing was asked for.
     """
-    studies: list[Section] = []
-    others: list[Section] = []
+    studies: list[tuple[Section, Path]] = []
+    others: list[tuple[Section, Path]] = []
     loose: dict[str, Section] = {}
-    for folder in _unique(place for path in paths for place in _places(Path(path))):
-        others += read_kinds(folder)
-        if is_study(folder):
-            studies.append(read_study(folder))
-        if is_study(folder) or not is_run(folder):
-            continue
-        line, notes = read_run(folder, folder.resolve().name)
-        section = loose.setdefault(line.task, Section(title=line.task, task=line.task))
-        line.entry = len(section.entries)
-        section.entries.append(to_entry(line))
-        section.lines.append(line)
-        section.notes += notes
+    for place in _unique(place for path in paths for place in _places(Path(path))):
+        found = found_in(place)
+        others += [(section, place) for section in read_kinds(found)]
+        if not STUDIES.keys().isdisjoint(found):
+            studies.append((read_study(found), place))
+        elif is_run(place):
+            line, notes = read_run(place, place.resolve().name)
+            section = loose.setdefault(line.task, Section(title=line.task, task=line.task))
+            line.entry = len(section.entries)
+            section.entries.append(to_entry(line))
+            section.lines.append(line)
+            section.notes += notes
     if not studies and not loose and not others:
         raise RunError("report: expected at least one run or study folder, got none; name one, such as runs/NAME")
-    trained = studies + list(loose.values())
-    for section in trained:
+    trained = [*studies, *((section, Path("runs")) for section in loose.values())]
+    for section, _ in trained:
         add_noise_scale(section)
-    return trained + others
+    return _told_apart([*trained, *others])
+
+
+def _told_apart(found: list[tuple[Section, Path]]) -> list[Section]:
+    """Give sections of one heading (two studies of one task) the names of their folders, or else numbers."""
+    same = Counter(section.title for section, _ in found)
+    seen: Counter[str] = Counter()
+    for section, place in found:
+        if same[section.title] > 1:
+            section.title += f": {place.resolve().name}"
+        seen[section.title] += 1
+        if seen[section.title] > 1:
+            section.title += f" ({seen[section.title]})"
+    return [section for section, _ in found]
 
 
 def _places(path: Path) -> list[Path]:
-    if path.is_file() and path.name in (*FILES, *KINDS, "metrics.jsonl", "environment.json"):
+    if path.is_file() and path.name in (*STUDIES, *KINDS, "metrics.jsonl", "environment.json"):
         path = path.parent
     if _has_something(path):
         return [path]
     inside = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
     inside = [child for child in inside if _has_something(child)]
     if not inside:
-        got = "a folder without any" if path.is_dir() else "a file" if path.exists() else "nothing there"
+        got = "a folder without any" if path.is_dir() else "a file of none" if path.exists() else "nothing there"
         raise RunError(
             explain(
                 str(path),
-                expected="a run folder (metrics.jsonl) or a study folder (study.json)",
+                expected="a run folder (metrics.jsonl) or a study folder (study.json), or a JSON file of Rueda's",
                 got=got,
                 do="check the path",
             )
@@ -65,8 +80,8 @@ def _places(path: Path) -> list[Path]:
     return inside
 
 
-def _has_something(folder: Path) -> bool:
-    return is_study(folder) or is_run(folder) or bool(kinds_in(folder))
+def _has_something(place: Path) -> bool:
+    return bool(found_in(place)) or is_run(place)
 
 
 def _unique(places: Iterable[Path]) -> list[Path]:

@@ -10,33 +10,41 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rueda.records.curvature import FILE, Curvature, HessianFound, Member
+from rueda.records.curvature import Curvature, HessianFound, Member
 from rueda.records.study import mean_and_spread
+from rueda.records.words import with_workers
+from rueda.report.figure_parts import colour, log_axis, one_two_five
 from rueda.report.model import Plot, Section, Table
-from rueda.report.words import NONE, count, percent
+from rueda.report.words import NONE, count, digits, percent
 
-_COLOURS = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
 _KINDS = {
     "keskar": "Keskar's sharpness, ε = {radius:g}",
     "keskar-subspace": "in a random subspace, ε = {radius:g}",
     "sam": "rise within ρ = {radius:g}",
     "adaptive": "rise within relative ρ = {radius:g}",
 }
+_SHORT = {
+    "keskar": "Keskar, ε {radius:g}",
+    "keskar-subspace": "subspace, ε {radius:g}",
+    "sam": "within ρ {radius:g}",
+    "adaptive": "relative ρ {radius:g}",
+}
+"""the same beside bars, where a phone has little room"""
 
 Found = tuple[float | None, float | None]
 """mean over seeds and its spread"""
 Read = Callable[[Member], float | None]
 
 
-def read(folder: Path) -> Section:
-    """Read ``curvature.json`` of a folder."""
-    found = Curvature.load(folder / FILE)
+def read(place: Path) -> Section:
+    """Read the curvature of some models: the file, or ``curvature.json`` of a folder."""
+    found = Curvature.load(place)
     groups: dict[str, list[Member]] = {}
     for member in found.members:
-        groups.setdefault(member.name, []).append(member)
+        groups.setdefault(with_workers(member.name, member.workers, member.rehearsed), []).append(member)
     section = Section(title=f"Curvature of {found.task}" if found.task else "Curvature", task=found.task)
     section.told.append(_sentence(groups))
-    section.told += _remarks(found.members)
+    section.told += _remarks(groups)
     section.tables += _tables(groups)
     section.plots += [plot for plot in (_comparison(groups), _eigenvalues(groups), *_spectra(groups)) if plot]
     section.environments.append({**found.environment, "command": found.command})
@@ -63,18 +71,13 @@ def _over_seeds(members: Iterable[Member], read: Read) -> Found:
 def _written(found: Found) -> str:
     """Write mean and spread with three and two digits.
 
-    >>> _written((18.7923, None)), _written((0.012345, 0.0021)), _written((None, None)), _written((597.4, 102.7))
-    ('18.8', '0.0123 ± 0.0021', '–', '597 ± 103')
+    >>> _written((18.7923, None)), _written((0.012345, 0.0021)), _written((None, None)), _written((9936.4, 102.7))
+    ('18.8', '0.0123 ± 0.0021', '–', '9,936 ± 103')
     """
     mean, spread = found
     if mean is None:
         return NONE
-    return _digits(mean, 3) + (f" ± {_digits(spread, 2)}" if spread else "")
-
-
-def _digits(value: float, count: int) -> str:
-    """Write so many digits, and all of those before the point."""
-    return f"{value:.0f}" if 10**count <= abs(value) < 1e6 else f"{value:.{count}g}"
+    return digits(mean) + (f" ± {digits(spread, 2)}" if spread else "")
 
 
 def _sentence(groups: dict[str, list[Member]]) -> str:
@@ -83,24 +86,29 @@ def _sentence(groups: dict[str, list[Member]]) -> str:
     if len(known) > 1:
         sharp, flat = max(known, key=lambda name: known[name]), min(known, key=lambda name: known[name])
         return (
-            f"The sharpest is {sharp}, whose largest curvature is {known[sharp]:.3g}; "
-            f"the flattest is {flat} with {known[flat]:.3g}."
+            f"The sharpest is {sharp}, whose largest curvature is {digits(known[sharp])}; "
+            f"the flattest is {flat} with {digits(known[flat])}."
         )
     if known:
         (name, top), = known.items()  # fmt: skip
-        largest_rate = f"; gradient descent on this valley is stable up to a rate of {2 / top:.3g}" if top > 0 else ""
-        return f"The largest curvature of {name} is {top:.3g}{largest_rate}."
+        largest_rate = (
+            f"; gradient descent on this valley is stable up to a rate of {digits(2 / top)}" if top > 0 else ""
+        )
+        return f"The largest curvature of {name} is {digits(top)}{largest_rate}."
     return "How far the loss rises near each model."
 
 
-def _remarks(members: tuple[Member, ...]) -> list[str]:
+def _remarks(groups: dict[str, list[Member]]) -> list[str]:
     """Say what has not converged and how batch norm was treated."""
     told = []
-    open_ends = [one.name for one in members if one.hessian is not None and not one.hessian.converged]
+    open_ends = [
+        name for name, members in groups.items() if any(one.hessian and not one.hessian.converged for one in members)
+    ]
     if open_ends:
-        names = ", ".join(dict.fromkeys(open_ends))
+        names = "; ".join(open_ends)
         told.append(f"Not converged: the eigenvalues of {names} are lower bounds; allow more products.")
-    parts = [part for one in members for part in (one.hessian, one.sharpness) if part is not None]
+    every = [one for members in groups.values() for one in members]
+    parts = [part for one in every for part in (one.hessian, one.sharpness) if part is not None]
     if any(part.batch_norm != "none" for part in parts):
         told.append("Batch norm used its running statistics, as in evaluation.")
     return told
@@ -118,10 +126,18 @@ def _tables(groups: dict[str, list[Member]]) -> list[Table]:
                 rows.append(
                     [
                         name, (top[0], _written(top)), _error_cell(members), (trace[0], _written(trace)),
-                        (None, _trace_error(members)), (test[0], percent(*test)), (len(members), count(len(members))),
+                        _trace_error(members), (test[0], percent(*test)), (len(members), count(len(members))),
                     ]
                 )  # fmt: skip
-        heads = ["model", "largest eigenvalue", "its error", "trace", "its error", "test accuracy", "seeds"]
+        heads = [
+            "model",
+            "largest eigenvalue",
+            "eigenvalue's error",
+            "trace",
+            "trace's error",
+            "test accuracy",
+            "seeds",
+        ]
         first = next(one for members in hessians.values() for one in members)
         note = (
             f"On {_hessian(first).examples:,} examples ({first.split}). The error of an eigenvalue is its "
@@ -157,16 +173,16 @@ def _hessian(member: Member) -> HessianFound:
 def _error_cell(members: list[Member]) -> tuple[float | None, str]:
     shares = [_hessian(one).eigenvalues[0].error / abs(_hessian(one).largest or math.inf) for one in members]
     worst = max(shares)
-    return worst, f"{100 * worst:.2g} %" + ("" if all(_hessian(one).converged for one in members) else " (open)")
+    return worst, f"{digits(100 * worst, 2)} %" + ("" if all(_hessian(one).converged for one in members) else " (open)")
 
 
-def _trace_error(members: list[Member]) -> str:
+def _trace_error(members: list[Member]) -> tuple[float | None, str]:
     shares = [
         abs(_hessian(one).trace_error or 0.0) / abs(_hessian(one).trace or math.inf)
         for one in members
         if _hessian(one).trace_error is not None
     ]
-    return f"{100 * max(shares):.2g} %" if shares else NONE
+    return (max(shares), f"{digits(100 * max(shares), 2)} %") if shares else (None, NONE)
 
 
 def _sharpness_columns(groups: dict[str, list[Member]]) -> list[tuple[str, float]]:
@@ -176,41 +192,48 @@ def _sharpness_columns(groups: dict[str, list[Member]]) -> list[tuple[str, float
 
 
 def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
-    """Draw every measure against the first model's: bars in groups, on a logarithmic scale."""
-    readers: dict[str, Read] = {"largest eigenvalue": _top}
+    """Draw every measure against the first model's: bars in groups, on a logarithmic scale; lying, for a phone."""
+    readers: dict[str, Read] = {"top eigenvalue": _top}
     readers["trace"] = lambda one: None if one.hessian is None else one.hessian.trace
     for kind, radius in _sharpness_columns(groups):
-        readers[_KINDS[kind].format(radius=radius)] = _measure(kind, radius)
+        readers[_SHORT[kind].format(radius=radius)] = _measure(kind, radius)
     table = {label: [_over_seeds(members, reader) for members in groups.values()] for label, reader in readers.items()}
     table = {label: row for label, row in table.items() if (row[0][0] or 0) > 0}
     if len(groups) < 2 or not table:
         return None
-    traces = []
+    traces, drawn = [], list[float | None]()
     for index, name in enumerate(groups):
         base = [row[0][0] or math.nan for row in table.values()]
         means = [row[index][0] for row in table.values()]
         spreads = [row[index][1] or 0.0 for row in table.values()]
+        ratios = [None if mean is None or mean <= 0 else mean / one for mean, one in zip(means, base, strict=True)]
+        drawn += ratios
         traces.append(
             {
-                "type": "bar", "name": name, "x": list(table), "marker": {"color": _colour(index)},
-                "y": [None if mean is None or mean <= 0 else mean / one for mean, one in zip(means, base, strict=True)],
-                "error_y": {
-                    "type": "data", "color": "@muted", "thickness": 1.2,
+                "type": "bar", "orientation": "h", "name": name, "y": list(table), "marker": {"color": colour(index)},
+                "x": ratios,
+                "error_x": {
+                    "type": "data", "color": "@muted", "thickness": 1.2, "width": 2,
                     "array": [spread / one for spread, one in zip(spreads, base, strict=True)],
                 },
                 "text": [_written(row[index]) for row in table.values()], "textposition": "none",
-                "hovertemplate": "%{fullData.name}: %{text}, %{y:.3g} times the first",
+                "hovertemplate": "%{fullData.name}: %{text}, %{x:.3g} times the first",
             }
         )  # fmt: skip
+    shown = [value for value in drawn if value is not None and math.isfinite(value)]
+    ticks = one_two_five(min(shown, default=1) / 3, max(shown, default=1) * 3)
     layout = {
-        "barmode": "group", "showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-        "xaxis": {"type": "category", "automargin": True},
-        "yaxis": {"title": f"against {next(iter(groups))}", "type": "log"},
+        "barmode": "group", "bargap": 0.15, "showlegend": True,
+        "xaxis": log_axis("times the first model's", ticks),
+        "yaxis": {"type": "category", "autorange": "reversed", "title": ""},
     }  # fmt: skip
-    note = "Above 1 is sharper than the first model."
+    note = f"Beyond 1 is sharper than the first model, {next(iter(groups))}. Lines at the ends: the spread over seeds."
+    few = [tick for tick in ticks if math.log10(tick).is_integer()]
+    narrow = {f"xaxis.{name}": log_axis("", few)[name] for name in ("tickvals", "ticktext")} if len(few) > 1 else {}
+    height = 150 + len(table) * (14 + 9 * len(groups))
     return Plot(
         name="curvature-comparison", title="Sharp and flat, side by side", traces=traces, layout=layout, note=note,
-        height=440,
+        height=height, narrow_height=height + 16 * len(groups), narrow=narrow,
     )  # fmt: skip
 
 
@@ -224,7 +247,7 @@ def _eigenvalues(groups: dict[str, list[Member]]) -> Plot | None:
                     "type": "scatter", "mode": "lines+markers", "name": name,
                     "x": list(range(1, len(first.eigenvalues) + 1)), "y": [one.value for one in first.eigenvalues],
                     "error_y": {"type": "data", "array": [one.error for one in first.eigenvalues], "color": "@muted"},
-                    "line": {"color": _colour(index), "width": 2}, "hovertemplate": "eigenvalue %{x}: %{y:.4g}",
+                    "line": {"color": colour(index), "width": 2}, "hovertemplate": "eigenvalue %{x}: %{y:.4g}",
                 }
             )  # fmt: skip
     if not traces:
@@ -245,18 +268,18 @@ def _spectra(groups: dict[str, list[Member]]) -> list[Plot]:
             floor = 1e-6 * max(curve.values)
             high = [max(floor, value + _finite(error)) for value, error in zip(curve.values, curve.errors, strict=True)]
             low = [max(floor, value - _finite(error)) for value, error in zip(curve.values, curve.errors, strict=True)]
-            positions, colour = list(curve.positions), _colour(index)
+            positions, hue = list(curve.positions), colour(index)
             traces.append(
                 {
                     "type": "scatter", "mode": "lines", "x": positions + positions[::-1], "y": high + low[::-1],
-                    "fill": "toself", "fillcolor": colour, "opacity": 0.18, "line": {"width": 0}, "hoverinfo": "skip",
+                    "fill": "toself", "fillcolor": hue, "opacity": 0.18, "line": {"width": 0}, "hoverinfo": "skip",
                     "showlegend": False,
                 }
             )  # fmt: skip
             traces.append(
                 {
                     "type": "scatter", "mode": "lines", "name": name, "x": positions,
-                    "y": [max(floor, value) for value in curve.values], "line": {"color": colour, "width": 2},
+                    "y": [max(floor, value) for value in curve.values], "line": {"color": hue, "width": 2},
                     "hovertemplate": "eigenvalue %{x:.3g}: density %{y:.2g}",
                 }
             )  # fmt: skip
@@ -271,10 +294,6 @@ def _spectra(groups: dict[str, list[Member]]) -> list[Plot]:
         "Shaded: one standard error."
     )
     return [Plot(name="curvature-spectrum", title="The spectrum", traces=traces, layout=layout, note=note, height=420)]
-
-
-def _colour(index: int) -> str:
-    return _COLOURS[index % len(_COLOURS)]
 
 
 def _finite(value: float) -> float:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rueda.records.landscape import Lines, Member, Sheet
+from rueda.records.landscape import Interpolation, Lines, Member, Sheet
+from rueda.records.words import with_workers
+from rueda.report.figure_parts import colour
 from rueda.report.model import Plot
-from rueda.report.relief import SPLITS, digits
-
-_HUES = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
+from rueda.report.relief import SPLITS, rounded
 
 
 def cuts(members: Sequence[Member]) -> list[Plot]:
     """Compare models along one dimension: each line of a member thin, their mean would hide the sharpest."""
-    with_lines = [(member.name, member.lines) for member in members if member.lines is not None]
+    with_lines = [
+        (with_workers(member.name, member.workers, member.rehearsed), member.lines)
+        for member in members if member.lines is not None
+    ]  # fmt: skip
     if not with_lines:
         return []
     plots = []
     for measure in ("loss", "error"):
         traces = []
         for index, (name, lines) in enumerate(with_lines):
-            traces += _line_traces(lines, measure, name, _HUES[index % len(_HUES)])
+            traces += _line_traces(lines, measure, name, colour(index))
         if traces:
             yaxis: dict[str, Any] = {"title": measure}
             yaxis |= {"type": "log"} if measure == "loss" else {"tickformat": ".0%", "rangemode": "tozero"}
@@ -29,23 +32,22 @@ def cuts(members: Sequence[Member]) -> list[Plot]:
             plots.append(
                 Plot(
                     name=f"lines-{measure}", title=f"The {measure} along random directions", traces=traces, half=True,
-                    layout={"xaxis": "alpha", "yaxis": yaxis, "showlegend": True,
-                            "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"}},
+                    layout={"xaxis": "alpha", "yaxis": yaxis, "showlegend": True},
                     note=f"Solid: training examples; dashed: test examples. Directions: {lines.directions}.",
                 )
             )  # fmt: skip
     return plots
 
 
-def _line_traces(lines: Lines, measure: str, name: str, colour: str) -> list[dict[str, Any]]:
+def _line_traces(lines: Lines, measure: str, name: str, hue: str) -> list[dict[str, Any]]:
     traces = []
     for sheet in lines.sheets:
         rows = sheet.loss if measure == "loss" else sheet.error
         for index, row in enumerate(rows or ()):
             traces.append(
                 {
-                    "type": "scatter", "mode": "lines", "x": digits(lines.alphas), "y": digits(row),
-                    "line": {"color": colour, "width": 2, "dash": _dash(sheet)},
+                    "type": "scatter", "mode": "lines", "x": rounded(lines.alphas), "y": rounded(row),
+                    "line": {"color": hue, "width": 2, "dash": _dash(sheet)},
                     "name": f"{name}, {SPLITS.get(sheet.split, sheet.split)}", "showlegend": index == 0,
                     "legendgroup": f"{name}-{sheet.split}",
                     "hovertemplate": f"alpha %{{x:.3g}}: {measure} %{{y:.4g}}",
@@ -54,22 +56,25 @@ def _line_traces(lines: Lines, measure: str, name: str, colour: str) -> list[dic
     return traces
 
 
-def interpolation(member: Member) -> list[Plot]:
+def interpolations(members: Sequence[Member]) -> list[Plot]:
     """Draw loss and accuracy from one model to another, as Keskar et al. do: two scales in one figure."""
-    line = member.interpolation
-    assert line is not None
+    lines = [member.interpolation for member in members if member.interpolation is not None]
+    return [_interpolation(line, "" if index == 1 else f"-{index}") for index, line in enumerate(lines, 1)]
+
+
+def _interpolation(line: Interpolation, number: str) -> Plot:
     traces = []
     for sheet in line.sheets:
         words = SPLITS.get(sheet.split, sheet.split)
-        shared: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": digits(line.alphas)}
+        shared: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": rounded(line.alphas)}
         traces.append(
-            {**shared, "y": digits(sheet.loss[0]), "name": f"{words} loss",
+            {**shared, "y": rounded(sheet.loss[0]), "name": f"{words} loss",
              "line": {"color": "@blue", "width": 2, "dash": _dash(sheet)},
              "hovertemplate": "alpha %{x:.3g}: loss %{y:.4g}"}
         )  # fmt: skip
         if sheet.error is not None:
             traces.append(
-                {**shared, "y": digits([1 - value for value in sheet.error[0]]), "name": f"{words} accuracy",
+                {**shared, "y": rounded([1 - value for value in sheet.error[0]]), "name": f"{words} accuracy",
                  "yaxis": "y2", "line": {"color": "@red", "width": 2, "dash": _dash(sheet)},
                  "hovertemplate": "alpha %{x:.3g}: accuracy %{y:.1%}"}
             )  # fmt: skip
@@ -87,16 +92,13 @@ def interpolation(member: Member) -> list[Plot]:
         "xaxis": "alpha", "yaxis": {"title": "loss", "type": "log"}, "shapes": ends, "annotations": names,
         "yaxis2": {"title": "accuracy", "overlaying": "y", "side": "right", "tickformat": ".0%", "range": [0, 1.02],
                    "showgrid": False},
-        "showlegend": True, "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
-        "margin": {"l": 56, "r": 56, "t": 32, "b": 48},
+        "showlegend": True, "margin": {"l": 56, "r": 56, "t": 32, "b": 48},
     }  # fmt: skip
     note = f"Weights (1 - alpha) {line.start} + alpha {line.end}; batch-norm statistics: {line.batch_norm}."
-    return [
-        Plot(
-            name="interpolation", title="From one model to the other", traces=traces, layout=layout, note=note,
-            height=420,
-        )
-    ]  # fmt: skip
+    return Plot(
+        name=f"interpolation{number}", title=f"From {line.start} to {line.end}", traces=traces, layout=layout,
+        note=note, height=420,
+    )  # fmt: skip
 
 
 def _dash(sheet: Sheet) -> str:

@@ -109,7 +109,8 @@ def _has(line: Line, part: str, *words: str) -> bool:
 
 
 def _about(entry: Entry) -> list[str]:
-    told = [entry.summary, f"{entry.workers} workers{', rehearsed' * entry.rehearsed}" if entry.workers else ""]
+    who = "1 worker" if entry.workers == 1 else f"{entry.workers} workers"
+    told = [entry.summary, f"{who}{', rehearsed' * entry.rehearsed}" if entry.workers else ""]
     told.append(
         "diverged" if entry.diverged else f"test accuracy {percent(entry.test_accuracy, entry.test_accuracy_spread)}"
     )

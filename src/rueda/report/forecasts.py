@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from rueda.records.forecast import CurvePoint, Estimate, Forecast, Law
+from rueda.report.figure_parts import log_axis, one_two_five
 from rueda.report.model import Plot, Section, Table, short
-from rueda.report.words import count, duration
+from rueda.report.words import NONE, count, duration
 
 
-def read(folder: Path) -> Section:
-    """Read the forecast of a folder into a section of the page.
+def read(place: Path) -> Section:
+    """Read a forecast into a section of the page: the file, or ``forecast.json`` of a folder.
 
     Raises:
         RunError: the file is damaged.
     """
-    found = Forecast.load(folder)
+    found = Forecast.load(place)
     about = {**found.environment, "command": found.command or found.environment.get("command")}
     return Section(
         title=f"{found.task}: error against data", task=found.task, told=answer(found), tables=[_table(found)],
@@ -83,7 +84,7 @@ def zone(forecast: Forecast, examples: float) -> str:
     """Name the zone of a size."""
     law = forecast.law
     if law is None:
-        return "–"
+        return NONE
     if examples < law.fitted[0]:
         return "small data"
     return "irreducible" if law.irreducible_from is not None and examples >= law.irreducible_from else "power law"
@@ -97,7 +98,7 @@ def rows(forecast: Forecast) -> list[tuple[CurvePoint, str, str]]:
         (
             point,
             zone(forecast, point.examples) + ", check" * (point is forecast.whole),
-            "–" if law is None or point.examples < law.fitted[0] else f"{law.error(point.examples):.4f}",
+            NONE if law is None or point.examples < law.fitted[0] else f"{law.error(point.examples):.4f}",
         )
         for point in points
     ]
@@ -117,7 +118,7 @@ def _table(forecast: Forecast) -> Table:
             (point.passes, f"{point.passes:.1f}"),
             (point.updates, f"{point.updates:,}"),
             (point.error, error_text(point)),
-            (None if law == "–" else float(law), law),
+            (None if law == NONE else float(law), law),
             name,
         ]
         for point, name, law in rows(forecast)
@@ -160,14 +161,14 @@ def _plot(forecast: Forecast) -> Plot:
         ends = {"x0": at.low, "x1": min(high, at.high or high), "yref": "paper", "y0": 0, "y1": 1}
         if at.low < high:
             shapes.append(_shade(ends, "@orange", 0.1))
-    bottom, top = max(min(errors), 1e-5) / 1.3, min(1.0, max(errors) * 1.2)
+    bottom = max(min(errors), 1e-5) / 1.3
+    top = max(min(1.0, max(errors) * 1.2), 2 * bottom)  # of errors that are all zero, too
     return Plot(
         name="forecast", title="Test error against training examples", height=460, traces=traces,
         layout={
-            "xaxis": _log_axis("training examples", low, high),
-            "yaxis": _log_axis("test error", bottom, top),
+            "xaxis": _between_ends("training examples", low, high),
+            "yaxis": _between_ends("test error", bottom, top),
             "shapes": shapes, "annotations": annotations, "showlegend": True,
-            "legend": {"orientation": "h", "y": -0.18, "yanchor": "top", "x": 0},
             "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
         },
         note="Both axes are logarithmic: a power law is a straight line, and bends where the irreducible error begins. "
@@ -175,13 +176,8 @@ def _plot(forecast: Forecast) -> Plot:
     )  # fmt: skip
 
 
-def _log_axis(title: str, low: float, high: float) -> dict[str, Any]:
-    """Give an axis with ticks at 1, 2 and 5 of each power of ten."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
-    ticks = [tick for tick in ticks if low <= tick <= high]
-    span = [math.log10(low), math.log10(high)]
-    return {"title": title, "type": "log", "range": span, "tickvals": ticks, "ticktext": [count(x) for x in ticks]}
+def _between_ends(title: str, low: float, high: float) -> dict[str, Any]:
+    return log_axis(title, one_two_five(low, high), range=[math.log10(low), math.log10(high)])
 
 
 def _band(forecast: Forecast) -> list[dict[str, Any]]:

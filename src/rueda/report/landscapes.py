@@ -10,56 +10,61 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rueda.records.landscape import Landscape, Member
-from rueda.report.cuts import cuts, interpolation
+from rueda.records.words import with_workers
+from rueda.report.cuts import cuts, interpolations
 from rueda.report.model import Section, Table, short
 from rueda.report.relief import SPLITS, contours, relief
-from rueda.report.words import count, percent
+from rueda.report.words import count, digits, percent
 
 
-def read(folder: Path) -> Section:
-    """Read ``landscape.json`` of a folder."""
-    return to_section(Landscape.load(folder))
+def read(place: Path) -> Section:
+    """Read a landscape: the file, or ``landscape.json`` of a folder."""
+    return to_section(Landscape.load(place))
 
 
 def to_section(landscape: Landscape) -> Section:
     """Draw one landscape, or several side by side."""
     members = landscape.members
-    title = f"The landscape of {members[0].name}" if len(members) == 1 else f"Landscapes of {landscape.task}"
+    title = f"The landscape of {_name(members[0])}" if len(members) == 1 else f"Landscapes of {landscape.task}"
     section = Section(title=title, task=landscape.task, told=_told(landscape))
-    surfaces = [(member.name, member.surface) for member in members if member.surface is not None]
+    surfaces = [(_name(member), member.surface) for member in members if member.surface is not None]
     if surfaces:
         section.tables.append(_table(members))
         section.plots += [relief("landscape", surfaces), contours("landscape", surfaces)]
-    paths = [(member.name, member.path) for member in members if member.path is not None]
+    paths = [(_name(member), member.path) for member in members if member.path is not None]
     if paths:
         section.plots += [relief("path", paths), contours("path", paths)]
     section.plots += cuts(members)
-    for member in members:
-        if member.interpolation is not None:
-            section.plots += interpolation(member)
+    section.plots += interpolations(members)
     section.environments.append({**landscape.environment, "command": landscape.command})
     return section
 
 
 def _told(landscape: Landscape) -> list[str]:
-    surfaces = [(member.name, member.surface) for member in landscape.members if member.surface is not None]
+    surfaces = [(_name(member), member.surface) for member in landscape.members if member.surface is not None]
     told = []
     for name, surface in surfaces:
         sheet = surface.sheets[0]
         centre, edge = surface.centre(sheet.loss), surface.edge(sheet.loss)
         told.append(
-            f"{name}: {SPLITS.get(sheet.split, sheet.split)} loss {centre:.3g} at the model, {_high(edge)} at the edge "
-            "of the surface (median)."
+            f"{name}: {SPLITS.get(sheet.split, sheet.split)} loss {digits(centre)} at the model, {_high(edge)} at "
+            "the edge of the surface (median)."
         )
     for member in landscape.members:
         if member.path is not None and member.path.trail is not None:
             share = sum(member.path.trail.explained)
-            told.append(f"The plane of its path holds {percent(share)} of the variance of {member.name}'s checkpoints.")
+            told.append(
+                f"The plane of its path holds {percent(share)} of the variance of the checkpoints of {_name(member)}."
+            )
     return told or [f"{len(landscape.members)} models of {landscape.task} were examined."]
 
 
+def _name(member: Member) -> str:
+    return with_workers(member.name, member.workers, member.rehearsed)
+
+
 def _high(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "beyond all numbers"
+    return digits(value) if math.isfinite(value) else "beyond all numbers"
 
 
 def _table(members: Sequence[Member]) -> Table:
@@ -68,7 +73,7 @@ def _table(members: Sequence[Member]) -> Table:
         for sheet in member.surface.sheets if member.surface is not None else ():
             surface = member.surface
             assert surface is not None
-            row: list[str | tuple[float | None, str]] = [member.name, SPLITS.get(sheet.split, sheet.split)]
+            row: list[str | tuple[float | None, str]] = [_name(member), SPLITS.get(sheet.split, sheet.split)]
             for value in (surface.centre(sheet.loss), surface.edge(sheet.loss)):
                 row.append((short(value) if math.isfinite(value) else None, _high(value)))
             for part in (surface.centre, surface.edge):

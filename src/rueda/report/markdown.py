@@ -22,7 +22,12 @@ def markdown_tables(paths: Sequence[Path]) -> str:
     Args:
         paths: folders as for the page.
     """
-    return "\n".join(_section(section) for section in collect(paths))
+    return to_markdown(collect(paths))
+
+
+def to_markdown(sections: Sequence[Section]) -> str:
+    """Write the tables of some sections."""
+    return "\n".join(_section(section) for section in sections)
 
 
 def _section(section: Section) -> str:
@@ -65,7 +70,7 @@ def _row(entry: Entry) -> list[str]:
     else:
         verdict = NONE if entry.against is None else f"{points(entry.against)}, {entry.verdict}"
     return [
-        count(entry.workers),
+        count(entry.workers) + ", rehearsed" * entry.rehearsed,
         entry.name,
         percent(entry.test_accuracy, entry.test_accuracy_spread),
         verdict,

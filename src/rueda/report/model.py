@@ -78,8 +78,9 @@ class View:
 class Plot:
     """A figure as plotly's own traces and layout; the page gives it its font, its margins and its colours.
 
-    A text ``@blue`` anywhere in it stands for the page's blue, light or dark: ink, muted, grid, edge, card, blue, red,
-    orange, green, purple, sky. A ``¶`` in a text begins a new line. An axis may be given as its title alone.
+    ``@blue`` as a colour stands for the page's blue, light or dark: ink, muted, grid, edge, card, blue, red, orange,
+    green, purple, sky. A ``¶`` in a text for hovering begins a new line. An axis may be given as its title alone, and
+    ``"showlegend": True`` gives the page's legend, below the axis.
 
     >>> Plot(name="fit", title="The fit", traces=[{"x": [1, 2], "y": [3, 4], "line": {"color": "@blue"}}],
     ...     layout={"xaxis": "batch", "yaxis": {"title": "seconds", "type": "log"}}).height
@@ -126,7 +127,7 @@ class Section:
     steps: dict[str, Any] | None = None
     gd: dict[str, Any] | None = None
     told: list[str] = field(default_factory=list)
-    """sentences that a reader of another kind of file puts first"""
+    """sentences of a reader; those about techniques and runs stand before them"""
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     environments: list[Mapping[str, Any]] = field(default_factory=list)

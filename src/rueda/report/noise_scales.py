@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rueda.report.figure_parts import log_axis, one_two_five
 from rueda.report.figures import styles
 from rueda.report.model import Line, Plot, Section
 
@@ -19,14 +20,15 @@ def add_noise_scale(section: Section) -> None:
     lines = [line for line in section.lines if any(value is not None for value in line.noise.get("value", []))]
     if not lines:
         return
-    measured = [line.noise[name] for line in lines for name in ("value", "low", "high", "global_batch")]
+    measured = [line.noise.get(name, []) for line in lines for name in ("value", "low", "high", "global_batch")]
     known = [value for column in measured for value in column if value is not None and value > 0]
+    if not known:  # nothing that a logarithmic axis can show
+        return
     bottom, top = min(known) / 1.5, max(known) * 1.5
     looks = styles(section)
     traces = [trace for line in lines for trace in _traces(line, *looks[line.entry], bottom, top)]
     layout = {
-        "xaxis": "updates", "yaxis": {"title": "examples", "type": "log"}, "showlegend": True,
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+        "xaxis": "updates", "yaxis": log_axis("examples", one_two_five(bottom, top)), "showlegend": True,
     }  # fmt: skip
     section.plots.append(
         Plot(name="noise-scale", title="Gradient noise scale", traces=traces, layout=layout, note=NOTE)

@@ -21,14 +21,14 @@ from rueda.report.escape import to_html, to_script
 from rueda.report.figures import TITLES, figure_data, figure_names, styles
 from rueda.report.model import Plot, Section
 from rueda.report.provenance import provenance
-from rueda.report.table import descent_table, main_table, plain_table
+from rueda.report.table import main_table, plain_table
 from rueda.report.words import percent, points, sentences
 
-_SCRIPTS = ("base.js", "training.js", "studies.js", "plots.js", "page.js")
+_SCRIPTS = ("base.js", "training.js", "studies.js", "plots.js", "drawing.js", "page.js")
 _NOTES = {
     "progress": "A line a run; click a name to hide or show it, hover for the recipe.",
-    "rate": "As used at each update, after scaling and warm-up.",
     "batch": "Examples of all workers in an update.",
+    "speed": "As the trainings ran, perhaps beside other work on the machine.",
     "steps": "The curve is updates = S + E / batch, with S the fewest updates and E the fewest examples. "
     "Perfect scaling: twice the batch halves the updates (slope 0.8 or more); maximal parallelism: it saves next to "
     "none (0.2 or less). Shaded red: the interval of the critical batch.",
@@ -82,7 +82,7 @@ def render(sections: list[Section]) -> str:
 <header><p class="brand">Rueda <span>report</span></p>{"" if alone else f"<h1>{to_html(title)}</h1>"}</header>
 <main>
 {body}</main>
-<p id="trouble" hidden></p>
+<p id="trouble" hidden></p><i id="light" class="light" hidden></i>
 <script type="application/json" id="data">{data}</script>
 <script type="text/plain" id="plotly">{packed}</script>
 <script>{script}</script>
@@ -104,7 +104,6 @@ def _section(section: Section, key: str, *, alone: bool) -> str:
     parts.append(_figure(key, "speed") if "speed" in names else "")
     rest = [name for name in names if name in ("throughput", "steps")]
     parts.append(f'<div class="pair">{"".join(_figure(key, name) for name in rest)}</div>' if rest else "")
-    parts.append(descent_table(section))
     if "surface" in names:
         parts.append(f'<div class="pair">{_figure(key, "surface")}{_figure(key, "contours")}</div>')
     parts += [plain_table(table) for table in section.tables]
@@ -142,12 +141,13 @@ def _tiles(section: Section) -> str:
     for entry in (base, naive, best):
         if entry is not None and (entry.test_accuracy is not None or entry.diverged):
             who = "1 worker" if entry.workers == 1 else f"{entry.workers or 'N'} workers"
-            what = "test accuracy" if entry.against is None or entry is base else f"{points(entry.against)} points"
             value = "diverged" if entry.diverged else percent(entry.test_accuracy)
-            what += ", rehearsed" * entry.rehearsed
+            told = [] if entry.diverged else ["test accuracy"]
+            told += [] if entry.against is None or entry is base else [f"{points(entry.against)} points"]
+            told += ["rehearsed"] * entry.rehearsed + ["one seed"] * (entry.num_seeds == 1)
             tiles.append(
                 f'<div class="tile {entry.role}"><span>{who}: {to_html(entry.name)}</span>'
-                f"<strong>{value}</strong><span>{what}</span></div>"
+                f"<strong>{value}</strong><span>{', '.join(told)}</span></div>"
             )
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -170,8 +170,17 @@ def _training(section: Section, key: str, names: list[str]) -> str:
     switches = _switch("axis", "against", axes)
     switches += _switch("measure", "show", {name: measures[name] for name in there}) if len(there) > 1 else ""
     figures = _figure(key, "progress", switches, _rehearsed(section)) if "progress" in names else switches
-    schedules = "".join(_figure(key, name) for name in names if name != "progress")
+    notes = {"rate": f"As used {_how_often(section)}, after scaling and warm-up."}
+    schedules = "".join(_figure(key, name, more=notes.get(name, "")) for name in names if name != "progress")
     return f'<div class="training"><div class="chips">{chips}</div>{figures}<div class="pair">{schedules}</div></div>'
+
+
+def _how_often(section: Section) -> str:
+    """Say when the rate was noted; a run may have noted it only with what it measured after each epoch."""
+    often = {len(line.schedule["updates"]) > len(line.progress["updates"]) for line in section.lines}
+    if often == {True}:
+        return "at each update"
+    return "at the end of each epoch" if often == {False} else "at each update, or at the end of each epoch"
 
 
 def _rehearsed(section: Section) -> str:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from rueda.records.plan import Plan, PlanRow
+from rueda.report.figure_parts import colour, log_axis
 from rueda.report.model import Plot, Section, Table
-from rueda.report.words import count, duration, percent
+from rueda.report.words import count, digits, duration, milliseconds, percent
 
 
-def read(folder: Path) -> Section:
-    """Read ``plan.json`` of a folder."""
-    plan = Plan.load(folder / "plan.json")
+def read(place: Path) -> Section:
+    """Read a plan: the file, or ``plan.json`` of a folder."""
+    plan = Plan.load(place)
     section = Section(title=f"Plan for {plan.task} on {plan.cluster_title or plan.cluster}", task=plan.task)
     section.told += [*plan.advice, *(f"Beware: {text}" for text in plan.warnings)]
     section.tables.append(_table(plan))
@@ -30,7 +31,11 @@ def read(folder: Path) -> Section:
 
 def _table(plan: Plan) -> Table:
     heads = ["workers", "nodes", "local batch", "global batch", "step", "images/s", "scaling efficiency"]
-    heads += ["an example counts"] * (plan.noise is not None) + ["epochs", "updates", "time"]
+    heads += [f"an example counts (against batch {count(plan.base_batch)})"] * (plan.noise is not None) + [
+        "epochs",
+        "updates",
+        "time",
+    ]
     heads += [f"cost ({plan.currency})"] * (plan.currency is not None) + ["advice"]
     rows: list[list[str | tuple[float | None, str]]] = []
     for row in plan.best():
@@ -39,7 +44,7 @@ def _table(plan: Plan) -> Table:
             (row.nodes, count(row.nodes)),
             (row.local_batch, count(row.local_batch)),
             (row.global_batch, count(row.global_batch)),
-            (row.step_seconds, f"{1e3 * row.step_seconds:.3g} ms"),
+            (row.step_seconds, milliseconds(row.step_seconds)),
             (row.images_per_second, f"{row.images_per_second:,.0f}"),
             (row.efficiency, percent(row.efficiency)),
         ]
@@ -66,11 +71,11 @@ def _scaling(plan: Plan) -> Table:
                 (row.workers, count(row.workers)),
                 row.scaling,
                 (row.local_batch, count(row.local_batch)),
-                (row.compute_seconds, _ms(row.compute_seconds)),
-                (row.sync_seconds, _ms(row.sync_seconds)),
-                (row.exposed_seconds, _ms(row.exposed_seconds)),
-                (row.straggler_seconds, _ms(row.straggler_seconds)),
-                (row.speedup, f"{row.speedup:.3g}x"),
+                (row.compute_seconds, milliseconds(row.compute_seconds)),
+                (row.sync_seconds, milliseconds(row.sync_seconds)),
+                (row.exposed_seconds, milliseconds(row.exposed_seconds)),
+                (row.straggler_seconds, milliseconds(row.straggler_seconds)),
+                (row.speedup, f"{digits(row.speedup)}x"),
                 (row.efficiency, percent(row.efficiency)),
             ]
         )
@@ -92,8 +97,8 @@ def _efficiency(plan: Plan) -> Plot:
         traces.append(_line(workers, both, "progress a worker", "@green", "%{y:.1f} %", dash="dot"))
     traces.append(_mark(plan.chosen, 100 * plan.chosen.efficiency))
     layout = {
-        "xaxis": _log("workers", workers), "yaxis": {"title": "% of one worker", "rangemode": "tozero"},
-        **_shade(plan, rows), **_LEGEND,
+        "xaxis": log_axis("workers", workers), "yaxis": {"title": "% of one worker", "rangemode": "tozero"},
+        **_shade(plan, rows), "showlegend": True,
     }  # fmt: skip
     return Plot(
         name="plan-efficiency", title="Efficiency against workers", traces=traces, layout=layout, half=True,
@@ -114,28 +119,28 @@ def _time(plan: Plan) -> Plot:
         _mark(plan.chosen, size * plan.chosen.hours),
     ]
     layout = {
-        "xaxis": _log("workers", workers), "yaxis": {"title": unit, "type": "log"}, **_shade(plan, rows), **_LEGEND,
+        "xaxis": log_axis("workers", workers), "yaxis": {"title": unit, "type": "log"},
+        **_shade(plan, rows), "showlegend": True,
     }  # fmt: skip
     return Plot(name="plan-time", title="Time to the target", traces=traces, layout=layout, half=True)
 
 
 def _batches(plan: Plan) -> Plot:
     """Show progress a second against the global batch, a line a number of workers."""
-    hues = ("@ink", "@blue", "@orange", "@green", "@purple", "@sky", "@red")
     counts = sorted({row.workers for row in plan.rows})
     traces = []
     for index, workers in enumerate(counts):
         rows = sorted((row for row in plan.rows if row.workers == workers), key=lambda row: row.global_batch)
         name = f"{workers:,} worker{'s' * (workers > 1)}"
         trace = _line(
-            [row.global_batch for row in rows], [row.progress for row in rows], name, hues[index % len(hues)],
+            [row.global_batch for row in rows], [row.progress for row in rows], name, colour(index),
             "batch %{x:,}: %{y:,.0f} a second",
         )  # fmt: skip
         traces.append(trace)
     traces.append(_mark(plan.chosen, plan.chosen.progress, x=plan.chosen.global_batch))
-    what = "images that count, a second" if plan.noise is not None else "images a second"
+    what = "images that count / s" if plan.noise is not None else "images / s"
     layout: dict[str, Any] = {
-        "xaxis": {"title": "global batch", "type": "log"}, "yaxis": {"title": what, "type": "log"}, **_LEGEND,
+        "xaxis": {"title": "global batch", "type": "log"}, "yaxis": {"title": what, "type": "log"}, "showlegend": True,
     }  # fmt: skip
     largest = max(row.global_batch for row in plan.rows)
     if plan.noise is not None and plan.noise.value < largest:
@@ -143,16 +148,14 @@ def _batches(plan: Plan) -> Plot:
     return Plot(
         name="plan-batches", title="Which batch for how many workers", traces=traces, layout=layout,
         note="Throughput x statistical efficiency. " * (plan.noise is not None) + _shade_note(plan),
+        narrow_height=320 + 19 * len(traces),  # a line of the legend for each
     )  # fmt: skip
 
 
-_LEGEND: dict[str, Any] = {"showlegend": True, "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"}}
-
-
-def _line(x: list[int], y: list[float], name: str, colour: str, shown: str, dash: str = "solid") -> dict[str, Any]:
+def _line(x: list[int], y: list[float], name: str, hue: str, shown: str, dash: str = "solid") -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines+markers", "x": x, "y": y, "name": name, "marker": {"size": 6},
-        "line": {"color": colour, "width": 2.2, "dash": dash}, "hovertemplate": f"%{{fullData.name}}: {shown}",
+        "line": {"color": hue, "width": 2.2, "dash": dash}, "hovertemplate": f"%{{fullData.name}}: {shown}",
     }  # fmt: skip
 
 
@@ -187,13 +190,6 @@ def _shade_note(plan: Plan) -> str:
     if plan.noise is None:
         return "No noise scale was measured: what a large batch costs in epochs is not known."
     return (
-        f"Shaded: past the critical batch of about {plan.noise.value:,.0f}, where an example counts for less than half."
+        f"Shaded: past the critical batch of about {plan.noise.value:,.0f}, where an example counts for less than half "
+        "of one in a tiny batch."
     )
-
-
-def _log(title: str, values: list[int]) -> dict[str, Any]:
-    return {"title": title, "type": "log", "tickvals": values, "ticktext": [count(value) for value in values]}
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms" if seconds < 10 else duration(seconds)

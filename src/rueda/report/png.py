@@ -39,7 +39,7 @@ def find_browser() -> str:
 
 
 def write_figures(page: Path | str, folder: Path | str) -> list[Path]:
-    """Write each figure of a page as PNG of 1,800 pixels' width, light, with its legend.
+    """Write each figure of a page as PNG, light, with its whole legend: 1,800 pixels wide, a single scene 1,300.
 
     Args:
         page: a page by :func:`rueda.report.write_report`.

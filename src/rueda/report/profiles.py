@@ -7,16 +7,16 @@ from pathlib import Path
 
 from rueda.records.profile import NoiseScale, Profile
 from rueda.records.words import amount
+from rueda.report.figure_parts import colour, log_axis
 from rueda.report.model import Plot, Section, Table
-from rueda.report.words import count, duration
+from rueda.report.words import count, digits, milliseconds
 
 _STAGES = {"data": "@orange", "forward": "@sky", "backward": "@blue", "optimizer": "@green"}
-_HUES = ("@blue", "@red", "@orange", "@green", "@purple")
 
 
-def read(folder: Path) -> Section:
-    """Read ``profile.json`` of a folder."""
-    profile = Profile.load(folder)
+def read(place: Path) -> Section:
+    """Read a profile: the file, or ``profile.json`` of a folder."""
+    profile = Profile.load(place)
     steps = sorted(profile.steps, key=lambda step: step.batch)
     section = Section(title=f"Profile of {profile.task}", task=profile.task)
     best = max(steps, key=lambda step: step.images_per_second)
@@ -33,8 +33,8 @@ def read(folder: Path) -> Section:
                 [
                     (step.batch, count(step.batch)),
                     (step.images_per_second, f"{step.images_per_second:,.0f}"),
-                    (step.seconds, _milliseconds(step.seconds, step.spread)),
-                    *((getattr(step, name), _milliseconds(getattr(step, name))) for name in _STAGES),
+                    (step.seconds, milliseconds(step.seconds, step.spread)),
+                    *((getattr(step, name), milliseconds(getattr(step, name))) for name in _STAGES),
                     (step.peak_memory_bytes, "–" if step.peak_memory_bytes is None else amount(step.peak_memory_bytes)),
                 ]
                 for step in steps
@@ -61,7 +61,7 @@ def _throughput(profile: Profile) -> Plot:
             "array": [step.images_per_second * step.spread / step.seconds for step in steps],
         },
     }  # fmt: skip
-    layout = {"xaxis": _log("local batch", batches), "yaxis": {"title": "images per second", "rangemode": "tozero"}}
+    layout = {"xaxis": log_axis("local batch", batches), "yaxis": {"title": "images per second", "rangemode": "tozero"}}
     return Plot(name="profile-throughput", title="Throughput of one worker", traces=[trace], layout=layout, half=True)
 
 
@@ -69,19 +69,19 @@ def _stages(profile: Profile) -> Plot:
     steps = sorted(profile.steps, key=lambda step: step.batch)
     names = [count(step.batch) for step in steps]
     traces = []
-    for stage, colour in _STAGES.items():
+    for stage, hue in _STAGES.items():
         times = [getattr(step, stage) for step in steps]
         whole = [sum(getattr(step, name) for name in _STAGES) or 1.0 for step in steps]
         shares = [100 * time / total for time, total in zip(times, whole, strict=True)]
-        text = [_milliseconds(time) for time in times]
+        text = [milliseconds(time) for time in times]
         traces.append(
             {
                 "type": "bar", "name": stage, "x": names, "y": shares, "text": text, "textposition": "none",
-                "marker": {"color": colour}, "hovertemplate": "%{fullData.name}: %{text}, %{y:.0f} %",
+                "marker": {"color": hue}, "hovertemplate": "%{fullData.name}: %{text}, %{y:.0f} %",
             }
         )  # fmt: skip
     layout = {
-        "barmode": "stack", "showlegend": True, "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+        "barmode": "stack", "showlegend": True,
         "xaxis": {"title": "local batch", "type": "category"}, "yaxis": {"title": "% of the step", "range": [0, 100]},
     }  # fmt: skip
     return Plot(name="profile-stages", title="Where a step's time goes", traces=traces, layout=layout, half=True)
@@ -89,7 +89,7 @@ def _stages(profile: Profile) -> Plot:
 
 def _exchange(profile: Profile) -> Plot:
     traces = []
-    for link, colour in zip(profile.communication, _HUES * len(profile.communication), strict=False):
+    for index, link in enumerate(profile.communication):
         sizes = [point.bytes for point in link.points]
         name = f"{link.workers} workers, {link.backend}"
         low, high = min(sizes, default=4), max(sizes, default=2**26)
@@ -97,21 +97,20 @@ def _exchange(profile: Profile) -> Plot:
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": name, "x": sizes,
-                "y": [1e3 * point.seconds for point in link.points], "marker": {"color": colour, "size": 8},
+                "y": [1e3 * point.seconds for point in link.points], "marker": {"color": colour(index), "size": 8},
                 "hovertemplate": "%{x:,} bytes: %{y:.3g} ms",
             }
         )  # fmt: skip
         traces.append(
             {
                 "type": "scatter", "mode": "lines", "x": grid, "y": [1e3 * link.seconds(size) for size in grid],
-                "line": {"color": colour, "width": 1.5}, "hoverinfo": "skip",
-                "name": f"{1e3 * link.latency:.3g} ms + bytes / {link.bandwidth / 1e9:.2g} GB/s",
+                "line": {"color": colour(index), "width": 1.5}, "hoverinfo": "skip",
+                "name": f"{milliseconds(link.latency)} + bytes / {digits(link.bandwidth / 1e9, 2)} GB/s",
             }
         )  # fmt: skip
     size = profile.gradient_bytes
     layout = {
-        "showlegend": True, "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
-        "xaxis": {"title": "bytes", "type": "log", "dtick": 1},
+        "showlegend": True, "xaxis": {"title": "bytes", "type": "log", "dtick": 1},
         "yaxis": {"title": "milliseconds", "type": "log", "dtick": 1},
         "shapes": [
             {"type": "line", "x0": size, "x1": size, "yref": "paper", "y0": 0, "y1": 1,
@@ -145,13 +144,3 @@ def _noise_words(noise: NoiseScale) -> str:
         f"The gradient noise scale is about {noise.value:,.0f} examples ({noise.low:,.0f} to {high}) "
         f"after {noise.step:,} updates."
     )
-
-
-def _log(title: str, values: list[int]) -> dict[str, object]:
-    return {"title": title, "type": "log", "tickvals": values, "ticktext": [count(value) for value in values]}
-
-
-def _milliseconds(seconds: float, spread: float | None = None) -> str:
-    if seconds >= 10:
-        return duration(seconds)
-    return f"{1e3 * seconds:.3g}" + (f" ± {1e3 * spread:.2g}" if spread else "") + " ms"

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rueda.records.landscape import Surface
+from rueda.report.figure_parts import one_two_five
 from rueda.report.model import Plot, View
 from rueda.report.words import percent
 
 SPLITS = {"train": "training", "test": "test"}
 """what the page calls the examples"""
 _IN_A_ROW = 3
+_HEAD, _FOOT = 46, 50
+"""pixels above a panel for its two lines of heading, and below one for its axis"""
+_LONGEST = 34
+"""letters of a heading: more would reach into the neighbour's"""
+
+_CAMERA = {"eye": {"x": 1.22, "y": -2.19, "z": 0.97}, "center": {"x": -0.13, "y": -0.085, "z": -0.2}}
+"""far enough, and so much to the left, that the titles of all axes are seen in a panel narrower than high"""
 
 Choice = tuple[str, str]
 """a split, and ``loss`` or ``error``"""
@@ -23,22 +32,21 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     choices = _choices([surface for _, surface in surfaces])
     traces: list[dict[str, Any]] = []
     shown: list[tuple[str, str]] = []
-    layout: dict[str, Any] = {"margin": {"l": 0, "r": 0, "t": 16, "b": 0}, "dragmode": "turntable", "annotations": []}
+    layout: dict[str, Any] = {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}, "dragmode": "turntable", "annotations": []}
     stacked: dict[str, Any] = {"annotations": []}
+    wide, small = _Panels(len(surfaces), 290), _Panels(len(surfaces), 290, columns=1)
     for index, (name, surface) in enumerate(surfaces):
         scene = "scene" if index == 0 else f"scene{index + 1}"
-        (left, right), (low, high) = _place(index, len(surfaces))
-        _, (bottom, top_edge) = _place(index, len(surfaces), columns=1)
-        stacked[f"{scene}.domain"] = {"x": [0, 1], "y": [bottom, top_edge]}
-        stacked["annotations"].append(_heading(name, 0.5, top_edge))
+        stacked[f"{scene}.domain"] = {"x": small.across(index), "y": small.upwards(index)}
+        stacked["annotations"] += small.heading(index, name)
         first_title, second_title = _axes(surface)
         layout[scene] = {
-            "domain": {"x": [left, right], "y": [low, high]},
+            "domain": {"x": wide.across(index), "y": wide.upwards(index)},
             "xaxis": first_title, "yaxis": second_title, "zaxis": _upright(_limits(surfaces, choices[0]), choices[0]),
-            "camera": {"eye": {"x": 1.6, "y": -1.6, "z": 1.0}, "center": {"x": 0, "y": 0, "z": -0.1}},
+            "camera": _CAMERA,
             "aspectratio": {"x": 1, "y": 1, "z": 0.8},
         }  # fmt: skip
-        layout["annotations"].append(_heading(name, (left + right) / 2, high))
+        layout["annotations"] += wide.heading(index, name)
         for choice in choices:
             rows = _values(surface, *choice)
             if rows is None:
@@ -46,7 +54,7 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             floor, top = _limits(surfaces, choice)
             traces.append(
                 {
-                    "type": "surface", "scene": scene, "x": digits(surface.x), "y": digits(surface.y), "text": rows,
+                    "type": "surface", "scene": scene, "x": rounded(surface.x), "y": rounded(surface.y), "text": rows,
                     "z": _heights(rows, choice), "cmin": floor, "cmax": top, "colorscale": "Cividis",
                     "showscale": False, "visible": choice == choices[0], "name": name,
                     "hovertemplate": f"%{{x:.3g}}, %{{y:.3g}}: {choice[1]} %{{text:.4g}}",
@@ -67,7 +75,7 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     title = "The loss surface" if kind == "landscape" else "The surface along the training path"
     return Plot(
         name=f"{kind}-surface", title=title, traces=traces, layout=layout, views=views, narrow=stacked,
-        height=40 + 400 * _rows(len(surfaces)), narrow_height=40 + 330 * len(surfaces),
+        height=wide.height, narrow_height=small.height,
         note="Drag to turn. One scale for all." if len(surfaces) > 1 else "Drag to turn.",
     )  # fmt: skip
 
@@ -77,18 +85,20 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     choices = _choices([surface for _, surface in surfaces])
     traces: list[dict[str, Any]] = []
     shown: list[tuple[str, str]] = []
-    layout: dict[str, Any] = {"margin": {"l": 56, "r": 16, "t": 16, "b": 48}, "annotations": []}
-    stacked: dict[str, Any] = {"annotations": []}
+    layout: dict[str, Any] = {"margin": {"l": 56, "r": 16, "t": 0, "b": 0}, "annotations": []}
+    layout["coloraxis"] = {"colorscale": "Cividis", "colorbar": {"thickness": 14, "len": 0.8, "outlinewidth": 0,
+        "tickformat": ".0%", "title": {"side": "top"}}}  # fmt: skip
+    stacked: dict[str, Any] = {"annotations": [], **_LYING_BAR}
+    wide = _Panels(len(surfaces), 300, foot=_FOOT, gap=0.09)
+    small = _Panels(len(surfaces), 260, foot=_FOOT, columns=1)
     for index, (name, surface) in enumerate(surfaces):
         number = "" if index == 0 else str(index + 1)
-        (left, right), (low, high) = _place(index, len(surfaces), gap=0.1)
-        _, (bottom, top_edge) = _place(index, len(surfaces), columns=1)
-        stacked |= {f"xaxis{number}.domain": [0, 1], f"yaxis{number}.domain": [bottom, top_edge]}
-        stacked["annotations"].append(_heading(name, 0.5, top_edge))
+        stacked |= {f"xaxis{number}.domain": small.across(index), f"yaxis{number}.domain": small.upwards(index)}
+        stacked["annotations"] += small.heading(index, name)
         first_title, second_title = _axes(surface)
-        layout[f"xaxis{number}"] = {"title": first_title, "domain": [left, right], "anchor": f"y{number}"}
-        layout[f"yaxis{number}"] = {"title": second_title, "domain": [low, high], "anchor": f"x{number}"}
-        layout["annotations"].append(_heading(name, (left + right) / 2, high))
+        layout[f"xaxis{number}"] = {"title": first_title, "domain": wide.across(index), "anchor": f"y{number}"}
+        layout[f"yaxis{number}"] = {"title": second_title, "domain": wide.upwards(index), "anchor": f"x{number}"}
+        layout["annotations"] += wide.heading(index, name)
         for choice in choices:
             rows = _values(surface, *choice)
             if rows is None:
@@ -97,10 +107,9 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             heights = _heights(rows, choice)
             traces.append(
                 {
-                    "type": "contour", "x": digits(surface.x), "y": digits(surface.y), "z": heights, "text": rows,
-                    "xaxis": f"x{number}", "yaxis": f"y{number}", "colorscale": "Cividis", "showscale": False,
-                    "contours": {"start": floor, "end": top, "size": (top - floor) / 16},
-                    "zmin": floor, "zmax": top, "line": {"width": 0.6}, "opacity": 0.85,
+                    "type": "contour", "x": rounded(surface.x), "y": rounded(surface.y), "z": heights, "text": rows,
+                    "xaxis": f"x{number}", "yaxis": f"y{number}", "coloraxis": "coloraxis",
+                    "contours": {"start": floor, "end": top, "size": (top - floor) / 16}, "line": {"width": 0.6},
                     "visible": choice == choices[0], "name": name,
                     "hovertemplate": f"%{{x:.3g}}, %{{y:.3g}}: {choice[1]} %{{text:.4g}}",
                 }
@@ -108,10 +117,11 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             shown.append(choice)
         traces.append(_marks(surface, number))
         shown.append(("", "trail"))
-    views = [
-        View(label=_label(*choice), visible=[one == choice or one[1] == "trail" for one in shown]) for choice in choices
-    ]
-    note = "Lines of equal height, on a logarithmic scale for the loss. The cross marks the model."
+    views = []
+    for choice in choices:
+        visible = [one == choice or one[1] == "trail" for one in shown]
+        views.append(View(label=_label(*choice), visible=visible, changes=_bar(_limits(surfaces, choice), choice)))
+    note = "Lines of equal height, on a logarithmic scale for the loss; one scale for all. The cross marks the model."
     if kind == "path":
         start = ", the initial model built again from the seed" if _rebuilt(surfaces) else ""
         note += (
@@ -121,7 +131,7 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     title = "The same from above" if kind == "landscape" else "The training path from above"
     return Plot(
         name=f"{kind}-contours", title=title, traces=traces, layout=layout, views=views, narrow=stacked, note=note,
-        height=40 + 380 * _rows(len(surfaces)), narrow_height=40 + 330 * len(surfaces),
+        height=wide.height, narrow_height=small.height + 70,
     )  # fmt: skip
 
 
@@ -135,7 +145,7 @@ def _marks(surface: Surface, number: str) -> dict[str, Any]:
     loss = [f"¶training loss {value:.4g}" for value in trail.loss] or [""] * len(trail.steps)
     symbols = ["square", *["circle"] * (len(trail.steps) - 2), "x"] if len(trail.steps) > 1 else ["x"]
     return {
-        **shared, "x": digits(trail.x), "y": digits(trail.y), "mode": "lines+markers",
+        **shared, "x": rounded(trail.x), "y": rounded(trail.y), "mode": "lines+markers",
         "line": {"color": "#ffffff", "width": 2},
         "marker": {"color": "#e66100", "size": 7, "symbol": symbols, "line": {"color": "#ffffff", "width": 1}},
         "text": [f"after {step:,} updates{more}" for step, more in zip(trail.steps, loss, strict=False)],
@@ -157,7 +167,7 @@ def _trail_above(surface: Surface, scene: str) -> dict[str, Any]:
         value = rows[row][column]
         heights.append(_log(1.05 * value) if math.isfinite(value) else None)
     return {
-        "type": "scatter3d", "scene": scene, "mode": "lines+markers", "x": digits(trail.x), "y": digits(trail.y),
+        "type": "scatter3d", "scene": scene, "mode": "lines+markers", "x": rounded(trail.x), "y": rounded(trail.y),
         "z": heights, "line": {"color": "#e66100", "width": 5}, "marker": {"color": "#e66100", "size": 3},
         "text": [f"after {step:,} updates" for step in trail.steps], "hovertemplate": "%{text}", "showlegend": False,
     }  # fmt: skip
@@ -177,7 +187,7 @@ def _choices(surfaces: Sequence[Surface]) -> list[tuple[str, str]]:
 def _values(surface: Surface, split: str, measure: str) -> list[list[float | None]] | None:
     sheet = next((sheet for sheet in surface.sheets if sheet.split == split), None)
     rows = None if sheet is None else sheet.loss if measure == "loss" else sheet.error
-    return None if rows is None else [digits(row) for row in rows]
+    return None if rows is None else [rounded(row) for row in rows]
 
 
 def _limits(surfaces: Sequence[tuple[str, Surface]], choice: Choice) -> list[float]:
@@ -196,17 +206,33 @@ def _limits(surfaces: Sequence[tuple[str, Surface]], choice: Choice) -> list[flo
 def _upright(limits: list[float], choice: Choice) -> dict[str, Any]:
     """Describe the upright axis: a loss is drawn as its logarithm, and its ticks say the loss."""
     if choice[1] != "loss":
-        return {"title": choice[1], "range": limits, "tickmode": "auto"}
-    low, high = limits
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    ticks = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
-    if high - low > 3:
-        ticks = [10.0**power for power in decades]
-    ticks = [tick for tick in ticks if low <= math.log10(tick) <= high]
-    return {
-        "title": choice[1], "range": limits, "tickmode": "array", "tickvals": [_log(tick) for tick in ticks],
-        "ticktext": [f"{tick:g}" for tick in ticks],
-    }  # fmt: skip
+        return {"title": choice[1], "range": limits, "tickmode": "auto", "tickformat": ".0%"}
+    return {"title": choice[1], "range": limits, "tickmode": "array", **_ticks(limits)}
+
+
+_LYING_BAR = {
+    f"coloraxis.colorbar.{name}": value
+    for name, value in {
+        "orientation": "h", "len": 0.9, "x": 0.5, "xanchor": "center", "yref": "container", "y": 0, "yanchor": "bottom",
+        "title.side": "right",
+    }.items()
+}  # fmt: skip
+"""the colour bar on a phone: at the foot of the figure"""
+
+
+def _bar(limits: list[float], choice: Choice) -> dict[str, Any]:
+    """Give the changes that make the colour bar that of a choice."""
+    is_loss = choice[1] == "loss"
+    found: dict[str, Any] = {"colorbar.title.text": choice[1], "colorbar.tickmode": "array" if is_loss else "auto"}
+    found |= {f"colorbar.{name}": value for name, value in (_ticks(limits) if is_loss else {}).items()}
+    found |= dict(zip(("cmin", "cmax"), limits, strict=True))
+    return {f"coloraxis.{name}": value for name, value in found.items()}
+
+
+def _ticks(limits: list[float]) -> dict[str, Any]:
+    """Say losses at heights that are their logarithms."""
+    ticks = one_two_five(*(10.0**end for end in limits))
+    return {"tickvals": [_log(tick) for tick in ticks], "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def _heights(rows: list[list[float | None]], choice: Choice) -> list[list[float | None]]:
@@ -216,23 +242,65 @@ def _heights(rows: list[list[float | None]], choice: Choice) -> list[list[float 
     return [[None if value is None else _log(value) for value in row] for row in rows]
 
 
-def _rows(total: int) -> int:
-    """Count the rows of a figure of several members: 4 stand two by two."""
-    return -(-total // _IN_A_ROW)
+@dataclass(frozen=True)
+class _Panels:
+    """Where the members of a figure stand: panels of one size, left to right, top to bottom; 4 stand two by two."""
+
+    total: int
+    panel: int
+    """its height in pixels"""
+    columns: int = 0
+    foot: int = 0
+    gap: float = 0.02
+    """between columns, as a share of the figure's width"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", self.columns or -(-self.total // -(-self.total // _IN_A_ROW)))
+
+    @property
+    def row(self) -> int:
+        """Pixels of a row with its heading and its axis."""
+        return _HEAD + self.panel + self.foot
+
+    @property
+    def height(self) -> int:
+        """Pixels of the figure."""
+        return self.row * -(-self.total // self.columns)
+
+    def across(self, index: int) -> list[float]:
+        """Give a panel's left and right end.
+
+        >>> [[round(end, 4) for end in _Panels(3, 300, gap=0.1).across(index)] for index in range(3)]
+        [[0.0, 0.2667], [0.3667, 0.6333], [0.7333, 1.0]]
+        """
+        width = (1 - (self.columns - 1) * self.gap) / self.columns
+        left = (index % self.columns) * (width + self.gap)
+        return [left, left + width]
+
+    def upwards(self, index: int) -> list[float]:
+        """Give a panel's lower and upper end."""
+        top = self.height - self.row * (index // self.columns) - _HEAD
+        return [(top - self.panel) / self.height, top / self.height]
+
+    def heading(self, index: int, name: str) -> list[dict[str, Any]]:
+        """Write a member's name above its panel, and what follows the first comma (its workers) below the name."""
+        (left, right), (_, top) = self.across(index), self.upwards(index)
+        first, _, more = name.partition(", ")
+        at = {"x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper", "yanchor": "bottom",
+              "xanchor": "center", "showarrow": False}  # fmt: skip
+        found: list[dict[str, Any]] = [{**at, "text": _brief(first), "yshift": 16 * bool(more), "font": {"size": 14}}]
+        if more:
+            found.append({**at, "text": _brief(more), "font": {"size": 12, "color": "@muted"}})
+        return found
 
 
-def _place(
-    index: int, total: int, gap: float = 0.03, columns: int | None = None
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Give the part of the figure that belongs to a member, left to right, top to bottom."""
-    columns = columns or -(-total // _rows(total))
-    rows = -(-total // columns)
-    column, row = index % columns, index // columns
-    room, foot = 0.06 / rows + 0.02, 0.12 / rows  # for the heading above, and for the axis below
-    return (
-        (column / columns + gap / 2 * (column > 0), (column + 1) / columns - gap / 2 * (column < columns - 1)),
-        (1 - (row + 1) / rows + (foot if row < rows - 1 else 0.0), 1 - row / rows - room),
-    )
+def _brief(text: str) -> str:
+    """Cut the middle out of a long name: names often differ at the end.
+
+    >>> _brief("a" * 20 + "b" * 20)
+    'aaaaaaaaaaaaaaaaaaaabb…bbbbbbbbbbb'
+    """
+    return text if len(text) <= _LONGEST else text[: _LONGEST * 2 // 3] + "…" + text[-(_LONGEST // 3) :]
 
 
 def _axes(surface: Surface) -> tuple[str, str]:
@@ -240,11 +308,6 @@ def _axes(surface: Surface) -> tuple[str, str]:
         return "x", "y"
     first, second = surface.trail.explained
     return f"first, {percent(first)}", f"second, {percent(second)}"
-
-
-def _heading(name: str, x: float, y: float) -> dict[str, Any]:
-    return {"text": name, "x": x, "y": y, "xref": "paper", "yref": "paper", "yanchor": "bottom", "xanchor": "center",
-            "showarrow": False, "font": {"size": 14}}  # fmt: skip
 
 
 def _label(split: str, measure: str) -> str:
@@ -255,6 +318,6 @@ def _log(value: float) -> float:
     return float(f"{math.log10(max(value, 1e-9)):.5g}")
 
 
-def digits(values: Sequence[float]) -> list[float | None]:
+def rounded(values: Sequence[float]) -> list[float | None]:
     """Keep five digits; what is not finite is a gap."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

@@ -85,7 +85,7 @@ def essentials(recipe: Recipe) -> list[str]:
         (True, f"{local} = {recipe.global_batch:,} examples an update"),
         (True, f"{recipe.optimizer}, rate {recipe.rate:g}{scaling}"),
         (recipe.adascale, "AdaScale"),
-        (recipe.warmup_epochs > 0, f"warm-up {recipe.warmup_epochs:g} epochs"),
+        (recipe.warmup_epochs > 0, f"warm-up {recipe.warmup_epochs:g} epoch{'s' * (recipe.warmup_epochs != 1)}"),
         (recipe.schedule != "constant", f"{recipe.schedule} schedule"),
         (recipe.growth_factor is not None, f"batch grows × {recipe.growth_factor or 1:.3g}"),
         (recipe.growth_from_noise, "batch follows the noise scale"),

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
 from rueda.records.study import Study, StudyRow
+from rueda.report.kinds import STUDIES
 from rueda.report.model import Entry, Section, number, numbers, short, whole
 from rueda.report.runs import read_run
-
-POINTS = {"throughput.json": "throughput", "steps.json": "steps-to-target", "gd.json": "gd"}
-"""the files of a study folder beside its table, and what each must say of itself"""
-FILES = ("study.json", *POINTS)
+from rueda.report.study_tables import tell
 
 
-def is_study(folder: Path) -> bool:
-    """Say whether a folder holds a file of a study."""
-    return any((folder / name).is_file() for name in FILES)
+def read_study(files: Mapping[str, Path]) -> Section:
+    """Read the files of one study; what is missing is left out.
 
-
-def read_study(folder: Path) -> Section:
-    """Read what stands in a study folder; what is missing is left out.
+    Args:
+        files: by the names that they have in a study's folder (``study.json``, ``gd.json``).
 
     Raises:
         RunError: a file is there but is not what its name says.
     """
-    study = Study.load(folder) if (folder / "study.json").is_file() else None
-    found = {kind: _load(folder / name, kind) for name, kind in POINTS.items() if (folder / name).is_file()}
+    study = Study.load(files["study.json"]) if "study.json" in files else None
+    others = {kind: name for name, kind in STUDIES.items() if name in files and name != "study.json"}
+    found = {kind: _load(files[name], kind) for kind, name in others.items()}
     first = next(iter(found.values()), {})
     task = study.task if study is not None else str(first.get("task") or ("linear" if "gd" in found else "task"))
     section = Section(title=task, task=task, is_study=study is not None)
     section.throughput = _points(found.get("throughput"), ("batch", "images_per_second", "spread"), "images_per_second")
     section.steps = _points(found.get("steps-to-target"), ("batch", "updates", "examples", "rate"), "updates")
     section.gd = _descent(found.get("gd"))
+    for kind, answer in found.items():
+        tell(section, kind, answer)
     if study is not None:
         section.workers = study.workers
         section.title = f"{task} on {study.workers:,} worker{'s' * (study.workers != 1)}"
         section.environments.append({**study.environment, "command": study.command or _command(study.environment)})
         for row in study.rows:
             section.entries.append(_entry(row))
-            _take_runs(section, folder, row)
+            _take_runs(section, files["study.json"].parent, row)
         _give_roles(section.entries)
     for answer in found.values():
         about = answer.get("environment")
@@ -75,10 +75,11 @@ def _entry(row: StudyRow) -> Entry:
     diverged = row.diverged > 0 or row.verdict == "diverged"
     return Entry(
         name=row.name, summary=row.summary, workers=row.workers, global_batch=row.global_batch, epochs=row.epochs,
-        updates=row.updates, test_accuracy=row.test_accuracy, test_accuracy_spread=row.test_accuracy_spread,
-        train_accuracy=row.train_accuracy, train_accuracy_spread=row.train_accuracy_spread, seconds=row.seconds,
-        images_per_second=row.images_per_second, rehearsed=row.rehearsed, diverged=diverged, num_diverged=row.diverged,
-        num_seeds=max(1, len(row.seeds)), against=row.against_one_worker,
+        updates=row.updates, test_accuracy=number(row.test_accuracy),
+        test_accuracy_spread=number(row.test_accuracy_spread), train_accuracy=number(row.train_accuracy),
+        train_accuracy_spread=number(row.train_accuracy_spread), seconds=number(row.seconds),
+        images_per_second=number(row.images_per_second), rehearsed=row.rehearsed, diverged=diverged,
+        num_diverged=row.diverged, num_seeds=max(1, len(row.seeds)), against=number(row.against_one_worker),
         verdict="diverged" if diverged else row.verdict,
     )  # fmt: skip
 
@@ -87,13 +88,13 @@ def _take_runs(section: Section, folder: Path, row: StudyRow) -> None:
     """Read the runs of a row; one that is missing or outside the study's folder is noted, not shown."""
     entry = section.entries[-1]
     for relative in row.runs:
-        place = (folder / relative).resolve()
-        if not place.is_relative_to(folder.resolve()):
-            section.notes.append(f"{entry.name}: the run {relative} lies outside the study's folder")
-            continue
         try:
+            place = (folder / relative).resolve()
+            if not place.is_relative_to(folder.resolve()):
+                section.notes.append(f"{entry.name}: the run {relative} lies outside the study's folder")
+                continue
             line, notes = read_run(place, entry.name)
-        except RunError:
+        except (RunError, OSError, ValueError):  # no path at all is one that is missing, too
             section.notes.append(f"{entry.name}: the run {relative} is missing, empty or damaged")
             continue
         line.entry = len(section.entries) - 1
@@ -140,11 +141,9 @@ def _points(answer: dict[str, Any] | None, names: tuple[str, ...], needed: str) 
 
 
 def _descent(answer: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Take the linear model: its rows, its paths, and of its data the moments that give the loss everywhere."""
+    """Take the paths of the linear model, and of its data the moments that give the loss everywhere."""
     if answer is None:
         return None
-    names = ("batch", "epochs", "updates", "w", "w_spread", "b", "loss")
-    rows = [{name: number(row.get(name)) for name in names} for row in answer["rows"] if isinstance(row, dict)]
     paths = []
     listed = answer.get("paths")
     for path in listed if isinstance(listed, list) else []:
@@ -157,7 +156,7 @@ def _descent(answer: dict[str, Any] | None) -> dict[str, Any] | None:
     data = answer.get("data")
     pairs = list(zip(numbers(data.get("x")), numbers(data.get("y")), strict=False)) if isinstance(data, dict) else []
     complete = [(x, y) for x, y in pairs if x is not None and y is not None]
-    return {"rows": rows, "paths": paths, "moments": moments(complete)}
+    return {"paths": paths, "moments": moments(complete)}
 
 
 def moments(pairs: list[tuple[float, float]]) -> dict[str, float] | None:

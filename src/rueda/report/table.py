@@ -93,23 +93,6 @@ def main_table(section: Section) -> str:
     return _box(heads, body, "what each row reached") + _remarks(section)
 
 
-def descent_table(section: Section) -> str:
-    """Write the table of the linear model: what batch size does to gradient descent."""
-    rows = (section.gd or {"rows": []})["rows"]
-    if not rows:
-        return ""
-    names = {"batch": "batch", "epochs": "epochs", "updates": "updates", "w": "w", "b": "b", "loss": "loss"}
-    body = ""
-    for row in rows:
-        spread = "" if not row["w_spread"] else f" ± {row['w_spread']:.2f}"
-        shown = {name: count(row[name]) for name in ("batch", "epochs", "updates")}
-        shown |= {name: "–" if row[name] is None else f"{row[name]:.2f}" for name in ("w", "b", "loss")}
-        shown["w"] += spread
-        body += "<tr>" + "".join(_cell(row[name], to_html(shown[name])) for name in names) + "</tr>"
-    table = _box("".join(_head(title) for title in names.values()), body, "the linear model")
-    return f'<h3 class="above">Gradient descent on the linear model</h3>{table}'
-
-
 def plain_table(table: Table) -> str:
     """Write a table that a reader of another kind of file made."""
     if not table.rows:
@@ -130,11 +113,12 @@ def _same(section: Section, column: Column) -> bool:
 
 def _remarks(section: Section) -> str:
     remarks = []
+    each = " each" * (len(section.entries) > 1)
     if len({entry.epochs for entry in section.entries}) == 1 and (epochs := section.entries[0].epochs):
-        remarks.append(f"{count(epochs)} epoch{'s' * (epochs != 1)} each.")
+        remarks.append(f"{count(epochs)} epoch{'s' * (epochs != 1)}{each}.")
     if section.is_study and len({entry.num_seeds for entry in section.entries}) == 1:
         seeds = section.entries[0].num_seeds
-        remarks.append("One seed." if seeds == 1 else f"{seeds} seeds each.")
+        remarks.append("One seed." if seeds == 1 else f"{seeds} seeds{each}.")
     if any(entry.test_accuracy_spread for entry in section.entries):
         remarks.append("± is the spread over seeds.")
     if any(entry.rehearsed for entry in section.entries):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rueda.report.model import Entry, Section
+from rueda.report.model import Entry, Section, number
 
 NONE = "–"
 
@@ -13,9 +13,9 @@ def percent(fraction: float | None, spread: float | None = None) -> str:
     >>> percent(0.7134), percent(0.7134, 0.004), percent(None)
     ('71.3\xa0%', '71.3\xa0±\xa00.4\xa0%', '–')
     """
-    if fraction is None:
+    if fraction is None or number(100 * fraction) is None:
         return NONE
-    text = f"{100 * fraction:.1f}" + (f" ± {100 * spread:.1f}" if spread else "") + " %"
+    text = f"{100 * fraction:.1f}" + (f" ± {100 * spread:.1f}" if spread and number(100 * spread) else "") + " %"
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -25,21 +25,30 @@ def points(value: float | None) -> str:
     >>> points(-28.94), points(0.3), points(0.01)
     ('−28.9', '+0.3', '±0.0')
     """
-    if value is None:
+    if value is None or number(value) is None:
         return NONE
     text = f"{abs(value):.1f}"
     return ("±" if text == "0.0" else "+" if value > 0 else "−") + text
 
 
 def count(value: float | None) -> str:
-    """Write a number of things.
+    """Write a number of things; what is no finite number is none.
 
-    >>> count(1164), count(5.6), count(None), count(0.0123)
-    ('1,164', '5.6', '–', '0.0123')
+    >>> count(1164), count(5.6), count(None), count(0.0123), count(float("nan"))
+    ('1,164', '5.6', '–', '0.0123', '–')
     """
-    if value is None:
+    if value is None or number(value) is None:
         return NONE
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def things(value: float | None, name: str) -> str:
+    """Write a number of things with their name.
+
+    >>> things(1, "epoch"), things(1164, "update"), things(None, "epoch")
+    ('1 epoch', '1,164 updates', '– epochs')
+    """
+    return f"{count(value)} {name}{'s' * (value != 1)}"
 
 
 def duration(seconds: float | None) -> str:
@@ -48,12 +57,34 @@ def duration(seconds: float | None) -> str:
     >>> duration(3.21), duration(75), duration(4000)
     ('3.2 s', '1 min 15 s', '1 h 6 min')
     """
-    if seconds is None:
+    if seconds is None or number(seconds) is None:
         return NONE
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def milliseconds(seconds: float | None, spread: float | None = None) -> str:
+    """Write a short time with three digits, or all before the point; from ten seconds on in seconds.
+
+    >>> milliseconds(0.0123456), milliseconds(1.5904, 0.45), milliseconds(75), milliseconds(float("inf"))
+    ('12.3 ms', '1,590 ± 450 ms', '1 min 15 s', '–')
+    """
+    if seconds is None or number(seconds) is None or seconds >= 10:
+        return duration(seconds)
+    return digits(1e3 * seconds, 3) + (f" ± {digits(1e3 * spread, 2)}" if spread and number(spread) else "") + " ms"
+
+
+def digits(value: float | None, num_digits: int = 3) -> str:
+    """Write so many digits, and all of those before the point.
+
+    >>> digits(9936.4), digits(0.0123456), digits(18.7923), digits(1590.4, 2), digits(None), digits(2.5e7)
+    ('9,936', '0.0123', '18.8', '1,590', '–', '2.5e+07')
+    """
+    if value is None or number(value) is None:
+        return NONE
+    return f"{value:,.0f}" if 10**num_digits <= abs(value) < 1e6 else f"{value:.{num_digits}g}"
 
 
 def sentences(section: Section) -> list[str]:
@@ -65,23 +96,8 @@ def sentences(section: Section) -> list[str]:
     >>> print(*sentences(Section(title="", task="", entries=rows, is_study=True)))
     8 workers with nothing else changed lose 29.0 points of test accuracy; lamb brings them back (71.2...).
     """
-    parts = [*section.told]
-    parts += [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
-    saturates = (section.throughput or {}).get("saturates_at")
-    if saturates:
-        parts.append(f"There are hardly more images a second beyond a local batch of {count(saturates)}.")
-    fit = (section.steps or {}).get("fit")
-    if fit:
-        between = f" ({count(fit['interval'][0])} to {count(fit['interval'][1])})" if fit["interval"] else ""
-        parts.append(f"The critical batch size is about {count(fit['critical_batch'])}{between}.")
-    rows = [row for row in (section.gd or {"rows": []})["rows"] if row["batch"] and row["updates"] is not None]
-    if len(rows) > 1:
-        small, large = min(rows, key=lambda row: row["batch"]), max(rows, key=lambda row: row["batch"])
-        parts.append(
-            f"Gradient descent on the linear model takes {count(small['updates'])} updates in {count(small['epochs'])} "
-            f"epochs with batch {count(small['batch'])}, and {count(large['updates'])} in {count(large['epochs'])} "
-            f"with batch {count(large['batch'])}."
-        )
+    parts = [_techniques(section)] if section.is_study else [_runs(section)] if section.entries else []
+    parts += section.told
     return [part for part in parts if part] or ["Nothing was measured yet."]
 
 
@@ -98,7 +114,8 @@ def _techniques(section: Section) -> str:
         start, lost = f"{who} lose {abs(naive.against or 0):.1f} points of test accuracy", "them"
     if best is None or base is None or best.against is None:
         return start + "."
-    ends = f"{percent(best.test_accuracy)} against {percent(base.test_accuracy)}"
+    seed = ", one seed," if best.num_seeds == 1 < base.num_seeds else ""
+    ends = f"{percent(best.test_accuracy)}{seed} against {percent(base.test_accuracy)}"
     if not lost:
         return f"{start}; the best row is {best.name} ({ends})."
     if best.verdict == "kept":
@@ -123,8 +140,8 @@ def _runs(section: Section) -> str:
     if len(section.entries) == 1:
         (only,) = section.entries
         if only.diverged:
-            return f"{only.name} diverged after {count(only.updates)} updates."
-        what = f"{count(only.epochs)} epochs, {count(only.updates)} updates"
+            return f"{only.name} diverged in the epoch that ended at update {count(only.updates)}."
+        what = f"{things(only.epochs, 'epoch')}, {things(only.updates, 'update')}"
         return f"{percent(only.test_accuracy)} test accuracy after {what}." if rows else f"{what}."
     if not rows:
         return f"{len(section.entries)} runs."

@@ -6,10 +6,15 @@ const sections = JSON.parse(document.getElementById("data").textContent);
 const narrow = matchMedia("(max-width: 640px)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const coarse = matchMedia("(pointer: coarse)");
-let exporting = false; // figures for papers carry their own legend and a white ground
+let paper = false; // what is printed or exported: always light and wide, and each figure carries its own legend
+
+function isNarrow() {
+  return narrow.matches && !paper;
+}
 
 function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const place = paper ? document.getElementById("light") : document.documentElement;
+  return getComputedStyle(place).getPropertyValue("--" + name).trim();
 }
 
 function font(size) {
@@ -26,11 +31,12 @@ function axis(title, more) {
 
 function layout(xaxis, yaxis, more) {
   return {
-    ...(xaxis && { xaxis, yaxis }), font: font(), showlegend: exporting, hovermode: "closest",
-    paper_bgcolor: exporting ? "#ffffff" : "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    ...(xaxis && { xaxis, yaxis }), font: font(), showlegend: paper, hovermode: "closest",
+    paper_bgcolor: paper ? "#ffffff" : "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 56, r: 16, t: 12, b: 48 }, dragmode: coarse.matches ? false : "zoom",
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("edge"), font: font(13), align: "left" },
-    legend: { font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" }, ...more,
+    legend: { orientation: "h", xref: "container", x: 0, yref: "container", y: 0, yanchor: "bottom", font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" },
+    ...more,
   };
 }
 
@@ -61,4 +67,15 @@ function finite(values) {
 
 function lines(texts) {
   return texts.join("<br>");
+}
+
+// Shares as percentages with as many digits as tell the ticks apart: 88 %, 88.5 %, 89 %.
+const shares = ".4~p";
+
+// A long name leaves the figure its room: its middle goes, since names often differ at the end. Entities stay whole.
+function brief(text, most) {
+  const letters = text.match(/&[^;\s]{1,8};|[^]/gu) || [];
+  if (letters.length <= most) return text;
+  const tail = Math.floor(most / 3);
+  return letters.slice(0, most - tail - 1).join("") + "…" + letters.slice(-tail).join("");
 }

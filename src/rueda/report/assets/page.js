@@ -1,26 +1,4 @@
-// The page: unpack plotly, draw every figure, answer clicks. `#png` instead turns the figures into images.
-
-const builders = {
-  techniques, progress, speed, throughput, steps, surface, contours,
-  rate: (data) => schedule(data, "rate", "learning rate", "rate %{y:.4g}"),
-  batch: (data) => schedule(data, "global_batch", "global batch", "batch %{y:,}"),
-};
-
-function builder(data, name) {
-  return name in data.plots ? plot(name) : builders[name];
-}
-
-function draw(key, name) {
-  const place = document.getElementById(key + "-" + name);
-  const figure = builder(sections[key], name)(sections[key]);
-  place.style.height = (figure.height || 380) + "px";
-  return Plotly.react(place, figure.traces, figure.layout, { responsive: true, displayModeBar: false, scrollZoom: false, doubleClick: "reset" });
-}
-
-async function drawAll() {
-  for (const [key, data] of Object.entries(sections))
-    for (const name of data.figures) await draw(key, name);
-}
+// The page: unpack plotly, have every figure drawn, answer clicks. `#png` instead turns the figures into images.
 
 async function unpack() {
   const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
@@ -71,6 +49,7 @@ function listen(section) {
       press(buttons, button);
       data.view[name] = Number(button.dataset.view);
       draw(section.dataset.section, name);
+      figure.querySelectorAll(".scene").forEach(pictureLater);
     }));
   });
   section.querySelectorAll(".chip").forEach((chip) => chip.addEventListener("click", () => {
@@ -79,26 +58,6 @@ function listen(section) {
     chip.setAttribute("aria-pressed", String(!data.hidden.has(row)));
     redraw();
   }));
-}
-
-async function exportFigures() {
-  exporting = true;
-  const keep = async (file, figure, width) => {
-    const image = document.createElement("img");
-    image.dataset.file = file;
-    image.src = await Plotly.toImage({ data: figure.traces, layout: figure.layout },
-      { format: "png", width: width || 900, height: figure.height || 480, scale: 2 });
-    document.body.append(image);
-  };
-  for (const [key, data] of Object.entries(sections))
-    for (const name of data.figures) {
-      if (name !== "progress") { await keep(key + "-" + name, builder(data, name)(data), name === "surface" ? 650 : 900); continue; }
-      for (const axisName of ["epochs", "updates", "seconds"]) {
-        data.axis = axisName;
-        await keep(key + "-" + data.measure.replace("_", "-") + "-" + axisName, progress(data));
-      }
-      data.axis = "epochs";
-    }
 }
 
 async function start() {
@@ -111,7 +70,10 @@ async function start() {
   await unpack();
   if (location.hash === "#png") await exportFigures();
   else {
+    watchScenes();
     await drawAll();
+    addEventListener("beforeprint", () => turnToPaper(true));
+    addEventListener("afterprint", () => turnToPaper(false));
     for (const query of [narrow, dark]) query.addEventListener("change", async () => {
       delete document.documentElement.dataset.ready;
       await drawAll();

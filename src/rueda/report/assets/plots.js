@@ -1,10 +1,14 @@
 // Figures that Python describes whole: the page gives them its colours, so that light and dark both fit.
 
-function themed(value) {
-  if (typeof value === "string") return value.startsWith("@") ? colour(value.slice(1)) : value.replaceAll("¶", "<br>");
-  if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(themed);
+// Only where no text of a file can stand: `@blue` where a colour belongs, `¶` for a new line in what a hover shows.
+function themed(value, key) {
+  if (typeof value === "string") {
+    if (/color$/.test(key)) return value.startsWith("@") ? colour(value.slice(1)) : value;
+    return key === "hovertemplate" ? value.replaceAll("¶", "<br>") : value;
+  }
+  if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((part) => themed(part, key === "text" ? "hovertemplate" : key));
   if (value && typeof value === "object")
-    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, themed(part)]));
+    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, themed(part, name)]));
   return value;
 }
 
@@ -41,12 +45,12 @@ function changed(given, changes) {
 function plot(name) {
   return (data) => {
     const { traces: all, layout: wide, views, narrow: small, ...size } = data.plots[name];
-    const isSmall = narrow.matches && !exporting;
+    const isSmall = isNarrow();
     const view = views[data.view[name] || 0] || { changes: {} };
     const given = changed(wide, { ...view.changes, ...(isSmall ? small : {}) });
     const traces = view.visible ? all.map((trace, index) => ({ ...trace, visible: view.visible[index] })) : all;
     const height = isSmall ? size.narrow_height : size.height;
     const quiet = (trace) => (trace.hovertemplate ? { ...trace, hovertemplate: trace.hovertemplate + "<extra></extra>" } : trace);
-    return { traces: traces.map(themed).map(quiet), layout: { ...dressed(given), uirevision: name }, height };
+    return { traces: traces.map((trace) => quiet(themed(trace))), layout: { ...dressed(given), uirevision: name }, height };
   };
 }

@@ -14,14 +14,14 @@ function throughput(data) {
 }
 
 function thin(values) {
-  const most = narrow.matches ? 5 : 10;
+  const most = isNarrow() ? 5 : 10;
   const stride = Math.ceil(values.length / most);
   return values.filter((_, index) => index % stride === 0);
 }
 
 // S(B) = S + E / B. Its slope on logarithmic axes is B* / (B + B*): 0.8 at B* / 4, 0.2 at 4 B*.
 function steps(data) {
-  const { batch, updates, rate, examples, fit } = data.steps;
+  const { batch, updates, rate, examples, fit, target_accuracy: target } = data.steps;
   const shapes = [], annotations = [];
   const traces = [{
     type: "scatter", mode: "markers", x: batch, y: updates, name: "measured", marker: { size: 9, color: colour("blue") },
@@ -52,7 +52,7 @@ function steps(data) {
     annotations.push({ x: Math.log10(critical), y: 0.97, yref: "paper", yanchor: "top", xanchor: "left", xshift: 6, showarrow: false, align: "left",
       text: "critical batch " + whole(critical), font: { color: colour("red") } });
   }
-  const yaxis = axis("updates to the target", { type: "log", range: [Math.log10(least / 1.8), Math.log10(most * 1.8)], dtick: 1 });
+  const yaxis = axis(target ? `updates to ${+(100 * target).toPrecision(3)} % test accuracy` : "updates to the target", { type: "log", range: [Math.log10(least / 1.8), Math.log10(most * 1.8)], dtick: 1 });
   const xaxis = logAxis("batch", thin(batch), { range: [Math.log10(low), Math.log10(high)] });
   return { traces, layout: layout(xaxis, yaxis, { shapes, annotations, showlegend: true, margin: { l: 56, r: 16, t: 44, b: 48 },
     legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false } }) };
@@ -97,7 +97,7 @@ function surface(data) {
   return {
     traces: [ground, ...pathTraces(data.gd, true)], height: 460,
     layout: layout(undefined, undefined, { showlegend: true, margin: { l: 0, r: 0, t: 0, b: 0 }, dragmode: "turntable", legend: legendBelow,
-      scene: { xaxis: side("w", { range: [0, 20] }), yaxis: side("b", { range: [-18, 22] }), camera: { eye: { x: 0.3, y: -1.6, z: 1.15 }, center: { x: 0, y: 0, z: -0.15 } },
+      scene: { xaxis: side("w", { range: [0, 20] }), yaxis: side("b", { range: [-18, 22] }), camera: { eye: isNarrow() ? { x: 0.4, y: -2.1, z: 1.5 } : { x: 0.3, y: -1.6, z: 1.15 }, center: { x: 0, y: 0, z: -0.15 } },
         zaxis: side("loss", { tickvals: values.map(Math.log10), ticktext: values.map(whole) }), aspectratio: { x: 1, y: 1, z: 0.7 } } }),
   };
 }

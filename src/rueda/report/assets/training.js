@@ -5,24 +5,36 @@ const measures = {
   test_loss: ["test loss", false], train_loss: ["training loss", false],
 };
 
-function axisTitle(data, name) {
-  if (name !== "seconds") return name;
-  return data.lines.some((line) => line.rehearsed)
-    ? "seconds of training (rehearsed runs: of one process)" : "seconds of training";
+function axisTitle(data, isLog) {
+  const isTime = data.axis === "seconds";
+  return (isTime ? "seconds of training" : data.axis) + (isLog ? ", logarithmic" : "")
+    + (isTime && data.lines.some((line) => line.rehearsed) ? " (rehearsed runs: of one process)" : "");
 }
 
-// N workers make N times fewer updates in an epoch: on a linear axis all but one worker would be squeezed.
-function timeAxis(data, traces) {
-  const ends = traces.map((one) => Math.max(...finite(one.x), 1));
-  const log = data.axis === "updates" && Math.max(...ends) / Math.min(...ends) >= 4;
-  return axis(axisTitle(data, data.axis) + (log ? " (logarithmic)" : ""), log ? logTicks(traces)
-    : { rangemode: "tozero", dtick: data.axis === "epochs" && Math.max(...ends) <= 12 && !narrow.matches ? 1 : undefined });
+// One run much longer than most (N workers make N times fewer updates in an epoch; one row may train for many epochs)
+// would squeeze the others into a corner of a linear axis.
+function isLong(data) {
+  const ends = data.lines.filter((line) => !line.diverged && !data.hidden.has(line.row))
+    .map((line) => Math.max(...finite(line.progress[data.axis]))).filter((end) => end > 0).sort((one, other) => one - other);
+  return ends.length > 1 && ends[ends.length - 1] / ends[Math.floor((ends.length - 1) / 4)] >= 4;
 }
 
-function logTicks(traces) {
-  const values = finite(traces.flatMap((one) => one.x)).filter((value) => value > 0);
-  const ticks = oneTwoFive(Math.min(...values), Math.max(...values));
-  return { type: "log", tickvals: ticks, ticktext: ticks.map(whole), tickangle: 0 };
+// Where a logarithmic axis begins: a little before the first value, and not far before the end of the first epoch.
+function beginning(data, part) {
+  const values = (one) => data.lines.filter((line) => !data.hidden.has(line.row))
+    .flatMap((line) => finite(line[one][data.axis])).filter((value) => value > 0);
+  return Math.max(Math.min(...values(part)), Math.min(...values("progress")) / 10) / (part === "progress" ? 1.15 : 2);
+}
+
+function timeAxis(data, part) {
+  const values = data.lines.filter((line) => !data.hidden.has(line.row)).flatMap((line) => finite(line[part][data.axis]));
+  const end = Math.max(0, ...values) || 1;
+  if (!isLong(data)) {
+    const ticks = data.axis === "epochs" && end <= 12 && !isNarrow() ? 1 : undefined;
+    return axis(axisTitle(data, false), { range: [0, end * 1.02], dtick: ticks });
+  }
+  const start = beginning(data, part);
+  return logAxis(axisTitle(data, true), oneTwoFive(start, end), { range: [start, end * 1.06].map(Math.log10) });
 }
 
 function style(data, line) {
@@ -35,17 +47,17 @@ function style(data, line) {
 }
 
 function legendName(row) {
-  return row.name + (row.rehearsed ? " (rehearsed)" : "");
+  return brief(row.name, 60) + (row.rehearsed ? " (rehearsed)" : "");
 }
 
 function trace(data, line, xs, ys, what, first) {
   const row = data.rows[line.row];
   return {
-    type: "scatter", x: xs, y: ys, name: legendName(row), legendgroup: String(line.row), showlegend: first,
+    type: "scatter", x: xs, y: ys, customdata: xs, name: legendName(row), showlegend: first,
     mode: finite(ys).length <= 40 ? "lines+markers" : "lines", line: style(data, line),
     marker: { size: row.role === "other" ? 4 : 6 }, opacity: row.role === "other" && data.rows.length > 6 ? 0.75 : 1,
-    meta: [lines(["<b>" + row.name + "</b>", ...line.about, ...(line.diverged ? ["diverged"] : [])])], hovertemplate:
-      "%{meta[0]}<br><b>" + what + "</b> at %{x:,} " + data.axis + "<extra></extra>",
+    meta: [lines(["<b>" + row.name + "</b>", ...line.about, ...(line.diverged ? ["diverged"] : [])]), line.progress.epochs.length], hovertemplate:
+      "%{meta[0]}<br><b>" + what + "</b> at %{customdata:,} " + data.axis + "<extra></extra>",
   };
 }
 
@@ -60,7 +72,7 @@ function runTraces(data, part, name, what) {
 
 // Names at the line ends of those that stand out, moved apart where they would touch.
 function endLabels(data, name, range) {
-  if (narrow.matches || exporting) return [];
+  if (isNarrow() || paper) return [];
   const few = data.rows.length <= 5;
   const ends = [];
   data.rows.forEach((row, index) => {
@@ -76,7 +88,7 @@ function endLabels(data, name, range) {
     ends[index].at = Math.min(ends[index].at, top);
   return ends.map((end) => ({
     x: 1, xref: "paper", xanchor: "left", xshift: 8, y: end.at, yref: "y", showarrow: false, align: "left",
-    text: end.row.name.length > 30 ? end.row.name.slice(0, 26).replace(/&[^;]*$/, "") + "…" : end.row.name,
+    text: brief(end.row.name, 30),
     font: { color: colour(end.row.colour), size: 13 },
   }));
 }
@@ -94,9 +106,9 @@ function progress(data) {
   const range = [share ? Math.max(0, low - pad) : low - pad, share ? Math.min(1.005, high + pad) : high + pad];
   const annotations = endLabels(data, data.measure, range);
   return {
-    traces, height: narrow.matches ? 320 : 440,
-    layout: layout(timeAxis(data, traces),
-      axis(title, { range, tickformat: share ? ".0%" : undefined }),
+    traces, height: isNarrow() ? 320 : 440,
+    layout: layout(timeAxis(data, "progress"),
+      axis(title, { range, tickformat: share ? shares : undefined }),
       { annotations, margin: { l: 56, r: labelRoom(annotations), t: 12, b: 48 } }),
   };
 }
@@ -109,11 +121,17 @@ function schedule(data, name, title, what) {
   const lowest = Math.min(low, ...finite(traces.flatMap((one) => one.y)).filter((value) => value > 0));
   const starts = name === "global_batch" ? lowest : Math.max(low / 30, lowest);
   const log = name === "global_batch" ? high / starts >= 2 : high / low > 20;
-  traces.forEach((one) => { one.mode = "lines"; if (name === "global_batch") one.line.shape = "hv"; });
+  // A row tells what was used up to its end: a value reaches back to the row before, the first one to the start.
+  const start = isLong(data) ? beginning(data, "schedule") : 0;
+  traces.forEach((one) => {
+    const isCoarse = name === "global_batch" || one.x.length <= one.meta[1]; // a line through every update needs no stairs
+    Object.assign(one, { mode: "lines", x: [start, ...one.x], y: [one.y[0], ...one.y], customdata: [0, ...one.customdata] });
+    one.line.shape = isCoarse ? "vh" : "linear";
+  });
   const ticks = name === "global_batch" ? powers(starts, high, high / starts > 500 ? 4 : 2) : high / starts > 1000 ? powers(starts, high, 10) : oneTwoFive(starts, high);
   const yaxis = !log ? axis(title, { rangemode: "tozero" })
     : logAxis(title, ticks, { range: [Math.log10(starts / 1.3), Math.log10(high * 1.3)] });
-  return { traces, layout: layout(timeAxis(data, traces), yaxis) };
+  return { traces, layout: layout(timeAxis(data, "schedule"), yaxis) };
 }
 
 function byAccuracy(data) {
@@ -124,8 +142,8 @@ function byAccuracy(data) {
 function nameAxis(rows) {
   return axis("", {
     tickvals: rows.map((_, index) => index), range: [-0.7, rows.length - 0.3], gridcolor: "rgba(0,0,0,0)",
-    ticktext: rows.map((row) => (narrow.matches ? row.name.replaceAll("+", "<br>+") : row.name) + (row.rehearsed ? " <i>r</i>" : "")),
-    tickfont: { color: colour("ink"), size: narrow.matches ? 11 : 13 },
+    ticktext: rows.map((row) => (isNarrow() ? brief(row.name, 60).split("+").map((part) => brief(part, 17)).join("<br>+") : brief(row.name, 44)) + (row.rehearsed ? " <i>r</i>" : "")),
+    tickfont: { color: colour("ink"), size: isNarrow() ? 11 : 13 },
   });
 }
 
@@ -161,14 +179,14 @@ function techniques(data) {
   ];
   const room = (high - left) * 0.05 || 0.02;
   const annotations = rows.map((row, index) => ({ // the numbers, in a column beside the plot
-    x: 1, xref: "paper", xanchor: "right", xshift: narrow.matches ? 56 : 64, y: index, showarrow: false, font: { size: 13 },
+    x: 1, xref: "paper", xanchor: "right", xshift: isNarrow() ? 56 : 64, y: index, showarrow: false, font: { size: 13 },
     text: row.accuracy === null ? "diverged" : (100 * row.accuracy).toFixed(1) + " %",
   }));
   const rehearsed = rows.some((row) => row.rehearsed) ? " (<i>r</i>: rehearsed)" : "";
   return {
     traces, height: 100 + rows.length * 30,
-    layout: layout(axis("test accuracy" + rehearsed, { tickformat: ".0%", range: [left - room, high + room], tickangle: 0, nticks: narrow.matches ? 4 : 12 }), nameAxis(rows), {
-      shapes, annotations, showlegend: true, margin: { l: 60, r: narrow.matches ? 62 : 76, t: 36, b: 48 },
+    layout: layout(axis("test accuracy" + rehearsed, { tickformat: shares, range: [left - room, high + room], tickangle: 0, nticks: isNarrow() ? 4 : 12 }), nameAxis(rows), {
+      shapes, annotations, showlegend: true, margin: { l: 60, r: isNarrow() ? 62 : 76, t: 36, b: 48 },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false },
     }),
   };
@@ -192,7 +210,7 @@ function speed(data) {
   const most = Math.max(...finite(rows.map((row) => row.speed)));
   return {
     traces, height: 110 + rows.length * 26,
-    layout: layout(axis("images per second", { range: [0, most * (narrow.matches ? 1.4 : 1.2)], nticks: narrow.matches ? 4 : 10 }), nameAxis(rows), {
+    layout: layout(axis("images per second", { range: [0, most * (isNarrow() ? 1.4 : 1.2)], nticks: isNarrow() ? 4 : 10 }), nameAxis(rows), {
       bargap: 0.35, margin: { l: 60, r: 16, t: 36, b: 48 },
       showlegend: traces.length > 1 || traces.some((one) => one.name !== "measured"),
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { size: 12 }, itemclick: false, itemdoubleclick: false },
