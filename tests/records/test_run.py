@@ -20,6 +20,10 @@ def row(step: int, loss: float = 1.0, kind: str = "epoch") -> Row:
     )  # fmt: skip
 
 
+def test_a_folder_may_be_a_string(tmp_path: Path) -> None:
+    assert Run(str(tmp_path)) == Run(tmp_path) and Run(str(tmp_path)).checkpoints == tmp_path / "checkpoints"  # type: ignore[arg-type]
+
+
 def test_rows_survive_a_torn_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     run.begin(Recipe(batch=8), "linear")

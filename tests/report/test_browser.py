@@ -415,7 +415,7 @@ def test_more_scenes_than_a_browser_keeps(browser: Any, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         Landscape(task=name, members=members).save(tmp_path / name / "landscape.json")
     page = write_report([tmp_path / name for name in "abc"], tmp_path / "report.html")
-    watch = Watch(browser, page, viewport={"width": 700, "height": 500})
+    watch = Watch(browser, page, viewport={"width": 340, "height": 300})  # small: drawn in software
     places = watch.page.locator(".plot.scene").all()
     assert len(places) == 6  # of three scenes each: more than the 16 that a browser keeps
     for place in [*places, places[0]]:

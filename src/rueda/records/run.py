@@ -92,6 +92,9 @@ class Run:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))  # people write a string, too
+
     @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""

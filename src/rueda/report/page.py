@@ -60,7 +60,7 @@ def render(sections: list[Section]) -> str:
     (plotly, packed), script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
     data = to_script({f"s{index}": figure_data(section) for index, section in enumerate(sections)})
     alone = len(sections) == 1
-    title = sections[0].title if alone else "Rueda report"
+    title = sections[0].title + ("" if alone else f" and {len(sections) - 1} more")
     body = "".join(_section(section, f"s{index}", alone=alone) for index, section in enumerate(sections))
     policy = (
         f"default-src 'none'; script-src {plotly} {_hash(script)}; style-src 'unsafe-inline'; "
