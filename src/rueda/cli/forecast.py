@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from rueda.cli.numbers import whole_numbers
 from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def forecast(
     target = folder or Path("runs", f"forecast-{folder_name(Path(task).stem)}")
     with resumable():
         measured = measure_learning_curve(
-            task, sizes=None if sizes is None else _numbers(sizes), largest_fraction=largest_fraction, seeds=seeds,
+            task, sizes=None if sizes is None else whole_numbers("--sizes", sizes, "500,1000,2000,4000"),
+            largest_fraction=largest_fraction, seeds=seeds,
             epochs=epochs, growth=growth, check=check, settings=settings or [], folder=target, jobs=jobs,
             progress=not as_json,
         )  # fmt: skip
@@ -158,16 +160,3 @@ def _speed(
     known = Profile.load(profile)
     place = this_machine(known) if cluster in (None, "this-machine") else load_cluster(cluster or "")
     return known, place, predict(known, place, workers=workers, local_batch=local_batch)
-
-
-def _numbers(text: str) -> list[int]:
-    from rueda.errors import RecipeError, explain
-
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise RecipeError(
-            explain(
-                "--sizes", expected="whole numbers, by commas", got=text, do="write e.g. --sizes 500,1000,2000,4000"
-            )
-        ) from None

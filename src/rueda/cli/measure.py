@@ -7,6 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from rueda.cli.numbers import whole_numbers
+
 EPILOG = "Example: rueda measure glyphs-cnn --quick --output glyphs.json && rueda plan glyphs.json --workers 1,2,4,8"
 
 
@@ -36,7 +38,8 @@ def measure(
 
     try:
         profile = measure_task(
-            task, workers=_numbers("--workers", workers), batches=_numbers("--batches", batches),
+            task, workers=None if workers is None else whole_numbers("--workers", workers, "2,4"),
+            batches=None if batches is None else whole_numbers("--batches", batches, "16,64"),
             settings=settings or [], quick=quick, progress=not as_json,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -56,17 +59,3 @@ def measure(
     for line in lines_of(profile):
         typer.echo(line)
     typer.echo(f"profile: {output}\nnext: rueda plan {output} --workers 1,2,4,8")
-
-
-def _numbers(option: str, text: str | None) -> list[int] | None:
-    from rueda.errors import RecipeError, explain
-
-    if text is None:
-        return None
-    try:
-        found = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    if not found:
-        raise RecipeError(explain(option, expected="whole numbers, by commas", got=text, do=f"write {option} 2,4"))
-    return found

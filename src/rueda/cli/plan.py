@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+from rueda.cli.numbers import whole_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,8 +70,8 @@ def plan(
             _tell_run(seen)
         return
     found = make_plan(
-        measured, machines, workers=_workers(workers), epochs=epochs, batch=batch, batch_norm=batch_norm,
-        environment=environment(), command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        measured, machines, workers=whole_numbers("--workers", workers, "1,2,4,8"), epochs=epochs, batch=batch,
+        batch_norm=batch_norm, environment=(about := environment()), command=about["command"],
     )  # fmt: skip
     from rueda.records.files import write_atomically
 
@@ -85,17 +86,6 @@ def plan(
         typer.echo(found.to_json())
         return
     _tell(found, recipe_output, file, html)
-
-
-def _workers(text: str) -> list[int]:
-    from rueda.errors import ProfileError, explain
-
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ProfileError(
-            explain("--workers", expected="whole numbers, by commas", got=text, do="give e.g. 1,2,4,8")
-        ) from None
 
 
 def _cluster(name: str, profile: Profile, speed: float | None, price: float | None) -> Cluster:

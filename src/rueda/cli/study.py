@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from rueda.cli.numbers import whole_numbers
 from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def study(
         raise RunError("--throughput, --steps-to-target and --gd are three studies; ask for one at a time")
     kind = "--gd" if gd else "--throughput" if throughput else "--steps-to-target" if steps_to_target else "the table"
     _refuse_needless(context, kind)
-    sizes = None if batches is None else _numbers(batches)
+    sizes = None if batches is None else whole_numbers("--batches", batches, "1,8,64")
     given = settings or []
     with resumable():
         if gd:
@@ -144,20 +145,6 @@ def _launch(task: str, recipe: Recipe, folder: Path) -> int:
 
     typer.echo(f"on {recipe.workers} real workers:", err=True)
     return launch_training(task, recipe, folder, resume=True)
-
-
-def _numbers(text: str) -> list[int]:
-    from rueda.errors import RecipeError, explain
-
-    try:
-        found = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    if not found:
-        raise RecipeError(
-            explain("--batches", expected="whole numbers, by commas", got=text, do="write e.g. --batches 1,8,64")
-        )
-    return found
 
 
 def _folder(task: str) -> Path:

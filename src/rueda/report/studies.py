@@ -12,7 +12,8 @@ from rueda.records.study import Study, StudyRow
 from rueda.report.kinds import STUDIES
 from rueda.report.model import Entry, Section, number, numbers, short, whole
 from rueda.report.runs import read_run
-from rueda.report.study_tables import tell
+from rueda.report.study_tables import rows_of, tell
+from rueda.report.words import things
 
 
 def read_study(files: Mapping[str, Path]) -> Section:
@@ -37,7 +38,7 @@ def read_study(files: Mapping[str, Path]) -> Section:
         tell(section, kind, answer)
     if study is not None:
         section.workers = study.workers
-        section.title = f"{task} on {study.workers:,} worker{'s' * (study.workers != 1)}"
+        section.title = f"{task} on {things(study.workers, 'worker')}"
         section.environments.append({**study.environment, "command": study.command or _command(study.environment)})
         for row in study.rows:
             section.entries.append(_entry(row))
@@ -123,11 +124,9 @@ def _give_roles(entries: list[Entry]) -> None:
 def _points(answer: dict[str, Any] | None, names: tuple[str, ...], needed: str) -> dict[str, Any] | None:
     if answer is None:
         return None
-    rows = [{name: number(row.get(name)) for name in names} for row in answer["points"] if isinstance(row, dict)]
-    rows = [row for row in rows if (row["batch"] or 0) > 0 and row[needed] is not None]
+    rows = rows_of(answer["points"], names, needed)
     if not rows:
         return None
-    rows.sort(key=lambda row: row["batch"] or 0)
     kept: dict[str, Any] = {name: [row[name] for row in rows] for name in names}
     for name in ("saturates_at", "target_accuracy"):
         kept[name] = number(answer.get(name))

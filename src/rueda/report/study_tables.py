@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rueda.report.model import Section, Table, number, numbers, whole
-from rueda.report.words import NONE, count, digits, milliseconds
+from rueda.report.words import NONE, count, digits, milliseconds, things
 
 Row = dict[str, float | None]
 Cells = list[list[str | tuple[float | None, str]]]
@@ -28,7 +28,7 @@ def tell(section: Section, kind: str, answer: Mapping[str, Any]) -> None:
 
 
 def _throughput(section: Section, answer: Mapping[str, Any]) -> None:
-    rows = _rows(answer["points"], ("images_per_second", "spread", "milliseconds_per_update"), "images_per_second")
+    rows = rows_of(answer["points"], ("images_per_second", "spread", "milliseconds_per_update"), "images_per_second")
     end = number(answer.get("saturates_at"))
     if rows and end:
         section.told.append(f"There are hardly more images a second beyond a local batch of {count(end)}.")
@@ -54,7 +54,7 @@ def _throughput(section: Section, answer: Mapping[str, Any]) -> None:
 def _steps(section: Section, answer: Mapping[str, Any]) -> None:
     target = number(answer.get("target_accuracy"))
     where = "the target" if target is None else f"{100 * target:.3g} % test accuracy"
-    rows = _rows(answer["points"], ("rate", "updates", "examples", "num_seeds"), "updates")
+    rows = rows_of(answer["points"], ("rate", "updates", "examples", "num_seeds"), "updates")
     fit = answer.get("fit")
     critical = number(fit.get("critical_batch")) if isinstance(fit, Mapping) else None
     if rows and critical:
@@ -85,7 +85,7 @@ def _steps(section: Section, answer: Mapping[str, Any]) -> None:
 
 def _descent(section: Section, answer: Mapping[str, Any]) -> None:
     names = ("epochs", "updates", "w", "b", "loss")
-    rows = _rows(answer["rows"], (*names, *(f"{name}_spread" for name in names)), "updates")
+    rows = rows_of(answer["rows"], (*names, *(f"{name}_spread" for name in names)), "updates")
     if not rows:
         return
     if len(rows) > 1:
@@ -101,7 +101,7 @@ def _descent(section: Section, answer: Mapping[str, Any]) -> None:
         line += [(row[name], _with_spread(row[name], row[f"{name}_spread"])) for name in names]
         cells.append(line)
     seeds = whole(answer.get("seeds"))
-    over = "" if seeds is None else f"Means over {count(seeds)} seed{'s' * (seeds != 1)}. "
+    over = "" if seeds is None else f"Means over {things(seeds, 'seed')}. "
     rate = number(answer.get("rate"))
     note = over + "± is the spread over seeds." + ("" if rate is None else f" Rate {rate:g}.")
     section.tables.append(
@@ -109,7 +109,7 @@ def _descent(section: Section, answer: Mapping[str, Any]) -> None:
     )
 
 
-def _rows(listed: list[Any], names: tuple[str, ...], needed: str) -> list[Row]:
+def rows_of(listed: list[Any], names: tuple[str, ...], needed: str) -> list[Row]:
     """Take the rows with a batch and what else is needed, the smallest batch first."""
     found = [row for row in listed if isinstance(row, dict)]
     rows: list[Row] = [{name: number(row.get(name)) for name in ("batch", *names)} for row in found]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rueda.report.escape import to_html
 from rueda.report.model import Entry, Section, Table
-from rueda.report.words import count, duration, percent, points
+from rueda.report.words import count, duration, percent, points, things
 
 REHEARSED = '<span class="tag" title="the workers were virtual: one process was all of them in turn">rehearsed</span>'
 _VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}
@@ -115,10 +115,10 @@ def _remarks(section: Section) -> str:
     remarks = []
     each = " each" * (len(section.entries) > 1)
     if len({entry.epochs for entry in section.entries}) == 1 and (epochs := section.entries[0].epochs):
-        remarks.append(f"{count(epochs)} epoch{'s' * (epochs != 1)}{each}.")
+        remarks.append(f"{things(epochs, 'epoch')}{each}.")
     if section.is_study and len({entry.num_seeds for entry in section.entries}) == 1:
         seeds = section.entries[0].num_seeds
-        remarks.append("One seed." if seeds == 1 else f"{seeds} seeds{each}.")
+        remarks.append("One seed." if seeds == 1 else f"{things(seeds, 'seed')}{each}.")
     if any(entry.test_accuracy_spread for entry in section.entries):
         remarks.append("± is the spread over seeds.")
     if any(entry.rehearsed for entry in section.entries):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +39,10 @@ class Book:
             RunError: the folder holds another study, or a damaged one.
         """
         self.root, self._file = root, root / "study.json"
-        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        about = environment()
+        command = about["command"]
         self._study = Study(
-            task=name, workers=workers, epochs=base.epochs, environment=environment(), command=command,
+            task=name, workers=workers, epochs=base.epochs, environment=about, command=command,
             commands=(command,), recipe=_without_seed(base), task_file=checksum,
         )  # fmt: skip
         self.kept: dict[str, StudyRow] = {}

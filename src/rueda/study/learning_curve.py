@@ -18,7 +18,6 @@ Phases: **plan** the runs, **run** what is not finished (:mod:`rueda.study.pool`
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -214,7 +213,7 @@ def _about(task: Task, recipe: Recipe, growth: float) -> Forecast:
     return Forecast(
         task=task.name, examples=len(train), test_examples=len(test), chance=_chance(test),  # type: ignore[arg-type]
         batch=recipe.global_batch, epochs=recipe.epochs, growth=growth, recipe=recipe.to_toml(),
-        environment=environment(), command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        environment=(about := environment()), command=about["command"],
     )  # fmt: skip
 
 

@@ -82,26 +82,16 @@ class Task:
     def load(self, split: str) -> Data:
         """Load ``train`` or ``test`` data, and refuse a stream: workers share examples by their numbers."""
         source = self.train if split == "train" else self.test
-        data = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
+        data: Any = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
         if not isinstance(data, (Arrays, Dataset)):
-            raise TaskError(
-                explain(
-                    f"the {split} data of task {self.name}",
-                    expected="rueda.Arrays or a torch Dataset",
-                    got=type(data).__name__,
-                    do="wrap the tensors: rueda.Arrays(inputs, targets)",
-                )
-            )
-        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            raise TaskError(
-                explain(
-                    f"the {split} data of task {self.name}",
-                    expected="examples with numbers and a length",
-                    got=type(data).__name__,
-                    do="give it __len__ and __getitem__, or read the stream into rueda.Arrays",
-                )
-            )
-        return data
+            expected, do = "rueda.Arrays or a torch Dataset", "wrap the tensors: rueda.Arrays(inputs, targets)"
+        elif isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            expected = "examples with numbers and a length"
+            do = "give it __len__ and __getitem__, or read the stream into rueda.Arrays"
+        else:
+            return data
+        what = f"the {split} data of task {self.name}"
+        raise TaskError(explain(what, expected=expected, got=type(data).__name__, do=do))
 
     def build(self, recipe: Recipe) -> nn.Module:
         """Build the model that the recipe asks for."""

@@ -200,11 +200,11 @@ class Training:
             try:
                 measure = self.noise is not None and self.noise.wanted(place.step)
                 self.updater.update(inputs, targets, rate=rate, step=place.step, measure=measure)
-                while self.updater.remarks:
-                    bar.say(self.updater.remarks.pop(0))
             except NonFiniteError:  # of averaged gradients: on all workers at the same step
                 self.diverged = True
                 break
+            while self.updater.remarks:
+                bar.say(self.updater.remarks.pop(0))
             place.step += 1
             place.examples += targets.shape[0] * world.size
             place.clock = self._next_clock()

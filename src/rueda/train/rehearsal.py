@@ -73,7 +73,7 @@ class Rehearsal(Updater):
         self._tracked = [] if self._joined else layers
         self._streams = Streams(recipe.seed)
         self._own = OwnBuffers({}, self._size)
-        self._one_by_one = False
+        self._one_by_one = isinstance(optimizer, AdaScale)  # it wants each worker's gradient
         self._num_checked = 0
 
     def begin(self, step: int) -> None:
@@ -99,7 +99,7 @@ class Rehearsal(Updater):
         local_batch = targets.shape[0] // size
         if self._num_checked < NUM_CHECKED:
             self._check(inputs, targets, step)
-        per_group = 1 if adapts else self._workers_at_once(local_batch)
+        per_group = self._workers_at_once(local_batch)
         if measure:
             # Workers that go through together are one part: as good for the noise scale, and no slower.
             per_group = min(per_group, -(-size // 2))

@@ -7,6 +7,7 @@ and the others nothing. The backward pass communicates too: all ranks must run i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,14 +15,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from rueda.hvd.common.process_sets import ProcessSet
-from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
-from rueda.hvd.torch.submissions import (
-    run_broadcasting,
-    run_exchanging,
-    run_gathering,
-    run_reducing,
-    run_scattering,
-)
+from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Entry
+from rueda.hvd.torch.compression import Compressor
+from rueda.hvd.torch.submissions import broadcasting, exchanging, gathering, reducing, run, scattering
 
 Settings = tuple[int, float, float, ProcessSet]
 
@@ -34,7 +30,7 @@ class Allreduce(Function):
     def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Combine."""
         ctx.name, ctx.settings = name, settings
-        results = run_reducing(tensors, None, name, *settings)
+        results = run(reducing(tensors, None, name, *settings))
         if settings[0] in (MIN, MAX, PRODUCT):
             ctx.save_for_backward(*tensors, *results)
         return tuple(results)
@@ -45,15 +41,15 @@ class Allreduce(Function):
         operation, prescale, postscale, process_set = ctx.settings
         name = _backward_name(ctx.name)
         if operation in (AVERAGE, SUM, ADASUM):
-            return None, None, *run_reducing(gradients, None, name, operation, prescale, postscale, process_set)
+            return None, None, *run(reducing(gradients, None, name, operation, prescale, postscale, process_set))
         saved = ctx.saved_tensors
         inputs, results = saved[: len(gradients)], saved[len(gradients) :]
-        total = run_reducing(gradients, None, name, SUM, 1.0, 1.0, process_set)
+        total = run(reducing(gradients, None, name, SUM, 1.0, 1.0, process_set))
         if operation == PRODUCT:
             others = _products_of_others(inputs, name, prescale, postscale, process_set)
             return None, None, *[g * other for g, other in zip(total, others, strict=True)]
         chosen = [(x * prescale * postscale == y).to(x.dtype) for x, y in zip(inputs, results, strict=True)]
-        ties = run_reducing(chosen, None, name, SUM, 1.0, 1.0, process_set)
+        ties = run(reducing(chosen, None, name, SUM, 1.0, 1.0, process_set))
         return None, None, *[
             g * mine / ties.clamp(min=1) * (prescale * postscale)
             for g, mine, ties in zip(total, chosen, ties, strict=True)
@@ -65,9 +61,9 @@ def _products_of_others(
 ) -> list[Tensor]:
     """Multiply all ranks' values but this one's, also where some are zero; with what the factors contribute."""
     zeros = [(x == 0).to(x.dtype) for x in inputs]
-    count = run_reducing(zeros, None, name, SUM, 1.0, 1.0, process_set)
+    count = run(reducing(zeros, None, name, SUM, 1.0, 1.0, process_set))
     nonzero = [torch.where(x == 0, torch.ones_like(x), x) for x in inputs]
-    product = run_reducing(nonzero, None, name, PRODUCT, prescale, postscale, process_set)
+    product = run(reducing(nonzero, None, name, PRODUCT, prescale, postscale, process_set))
     return [
         torch.where(number == mine, p / x, torch.zeros_like(p))  # the only zero, if there is one, is here
         for number, mine, p, x in zip(count, zeros, product, nonzero, strict=True)
@@ -84,13 +80,13 @@ class Allgather(Function):
         ctx.shapes = [tensor.shape for tensor in tensors]
         rows = [torch.tensor([shape[0] if shape else 1 for shape in ctx.shapes])]
         name_of_rows = None if name is None else f"{name}.rows"
-        ctx.rows = run_gathering(rows, name_of_rows, process_set)[0].view(-1, len(tensors))
-        return tuple(run_gathering(tensors, name, process_set))
+        ctx.rows = run(gathering(rows, name_of_rows, process_set))[0].view(-1, len(tensors))
+        return tuple(run(gathering(tensors, name, process_set)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum, and take one's own."""
-        total = run_reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set)
+        total = run(reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set))
         rank = ctx.process_set.rank()
         starts = ctx.rows[:rank].sum(0).tolist()
         return None, None, *[
@@ -107,12 +103,12 @@ class Broadcast(Function):
         """Broadcast."""
         ctx.name, ctx.process_set = name, process_set
         ctx.is_root = process_set.members()[process_set.rank()] == root
-        return run_broadcasting(tensor, root, name, process_set)
+        return run(broadcasting(tensor, None, root, name, process_set))[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum for the root."""
-        total = run_reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set)[0]
+        total = run(reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set))[0]
         return total if ctx.is_root else torch.zeros_like(total), None, None, None
 
 
@@ -124,7 +120,7 @@ class Alltoall(Function):
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         """Exchange."""
-        output, received = run_exchanging(tensor, splits, name, process_set)
+        output, received = run(exchanging(tensor, splits, name, process_set))
         ctx.name, ctx.process_set, ctx.received = name, process_set, received
         ctx.mark_non_differentiable(received)
         return output, received
@@ -132,7 +128,7 @@ class Alltoall(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Exchange back."""
-        home, _ = run_exchanging(gradients[0], ctx.received, _backward_name(ctx.name), ctx.process_set)
+        home, _ = run(exchanging(gradients[0], ctx.received, _backward_name(ctx.name), ctx.process_set))
         return home, None, None, None
 
 
@@ -145,15 +141,42 @@ class Reducescatter(Function):
         if settings[0] not in (AVERAGE, SUM):
             raise ValueError("reducescatter: expected op Average or Sum where gradients are needed; detach the tensor")
         ctx.name, ctx.settings = name, settings
-        return tuple(run_scattering(tensors, name, *settings))
+        return tuple(run(scattering(tensors, name, *settings)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Gather."""
         operation, prescale, postscale, process_set = ctx.settings
         factor = prescale * postscale / (process_set.size() if operation == AVERAGE else 1)
-        gathered = run_gathering(gradients, _backward_name(ctx.name), process_set)
+        gathered = run(gathering(gradients, _backward_name(ctx.name), process_set))
         return None, None, *[gradient * factor for gradient in gathered]
+
+
+def combine(
+    function: type[Function],
+    make: Callable[[Sequence[Tensor]], Entry],
+    tensors: Sequence[Tensor],
+    name: str | None,
+    settings: Settings,
+    compression: type[Compressor],
+) -> list[Tensor]:
+    """Run a reduction of compressed tensors now; through its function only where a gradient will flow.
+
+    Args:
+        function: what gradients flow through.
+        make: the same without gradients, an entry of the engine.
+        tensors: what is combined.
+        name: what they are matched by.
+        settings: of the reduction.
+        compression: how they travel.
+    """
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    small = [pair[0] for pair in pairs]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
+        results = list(function.apply(name, settings, *small))  # type: ignore[no-untyped-call]
+    else:
+        results = run(make(small))
+    return [compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
 
 
 def _backward_name(name: str | None) -> str | None:

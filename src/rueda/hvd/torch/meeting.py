@@ -5,12 +5,12 @@ from __future__ import annotations
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
 from rueda.hvd.core import life
 from rueda.hvd.core.entries import BARRIER
-from rueda.hvd.torch.submissions import make_entry
+from rueda.hvd.torch.submissions import make_entry, run
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set is here."""
-    life.engine().run(make_entry(BARRIER, [], process_set, None))
+    run(make_entry(BARRIER, [], process_set, None))
 
 
 def join(device: int = -1) -> int:

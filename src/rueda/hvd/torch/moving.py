@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
-from rueda.hvd.core import life
 from rueda.hvd.torch import gradients
 from rueda.hvd.torch.handles import all_results, first_result, launch
-from rueda.hvd.torch.submissions import (
-    broadcasting,
-    exchanging,
-    gathering,
-    run_broadcasting,
-    run_exchanging,
-    run_gathering,
-)
+from rueda.hvd.torch.submissions import broadcasting, exchanging, gathering, run
 
 # allgather
 
@@ -47,7 +39,7 @@ def grouped_allgather(
     """Gather lists of tensors: the n-th result holds all ranks' n-th tensors."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return list(gradients.Allgather.apply(name, process_set, *tensors))  # type: ignore[no-untyped-call]
-    return run_gathering(tensors, name, process_set)
+    return run(gathering(tensors, name, process_set))
 
 
 # broadcast
@@ -67,7 +59,7 @@ def broadcast(
     if tensor.requires_grad and torch.is_grad_enabled():
         result: Tensor = gradients.Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
         return result
-    return run_broadcasting(tensor, root_rank, name, process_set)
+    return run(broadcasting(tensor, None, root_rank, name, process_set))[0]
 
 
 def broadcast_async_(
@@ -81,7 +73,7 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrite the tensor with that of ``root_rank``."""
-    life.engine().run(broadcasting(tensor, [tensor], root_rank, name, process_set))
+    run(broadcasting(tensor, [tensor], root_rank, name, process_set))
     return tensor
 
 
@@ -118,5 +110,5 @@ def alltoall(
     if tensor.requires_grad and torch.is_grad_enabled():
         output, received = gradients.Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
-        output, received = run_exchanging(tensor, splits, name, process_set)
+        output, received = run(exchanging(tensor, splits, name, process_set))
     return output if splits is None else (output, received)

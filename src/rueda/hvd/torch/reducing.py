@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
@@ -15,7 +14,7 @@ from rueda.hvd.torch import gradients
 from rueda.hvd.torch.compression import Compression, Compressor
 from rueda.hvd.torch.handles import all_results, first_result, launch
 from rueda.hvd.torch.operations import handle_average_backwards_compatibility
-from rueda.hvd.torch.submissions import reducing, run_reducing
+from rueda.hvd.torch.submissions import reducing, run
 
 
 def allreduce_async(
@@ -55,14 +54,9 @@ def allreduce(
         postscale_factor: what the result is multiplied by.
         process_set: among whom.
     """
-    operation = handle_average_backwards_compatibility(op, average)
-    small, context = compression.compress(tensor)
-    settings = (operation, prescale_factor, postscale_factor, process_set)
-    if small.requires_grad and torch.is_grad_enabled():
-        result = gradients.Allreduce.apply(name, settings, small)[0]  # type: ignore[no-untyped-call]
-    else:
-        result = run_reducing([small], None, name, *settings)[0]
-    return compression.decompress(result, context)
+    return grouped_allreduce(
+        [tensor], average, name, compression, op, prescale_factor, postscale_factor, process_set
+    )[0]  # fmt: skip
 
 
 def allreduce_async_(
@@ -91,7 +85,7 @@ def allreduce_(
 ) -> Tensor:
     """Combine the ranks' tensors in place."""
     operation = handle_average_backwards_compatibility(op, average)
-    run_reducing([tensor], [tensor], name, operation, prescale_factor, postscale_factor, process_set)
+    run(reducing([tensor], [tensor], name, operation, prescale_factor, postscale_factor, process_set))
     return tensor
 
 
@@ -122,14 +116,10 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Combine lists of tensors into new ones, equal on all ranks."""
     operation = handle_average_backwards_compatibility(op, average)
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    small = [pair[0] for pair in pairs]
     settings = (operation, prescale_factor, postscale_factor, process_set)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
-        results = list(gradients.Allreduce.apply(name, settings, *small))  # type: ignore[no-untyped-call]
-    else:
-        results = run_reducing(small, None, name, *settings)
-    return [compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
+    return gradients.combine(
+        gradients.Allreduce, lambda small: reducing(small, None, name, *settings), tensors, name, settings, compression
+    )
 
 
 def grouped_allreduce_async_(
@@ -160,5 +150,5 @@ def grouped_allreduce_(
     """Combine lists of tensors in place."""
     operation = handle_average_backwards_compatibility(op, average)
     outputs = list(tensors)
-    run_reducing(tensors, outputs, name, operation, prescale_factor, postscale_factor, process_set)
+    run(reducing(tensors, outputs, name, operation, prescale_factor, postscale_factor, process_set))
     return outputs

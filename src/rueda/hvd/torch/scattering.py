@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
@@ -12,7 +11,7 @@ from rueda.hvd.torch import gradients
 from rueda.hvd.torch.compression import Compression, Compressor
 from rueda.hvd.torch.handles import all_results, first_result, launch
 from rueda.hvd.torch.operations import Average
-from rueda.hvd.torch.submissions import run_scattering, scattering
+from rueda.hvd.torch.submissions import scattering
 
 
 def reducescatter_async(
@@ -64,11 +63,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """Combine lists of tensors and give each rank its part of each."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    small = [pair[0] for pair in pairs]
     settings = (op, prescale_factor, postscale_factor, process_set)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
-        results = list(gradients.Reducescatter.apply(name, settings, *small))  # type: ignore[no-untyped-call]
-    else:
-        results = run_scattering(small, name, *settings)
-    return [compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
+    return gradients.combine(
+        gradients.Reducescatter, lambda small: scattering(small, name, *settings), tensors, name, settings, compression
+    )

@@ -117,47 +117,7 @@ def scattering(
     )  # fmt: skip
 
 
-# Run now.
-
-
-def run_reducing(
-    tensors: Sequence[Tensor],
-    outputs: list[Tensor] | None,
-    name: str | None,
-    operation: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-) -> list[Tensor]:
-    """Combine now."""
-    entry = reducing(tensors, outputs, name, operation, prescale, postscale, process_set)
-    result: list[Tensor] = life.engine().run(entry)
-    return result
-
-
-def run_gathering(tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet) -> list[Tensor]:
-    """Gather now."""
-    result: list[Tensor] = life.engine().run(gathering(tensors, name, process_set))
-    return result
-
-
-def run_broadcasting(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
-    """Broadcast now, into a new tensor."""
-    result: list[Tensor] = life.engine().run(broadcasting(tensor, None, root_rank, name, process_set))
-    return result[0]
-
-
-def run_exchanging(
-    tensor: Tensor, splits: Tensor | Sequence[int] | None, name: str | None, process_set: ProcessSet
-) -> tuple[Tensor, Tensor]:
-    """Exchange now."""
-    output, received = life.engine().run(exchanging(tensor, splits, name, process_set))
-    return output, received
-
-
-def run_scattering(
-    tensors: Sequence[Tensor], name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> list[Tensor]:
-    """Reduce and scatter now."""
-    result: list[Tensor] = life.engine().run(scattering(tensors, name, op, prescale, postscale, process_set))
-    return result
+def run(entry: Entry) -> list[Tensor]:
+    """Run an entry now, and give its results."""
+    results: list[Tensor] = life.engine().run(entry)
+    return results
