@@ -35,8 +35,8 @@ from torch import Tensor, nn
 
 import rueda
 from _common import RESULTS, save
-from rueda.examine.hessian import hessian
-from rueda.examine.objective import Objective
+from rueda.examine.curvature.hessian import hessian
+from rueda.examine.objective.objective import Objective
 from rueda.tasks.models import small_cnn
 from rueda.tasks.task import cross_entropy
 

@@ -68,7 +68,7 @@ def peer(side: int, threads: int | None = None) -> dict[str, Any]:
 
 def ours(side: int) -> dict[str, Any]:
     from rueda.examine import Objective, surface
-    from rueda.examine.grid import axis
+    from rueda.examine.landscape.grid import axis
     from rueda.tasks.task import accuracy, cross_entropy
     from rueda.world import finish, init
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rueda.examine.objective import Objective
+from rueda.examine.objective.objective import Objective
 
 DOUBLE = torch.float64
 

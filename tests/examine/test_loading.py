@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from rueda.errors import CheckpointError, ExamineError, RuedaError
+from rueda.examine.landscape.look import Look, look_at
 from rueda.examine.loading import build_model, examples, load_path, load_subject
-from rueda.examine.look import Look, look_at
 from rueda.examine.words import summary
 from rueda.examine.work import Order, run_order
 from rueda.records.curvature import Curvature

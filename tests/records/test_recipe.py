@@ -8,8 +8,8 @@ import pytest
 
 from rueda.errors import RecipeError
 from rueda.records import Recipe
-from rueda.records.named import NAMED, named_recipe
-from rueda.records.recipe import describe_fields, field_names
+from rueda.records.recipe.named import NAMED, named_recipe
+from rueda.records.recipe.recipe import describe_fields, field_names
 
 
 def test_round_trip_with_reasons(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rueda.errors import RunError
+from rueda.files.atomic import write_atomically
 from rueda.records import Recipe, Row, Run
-from rueda.records.files import write_atomically
 
 
 def row(step: int, loss: float = 1.0, kind: str = "epoch") -> Row:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from report.samples import ABOUT, write_json, write_study
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 
 HOSTILE = [
     "</script><script>window.pwned=1</script>",

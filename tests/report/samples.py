@@ -13,10 +13,10 @@ from rueda.records.curvature import Eigenvalue, HessianFound, SharpnessFound, Sh
 from rueda.records.curvature import Member as CurvatureMember
 from rueda.records.forecast import BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need, OnCluster
 from rueda.records.landscape import Interpolation, Lines, Member, Sheet, Surface, Trail
-from rueda.records.named import NAMED
 from rueda.records.plan import Plan, PlanNoise, PlanRow
 from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.named import NAMED
+from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import Row
 
 ABOUT: dict[str, Any] = {

@@ -15,9 +15,9 @@ import pytest
 
 import rueda.train
 from rueda.errors import DataError, RecipeError, RunError, TaskError
+from rueda.files.lock import held
 from rueda.records import Recipe, Row, Run
-from rueda.records.lock import held
-from rueda.records.named import NAMED
+from rueda.records.recipe.named import NAMED
 from rueda.records.study import Study
 from rueda.study import study_techniques
 from rueda.study.conditions import COMBINATIONS, Condition, condition, conditions

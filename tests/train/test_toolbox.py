@@ -14,7 +14,7 @@ from rueda.errors import RecipeError
 from rueda.nn import GhostBatchNorm1d, SyncBatchNorm
 from rueda.optim import AdaScale
 from rueda.records import Recipe, Row
-from rueda.records.named import NAMED, named_recipe
+from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.tasks.task import Task
 from rueda.world import current
 from tinytask import clouds, network, parameters, tiny_task, training

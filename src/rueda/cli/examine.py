@@ -77,7 +77,7 @@ def examine(
 ) -> None:
     """Look at what was trained: the landscape around it, its sharpness, its curvature."""
     from rueda.errors import ExamineError, explain
-    from rueda.examine.look import Look
+    from rueda.examine.landscape.look import Look
     from rueda.examine.work import Order
     from rueda.records.environment import environment
     from rueda.report.png import find_browser

@@ -73,7 +73,7 @@ def plan(
         measured, machines, workers=whole_numbers("--workers", workers, "1,2,4,8"), epochs=epochs, batch=batch,
         batch_norm=batch_norm, environment=(about := environment()), command=about["command"],
     )  # fmt: skip
-    from rueda.records.files import write_atomically
+    from rueda.files.atomic import write_atomically
 
     write_atomically(recipe_output, found.recipe.encode())
     file = recipe_output.with_name("plan.json")

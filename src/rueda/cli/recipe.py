@@ -12,7 +12,7 @@ recipe_app = typer.Typer(help="Named recipes, and what a recipe may say.", no_ar
 @recipe_app.command("list")
 def list_recipes() -> None:
     """List the named recipes."""
-    from rueda.records.named import NAMED
+    from rueda.records.recipe.named import NAMED
 
     width = max(map(len, NAMED))
     for name, named in NAMED.items():
@@ -26,7 +26,7 @@ def show_recipe(
     workers: Annotated[int, typer.Option("--workers", "-np", help="For how many workers.")] = 8,
 ) -> None:
     """Print a named recipe as TOML, for a task and a number of workers."""
-    from rueda.records.named import named_recipe
+    from rueda.records.recipe.named import named_recipe
     from rueda.tasks import load_task
 
     typer.echo(named_recipe(name, load_task(task).recipe, workers).to_toml(), nl=False)
@@ -35,7 +35,7 @@ def show_recipe(
 @recipe_app.command("fields")
 def list_fields() -> None:
     """List the fields of a recipe with their defaults and meaning."""
-    from rueda.records.recipe import describe_fields
+    from rueda.records.recipe.recipe import describe_fields
 
     for name, default, meaning in describe_fields():
         typer.echo(f"{name:<20} {default:<10} {meaning}")

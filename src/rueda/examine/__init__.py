@@ -21,17 +21,17 @@ Everything works on any model, loss and loader::
 
 from __future__ import annotations
 
-from rueda.examine.directions import random_direction
-from rueda.examine.grid import Work
-from rueda.examine.hessian import hessian
-from rueda.examine.interpolation import interpolate
-from rueda.examine.line import lines
+from rueda.examine.curvature.hessian import hessian
+from rueda.examine.curvature.sharpness import sharpness
+from rueda.examine.landscape.directions import random_direction
+from rueda.examine.landscape.grid import Work
+from rueda.examine.landscape.interpolation import interpolate
+from rueda.examine.landscape.line import lines
+from rueda.examine.landscape.look import Look, look_at
+from rueda.examine.landscape.path import path_surface
+from rueda.examine.landscape.surface import surface
 from rueda.examine.loading import load_subject
-from rueda.examine.look import Look, look_at
-from rueda.examine.objective import Objective
-from rueda.examine.path import path_surface
-from rueda.examine.sharpness import sharpness
-from rueda.examine.surface import surface
+from rueda.examine.objective.objective import Objective
 
 __all__ = [
     "Look",

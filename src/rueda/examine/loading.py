@@ -18,8 +18,8 @@ from torch.utils.data import Subset
 
 from rueda.data import Arrays
 from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, explain
-from rueda.examine.examples import Inputs, read_loader
-from rueda.examine.objective import Objective
+from rueda.examine.objective.examples import Inputs, read_loader
+from rueda.examine.objective.objective import Objective
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
 from rueda.tasks.task import Data

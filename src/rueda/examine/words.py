@@ -9,7 +9,7 @@ from pathlib import Path
 from rueda.records import curvature, landscape
 from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
-from rueda.records.words import with_workers
+from rueda.terminal.words import with_workers
 
 
 def summary(folder: Path) -> list[str]:

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import ExamineError, RunError, explain
-from rueda.examine.grid import Objectives, Work
-from rueda.examine.hessian import hessian
+from rueda.examine.curvature.hessian import hessian
+from rueda.examine.curvature.sharpness import sharpness
+from rueda.examine.landscape.grid import Objectives, Work
+from rueda.examine.landscape.look import Look, forget_points, look_at
 from rueda.examine.loading import Subject, load_subject
-from rueda.examine.look import Look, forget_points, look_at
-from rueda.examine.objective import checksum
-from rueda.examine.progress import PointsProgress
-from rueda.examine.sharpness import sharpness
+from rueda.examine.objective.objective import checksum
 from rueda.records import curvature as curvatures
 from rueda.records import landscape as landscapes
 from rueda.records.curvature import Curvature
 from rueda.records.environment import environment
 from rueda.records.landscape import Landscape
+from rueda.terminal.points import PointsProgress
 from rueda.world import World, init
 
 SPLITS = ("train", "test")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, Together
-from rueda.records.words import amount
+from rueda.terminal.numbers import amount
 
 if TYPE_CHECKING:
     from rich.table import Table

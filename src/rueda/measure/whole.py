@@ -17,14 +17,14 @@ from rueda.errors import ProfileError, RecipeError, explain
 from rueda.measure.communication import QUICK_SIZES, SIZES
 from rueda.measure.noise import measure_noise
 from rueda.measure.own_loop import describe
-from rueda.measure.progress import MeasureProgress
 from rueda.measure.steps import Stepper, default_batches, measure_steps
 from rueda.measure.together import contention
 from rueda.measure.workers import Answer, Request, measure_here, measure_started
 from rueda.records import Recipe
 from rueda.records.profile import Profile, StepTime
-from rueda.study.inputs import loaded_once
 from rueda.tasks import Task
+from rueda.tasks.loading import load_task_and_data
+from rueda.terminal.phases import MeasureProgress
 from rueda.world import World, init
 from rueda.world.cores import usable_cores
 from rueda.world.device import choose_threads
@@ -75,7 +75,7 @@ def measure(
     """
     budget = budget or (QUICK if quick else FULL)
     world = init()
-    found = loaded_once(task)
+    found = load_task_and_data(task)
     recipe = found.recipe.with_settings(settings).change(workers=1)
     numbers = _numbers(workers, task, world)
     speak = progress and world.is_main

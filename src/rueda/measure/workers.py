@@ -79,12 +79,12 @@ def measure_started(task: str, request: Request, workers: int) -> Answer:
 
 def main(words: Sequence[str]) -> None:
     """Be one of the workers."""
-    from rueda.study.inputs import loaded_once
+    from rueda.tasks.loading import load_task_and_data
 
     task, folder = words[0], Path(words[1])
     request = read_record(Request, json.loads((folder / "request.json").read_text(encoding="utf-8")), "request")
     world = init()
-    answer = measure_here(loaded_once(task), request, world)
+    answer = measure_here(load_task_and_data(task), request, world)
     if world.is_main:
         (folder / "answer.json").write_text(json.dumps(asdict(answer)), encoding="utf-8")
 

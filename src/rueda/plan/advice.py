@@ -10,7 +10,7 @@ from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 
 WORTH = 0.5
 """least progress for the money, against the cheapest way"""

@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import Any
 
 from rueda.records.plan import PlanNoise
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 
 WARMUP_SHARE = 5 / 90
 WARMUP_EPOCHS = 5.0

@@ -23,7 +23,7 @@ from rueda.plan.noise import is_early, noise_of, statistical_efficiency, updates
 from rueda.plan.prediction import Prediction, predict
 from rueda.records.plan import Plan, PlanNoise, PlanRow
 from rueda.records.profile import Profile
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 
 MOST_GROWTH = 8
 """how many times one worker's batch the global batch may be where no noise scale says more. The planned recipe kept the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import Row, Run
 
 __all__ = ["Recipe", "Row", "Run"]

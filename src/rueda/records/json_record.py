@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rueda.errors import RuedaError
-from rueda.records.files import plain, write_atomically
+from rueda.files.atomic import plain, write_atomically
 
 FORMAT = 1
 

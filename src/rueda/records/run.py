@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
+from rueda.files.atomic import write_atomically
 from rueda.records.environment import environment
-from rueda.records.files import write_atomically
 from rueda.records.profile import NoiseScale
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.records.landscape import Interpolation, Lines, Member, Sheet
-from rueda.records.words import with_workers
 from rueda.report.figure_parts import colour
 from rueda.report.model import Plot
 from rueda.report.relief import SPLITS, rounded
+from rueda.terminal.words import with_workers
 
 
 def cuts(members: Sequence[Member]) -> list[Plot]:

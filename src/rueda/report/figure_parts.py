@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rueda.report.words import count
+from rueda.terminal.numbers import count
 
 COLOURS = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
 """the page's own, in the order in which the lines of a figure take them"""

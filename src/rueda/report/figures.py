@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rueda.report.model import Entry, Line, Section
-from rueda.report.words import percent, points
+from rueda.terminal.numbers import percent, points
 
 _MARKED = {"base": ("ink", "solid"), "naive": ("red", "solid"), "best": ("blue", "solid")}
 _COLOURS = ("orange", "green", "purple", "sky")

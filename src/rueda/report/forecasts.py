@@ -9,7 +9,7 @@ from typing import Any
 from rueda.records.forecast import CurvePoint, Estimate, Forecast, Law
 from rueda.report.figure_parts import log_axis, one_two_five
 from rueda.report.model import Plot, Section, Table, short
-from rueda.report.words import NONE, count, duration
+from rueda.terminal.numbers import NONE, count, duration
 
 
 def read(place: Path) -> Section:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rueda.records.landscape import Landscape, Member
-from rueda.records.words import with_workers
 from rueda.report.cuts import cuts, interpolations
 from rueda.report.model import Section, Table, short
 from rueda.report.relief import SPLITS, contours, relief
-from rueda.report.words import count, digits, percent
+from rueda.terminal.numbers import count, digits, percent
+from rueda.terminal.words import with_workers
 
 
 def read(place: Path) -> Section:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rueda.report.collect import collect
 from rueda.report.escape import to_html
 from rueda.report.model import Entry, Section, Table
-from rueda.report.words import NONE, count, percent, points
+from rueda.terminal.numbers import NONE, count, percent, points
 
 HEADS = ("workers", "condition", "test accuracy", "against one", "training accuracy", "updates", "seeds")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from rueda.terminal.numbers import number
 
 Columns = dict[str, list[float | None]]
 """lists of one length, by name"""
@@ -137,20 +138,6 @@ class Section:
     def with_role(self, role: str) -> Entry | None:
         """Give the row that plays a role."""
         return next((entry for entry in self.entries if entry.role == role), None)
-
-
-def number(value: Any) -> float | None:
-    """Take a finite number; anything else counts as not measured.
-
-    >>> number(3), number("3"), number(float("inf")), number(True)
-    (3, None, None, None)
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:  # a whole number beyond any float
-        return None
 
 
 def whole(value: Any) -> int | None:

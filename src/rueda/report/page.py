@@ -15,14 +15,15 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from rueda.records.files import write_atomically
+from rueda.files.atomic import write_atomically
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
 from rueda.report.figures import TITLES, figure_data, figure_names, styles
 from rueda.report.model import Plot, Section
 from rueda.report.provenance import provenance
 from rueda.report.table import main_table, plain_table
-from rueda.report.words import percent, points, sentences
+from rueda.report.words import sentences
+from rueda.terminal.numbers import percent, points
 
 _SCRIPTS = ("base.js", "training.js", "studies.js", "plots.js", "drawing.js", "page.js")
 _NOTES = {

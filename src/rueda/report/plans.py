@@ -8,7 +8,7 @@ from typing import Any
 from rueda.records.plan import Plan, PlanRow
 from rueda.report.figure_parts import colour, log_axis
 from rueda.report.model import Plot, Section, Table
-from rueda.report.words import count, digits, duration, milliseconds, percent
+from rueda.terminal.numbers import count, digits, duration, milliseconds, percent
 
 
 def read(place: Path) -> Section:

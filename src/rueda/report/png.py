@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from rueda.errors import RunError
-from rueda.records.files import write_atomically
+from rueda.files.atomic import write_atomically
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge", "chrome")
 SECONDS = 120

@@ -6,10 +6,9 @@ import math
 from pathlib import Path
 
 from rueda.records.profile import NoiseScale, Profile
-from rueda.records.words import amount
 from rueda.report.figure_parts import colour, log_axis
 from rueda.report.model import Plot, Section, Table
-from rueda.report.words import count, digits, milliseconds
+from rueda.terminal.numbers import amount, count, digits, milliseconds
 
 _STAGES = {"data": "@orange", "forward": "@sky", "backward": "@blue", "optimizer": "@green"}
 

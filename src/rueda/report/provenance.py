@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rueda.report.escape import to_html
-from rueda.report.model import Section, number
+from rueda.report.model import Section
+from rueda.terminal.numbers import number
 
 
 def provenance(section: Section) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rueda.records.landscape import Surface
 from rueda.report.figure_parts import one_two_five
 from rueda.report.model import Plot, View
-from rueda.report.words import percent
+from rueda.terminal.numbers import percent
 
 SPLITS = {"train": "training", "test": "test"}
 """what the page calls the examples"""

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RecipeError, RunError
-from rueda.records.recipe import Recipe
+from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import Run
-from rueda.report.model import Columns, Entry, Line, number, short, whole
+from rueda.report.model import Columns, Entry, Line, short, whole
+from rueda.terminal.numbers import number
 
 MEASURES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "images_per_second")
 MOST_POINTS = 300

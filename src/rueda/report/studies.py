@@ -10,10 +10,10 @@ from typing import Any
 from rueda.errors import RunError
 from rueda.records.study import Study, StudyRow
 from rueda.report.kinds import STUDIES
-from rueda.report.model import Entry, Section, number, numbers, short, whole
+from rueda.report.model import Entry, Section, numbers, short, whole
 from rueda.report.runs import read_run
 from rueda.report.study_tables import rows_of, tell
-from rueda.report.words import things
+from rueda.terminal.numbers import number, things
 
 
 def read_study(files: Mapping[str, Path]) -> Section:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rueda.report.model import Section, Table, number, numbers, whole
-from rueda.report.words import NONE, count, digits, milliseconds, things
+from rueda.report.model import Section, Table, numbers, whole
+from rueda.terminal.numbers import NONE, count, digits, milliseconds, number, things
 
 Row = dict[str, float | None]
 Cells = list[list[str | tuple[float | None, str]]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rueda.report.escape import to_html
 from rueda.report.model import Entry, Section, Table
-from rueda.report.words import count, duration, percent, points, things
+from rueda.terminal.numbers import count, duration, percent, points, things
 
 REHEARSED = '<span class="tag" title="the workers were virtual: one process was all of them in turn">rehearsed</span>'
 _VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}

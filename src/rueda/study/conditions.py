@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rueda.errors import RecipeError, TaskError, explain
 from rueda.records import Recipe
-from rueda.records.named import NAMED, named_recipe
+from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.records.study import BASELINE
 from rueda.tasks import Task
 from rueda.train.normalisation import convert

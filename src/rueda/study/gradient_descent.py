@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rueda.errors import RecipeError, explain
+from rueda.files.atomic import write_atomically
 from rueda.records.environment import environment
-from rueda.records.files import write_atomically
 from rueda.study.inputs import check_batches
 
 NUM_POINTS = 100

@@ -30,16 +30,16 @@ from torch.utils.data import Dataset, Subset
 
 from rueda.data import Arrays
 from rueda.errors import RecipeError, RunError, TaskError, explain
+from rueda.files.atomic import write_atomically
+from rueda.files.lock import held
 from rueda.records import Recipe
 from rueda.records.environment import environment
-from rueda.records.files import write_atomically
 from rueda.records.forecast import CurvePoint, Forecast
-from rueda.records.lock import held
-from rueda.study.inputs import loaded_once
 from rueda.study.pool import Job, run_here, run_in_processes
 from rueda.study.progress import StudyProgress, reason_of, run_line
 from rueda.study.runs import check_same_recipe, is_finished, last_row
 from rueda.tasks import Task
+from rueda.tasks.loading import load_task_and_data
 from rueda.tasks.naming import folder_name
 from rueda.world.seeds import derive
 
@@ -117,7 +117,7 @@ def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
 def subset_task(task: str, folder: Path | str) -> Task:
     """Give the task of a run of a learning curve, in the process that trains it."""
     about = json.loads((Path(folder) / "subset.json").read_text(encoding="utf-8"))
-    return subset_of(loaded_once(task), about["examples"], about["seed"], about["growth"])
+    return subset_of(load_task_and_data(task), about["examples"], about["seed"], about["growth"])
 
 
 def measure_learning_curve(
@@ -162,7 +162,7 @@ def measure_learning_curve(
             raise RecipeError(explain(name, expected="1 or more", got=value, do="correct it"))
     if not 0 <= growth <= 1:
         raise RecipeError(explain("growth", expected="from 0 (the same updates) to 1", got=growth, do="correct it"))
-    loaded = loaded_once(task)
+    loaded = load_task_and_data(task)
     if loaded.metric is None:
         raise TaskError(f"a forecast is about the share of wrong answers; task {loaded.name} has no metric; add one")
     recipe = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)

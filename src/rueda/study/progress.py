@@ -10,7 +10,7 @@ from typing import Any
 from rueda.errors import RuedaError
 from rueda.study.pool import Job
 from rueda.study.runs import last_row
-from rueda.train.bar import OnTerminal
+from rueda.terminal.bar import OnTerminal
 from rueda.train.regime import adapted
 
 _LOOK_SECONDS = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from rueda.errors import RecipeError, RunError
 from rueda.records import Recipe, Run
-from rueda.records.recipe import field_names
+from rueda.records.recipe.recipe import field_names
 from rueda.records.study import StudyRow, mean_and_spread
 from rueda.study.conditions import Condition
 from rueda.train.regime import adapted

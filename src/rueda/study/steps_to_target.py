@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, explain
+from rueda.files.atomic import write_atomically
 from rueda.records import Recipe
 from rueda.records.environment import environment
-from rueda.records.files import write_atomically
 from rueda.study.critical_batch import Curve, fit_curve
-from rueda.study.inputs import check_batches, loaded_once
+from rueda.study.inputs import check_batches
 from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
+from rueda.tasks.loading import load_task_and_data
 from rueda.train.loop import Training
 from rueda.world import init
 
@@ -166,7 +167,7 @@ def study_steps_to_target(
         )  # fmt: skip
     if seeds < 1:
         raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
-    loaded = loaded_once(task)
+    loaded = load_task_and_data(task)
     if loaded.metric is None:
         raise TaskError(f"steps to a target accuracy need an accuracy, which task {loaded.name} has not; add a metric")
     num_examples = len(loaded.load("train"))  # type: ignore[arg-type]

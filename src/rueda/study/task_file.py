@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rueda.errors import RunError, TaskError
-from rueda.records.files import write_atomically
+from rueda.files.atomic import write_atomically
 from rueda.tasks import Task
 from rueda.tasks.loading import task_file
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rueda.data.partition import check_batch
 from rueda.errors import DataError, RecipeError, RunError, TaskError, explain
+from rueda.files.lock import held
 from rueda.records import Recipe
-from rueda.records.lock import held
 from rueda.records.study import Study, StudyRow
 from rueda.study.book import Book
 from rueda.study.conditions import Condition, conditions

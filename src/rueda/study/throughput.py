@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rueda.files.atomic import write_atomically
 from rueda.records.environment import environment
-from rueda.records.files import write_atomically
-from rueda.study.inputs import check_batches, loaded_once
+from rueda.study.inputs import check_batches
 from rueda.study.progress import RoundsProgress
 from rueda.tasks import Task
+from rueda.tasks.loading import load_task_and_data
 from rueda.train.loop import Training
 from rueda.world import init
 
@@ -83,7 +84,7 @@ def study_throughput(
         folder: where ``throughput.json`` is written; None writes nothing.
         progress: show a bar, or a line a round.
     """
-    loaded = loaded_once(task)
+    loaded = load_task_and_data(task)
     recipe = loaded.recipe.with_settings(settings).change(workers=1)
     num_examples = len(loaded.load("train")) // recipe.accumulate  # type: ignore[arg-type]
     if batches is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rueda.errors import RuedaError, TaskError, explain
@@ -35,6 +36,12 @@ def load_task(name: str) -> Task:
             do=f"did you mean {close[0]}?" if close else "choose one",
         )
     )
+
+
+def load_task_and_data(task: Task | str) -> Task:
+    """Load a task, if it is given by name or file, and read its training and test data into memory once."""
+    found = load_task(task) if isinstance(task, str) else task
+    return replace(found, train=found.load("train"), test=found.load("test"))
 
 
 def task_file(name: str) -> Path | None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from rueda.errors import CheckpointError
-from rueda.records.files import write_atomically
+from rueda.files.atomic import write_atomically
 
 _NAME = re.compile(r"(?:step-(\d{8,})|best)\.([0-9a-f]{16})\.pt")
 

@@ -21,6 +21,7 @@ from rueda.optim import AdaScale
 from rueda.optim.meters import layer_groups
 from rueda.records import Recipe, Row, Run
 from rueda.tasks import Task, load_task
+from rueda.terminal.training import Progress, epoch_line
 from rueda.train.checkpoint import latest_checkpoint, save_checkpoint
 from rueda.train.evaluate import Evaluation, evaluate
 from rueda.train.interruption import Interruption
@@ -29,7 +30,6 @@ from rueda.train.loaders import evaluation_loader, training_loader
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import Recalibration, convert
 from rueda.train.optimizers import build_optimizer
-from rueda.train.progress import Progress, epoch_line
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.rates import build_schedule
 from rueda.train.regime import adapted, batch_at, grown_batch, noise_sigma

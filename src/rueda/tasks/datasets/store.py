@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rueda.errors import DataError, RunError, explain
-from rueda.records.files import write_atomically
+from rueda.files.atomic import write_atomically
 from rueda.tasks.datasets.published import Progress, Published
 
 

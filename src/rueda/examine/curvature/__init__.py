@@ -1,0 +1,1 @@
+"""The curvature at a trained model: Hessian eigenvalues, trace, spectral density, and sharpness."""

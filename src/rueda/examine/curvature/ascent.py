@@ -1,0 +1,75 @@
+"""Loss and gradient of an objective at many points near its origin, in one pass each: what a climb asks for."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from rueda.errors import ExamineError, explain
+from rueda.examine.curvature.product import backward_chunk, flat
+from rueda.examine.objective.examples import take
+from rueda.examine.objective.objective import Objective
+from rueda.examine.objective.strands import Strands
+from rueda.world import World
+
+
+class Ascent:
+    """f and its gradient at origin + y, for flat vectors y [n] in float64; use it in a ``with`` block.
+
+    Args:
+        objective: the function; where it stands when the block begins is the origin.
+        world: the workers that share the examples; all must ask for the same points.
+
+    >>> from torch import nn
+    >>> model = nn.Linear(1, 1, bias=False).double()
+    >>> _ = model.weight.data.fill_(3.0)
+    >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+    >>> half_square = lambda outputs, targets: 0.5 * (outputs - targets).square().sum(1)
+    >>> with Ascent(Objective(model, half_square, x, torch.zeros_like(x))) as ascent:  # f(w) = 1.25 w²
+    ...     ascent.loss, ascent.at(torch.tensor([1.0], dtype=torch.float64))
+    (11.25, (20.0, tensor([10.], dtype=torch.float64)))
+    """
+
+    def __init__(self, objective: Objective, *, world: World | None = None) -> None:
+        self.objective = objective
+        self._chunk = backward_chunk(objective)
+        self._strands = Strands(objective.num_examples, self._chunk, world=world)
+
+    def __enter__(self) -> Ascent:
+        self.objective.__enter__()
+        try:
+            named = dict(self.objective.model.named_parameters())
+            self._parameters = [named[name] for name in self.objective.names]
+            self.origin = self.objective.flatten([one for _, one in self.objective.parameters])
+            self.loss, self.gradient = self.at(torch.zeros_like(self.origin))
+            if not bool(torch.isfinite(self.gradient).all()) or self.loss != self.loss:
+                raise ExamineError(
+                    explain("the loss and its gradient", expected="finite numbers", got=f"loss {self.loss}",
+                            do="examine a checkpoint from before it diverged")
+                )  # fmt: skip
+        except BaseException:
+            self.objective.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.objective.set(self.origin)
+        self.objective.__exit__(kind, error, trace)
+
+    def at(self, y: Tensor) -> tuple[float, Tensor]:
+        """Give loss and gradient at origin + y."""
+        self.objective.set(self.origin + y.to(self.origin))
+
+        def one(start: int) -> Tensor:
+            stop = min(start + self._chunk, self.objective.num_examples)
+            inputs, targets = take(self.objective.inputs, start, stop), self.objective.targets[start:stop]
+            total = self.objective.total(self.objective.outputs(inputs), targets) / self.objective.num_examples
+            slopes = torch.autograd.grad(total, self._parameters, allow_unused=True)
+            return torch.cat([total.detach().reshape(1).double(), flat(slopes, self._parameters)])
+
+        found = self._strands.sum(one, len(self.origin) + 1, self.origin.device)
+        return float(found[0]), found[1:]

@@ -1,0 +1,136 @@
+"""The spectral density of the Hessian: how its n eigenvalues are spread, by stochastic Lanczos quadrature.
+
+Ubaru, Chen and Saad 2017; for networks Ghorbani, Krishnan and Xiao 2019 (1901.10159). For a random unit vector v,
+
+    phi(x) = 1/n sum_i delta(x - lambda_i)    is the mean over v of    sum_i (v'u_i)² delta(x - lambda_i)
+
+and m steps of Lanczos from v give the m-point Gauss quadrature of the latter: nodes theta_k (the Ritz values), weights
+the squared first components of T's eigenvectors. It reproduces the moments v'H^j v up to j = 2m - 1 exactly. The mean
+over several v estimates phi; how much they differ gives the standard error, at every point and of every moment.
+
+For a picture each node is drawn as a Gaussian of a small width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rueda.errors import ExamineError, explain
+from rueda.examine.curvature.lanczos import ROUNDING, orthogonalised, vector_norm
+from rueda.examine.curvature.product import Product
+from rueda.examine.curvature.trace import random_signs
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Density:
+    """A spectral density: for each probe the nodes and weights of a quadrature."""
+
+    nodes: tuple[Floats, ...]
+    weights: tuple[Floats, ...]
+    """of each probe's nodes; they sum to 1"""
+    num_products: int
+    size: int
+    """how many eigenvalues there are"""
+
+    def moment(self, power: int) -> tuple[float, float]:
+        """Estimate the mean of lambda^power over all eigenvalues, and its standard error.
+
+        Power 1 times n is the trace, power 2 times n the squared Frobenius norm.
+        """
+        return _mean_and_error(
+            np.array([float(w @ x**power) for x, w in zip(self.nodes, self.weights, strict=True)])[:, None]
+        )
+
+    def share_above(self, value: float) -> tuple[float, float]:
+        """Estimate the share of eigenvalues above a value, and its standard error."""
+        return _mean_and_error(
+            np.array([float(w[x > value].sum()) for x, w in zip(self.nodes, self.weights, strict=True)])[:, None]
+        )
+
+    def curve(self, num_points: int = 400, width: float | None = None) -> tuple[Floats, Floats, Floats, float]:
+        """Draw the density: positions, values, standard errors, and the width of the Gaussians.
+
+        Args:
+            num_points: of the grid, which reaches five widths beyond the outermost nodes.
+            width: standard deviation of the Gaussians; by default a hundredth of the range of the nodes.
+        """
+        low, high = min(x.min() for x in self.nodes), max(x.max() for x in self.nodes)
+        width = width or max((high - low) / 100, 1e-6 * max(abs(low), abs(high))) or 1e-6
+        grid = np.linspace(low - 5 * width, high + 5 * width, num_points)
+        curves = np.stack([_smooth(grid, x, w, width) for x, w in zip(self.nodes, self.weights, strict=True)])
+        mean = curves.mean(axis=0)
+        error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.full_like(mean, np.nan)
+        return grid, mean, error, float(width)
+
+
+def spectral_density(
+    product: Product,
+    like: Tensor,
+    *,
+    num_probes: int = 6,
+    num_steps: int = 40,
+    seed: int = 0,
+    step: Callable[[int], None] | None = None,
+) -> Density:
+    """Estimate the spectral density.
+
+    Args:
+        product: from a vector [n] to H times it.
+        like: a tensor of [n] entries, for type and device.
+        num_probes: random vectors; two or more give an error estimate.
+        num_steps: nodes a probe; one product each.
+        seed: of the probes.
+        step: called after each product with the number of products so far.
+
+    >>> diagonal = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64)
+    >>> found = spectral_density(lambda v: diagonal * v, diagonal, num_probes=2, num_steps=4)
+    >>> found.nodes[0].round(9).tolist(), found.weights[0].round(9).tolist(), round(found.moment(2)[0], 9)
+    ([1.0, 2.0, 3.0, 6.0], [0.25, 0.25, 0.25, 0.25], 12.5)
+    """
+    if num_probes < 1 or num_steps < 1:
+        raise ExamineError(
+            explain("the density", expected="at least 1 probe and 1 step", got=(num_probes, num_steps), do="add some")
+        )
+    draws = torch.Generator().manual_seed(seed)
+    nodes, weights, done = [], [], 0
+    for _ in range(num_probes):
+        length = min(num_steps, like.numel())
+        basis = torch.empty(length, like.numel(), dtype=like.dtype, device=like.device)
+        probe = random_signs(like, draws)
+        basis[0] = probe / vector_norm(probe)
+        matrix = np.zeros((length, length))
+        for k in range(length):
+            image = product(basis[k])
+            done += 1
+            coefficients, rest = orthogonalised(image, basis[: k + 1])
+            matrix[: k + 1, k] = matrix[k, : k + 1] = coefficients
+            if step is not None:
+                step(done)
+            new = vector_norm(rest)
+            if new <= ROUNDING * torch.finfo(like.dtype).eps * max(vector_norm(image), np.abs(matrix).max()):
+                matrix = matrix[: k + 1, : k + 1]  # the probe's whole space is known: the quadrature is exact
+                break
+            if k + 1 < length:
+                basis[k + 1] = rest / new
+        found, coordinates = np.linalg.eigh(matrix)
+        nodes.append(found)
+        weights.append(coordinates[0] ** 2)
+    return Density(nodes=tuple(nodes), weights=tuple(weights), num_products=done, size=like.numel())
+
+
+def _smooth(grid: Floats, nodes: Floats, weights: Floats, width: float) -> Floats:
+    distance = (grid[:, None] - nodes) / width
+    return np.asarray(np.exp(-0.5 * distance**2) @ weights / (width * np.sqrt(2 * np.pi)))
+
+
+def _mean_and_error(values: Floats) -> tuple[float, float]:
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return float(values.mean()), error

@@ -1,0 +1,160 @@
+"""The Hessian of a trained model: its largest eigenvalues, its trace, its spectral density, each with its error.
+
+The largest eigenvalue is the curvature along the steepest direction out of the minimum, the usual number for *sharp*.
+Gradient descent with rate eta is stable on a quadratic only below 2 / eta. The trace is the sum of all curvatures; the
+density shows that most of them are nearly zero and a few, about as many as there are classes, stand out.
+
+The three share one object that multiplies (:mod:`rueda.examine.curvature.product`), and the trace takes over what the
+search for eigenvalues has learnt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from rueda.errors import ExamineError, explain
+from rueda.examine.curvature.density import Density, spectral_density
+from rueda.examine.curvature.lanczos import Extremes, extreme_eigenvalues, vector_norm
+from rueda.examine.curvature.product import MEMORY_BYTES, CurvatureProduct
+from rueda.examine.curvature.trace import Trace, estimate_trace
+from rueda.examine.objective.objective import Objective
+from rueda.nn.convert import BatchNorm
+from rueda.records.curvature import Eigenvalue, HessianFound, SpectralDensity
+from rueda.world import World
+
+LARGEST_BASIS = 80
+"""vectors that a search for eigenvalues holds; fewer where they do not fit in ``memory_bytes``"""
+Progress = Callable[[str, int, int], None]
+"""told what is being done, how many products are made, and how many there can be at most"""
+
+
+def hessian(
+    objective: Objective,
+    *,
+    num_eigenvalues: int = 1,
+    tolerance: float = 1e-3,
+    most_products: int = 300,
+    trace: bool = True,
+    trace_tolerance: float = 0.02,
+    density: bool = True,
+    num_probes: int = 6,
+    num_steps: int = 40,
+    seed: int = 0,
+    memory_bytes: int = MEMORY_BYTES,
+    world: World | None = None,
+    progress: Progress | None = None,
+) -> HessianFound:
+    """Find the curvature of a model at its parameters.
+
+    Args:
+        objective: the mean loss of the model on some examples.
+        num_eigenvalues: how many of the largest.
+        tolerance: error over value at which an eigenvalue counts as found; its residual may be three times that.
+        most_products: products for the eigenvalues, and again for the trace (a third of them).
+        trace: estimate it, too.
+        trace_tolerance: standard error over value at which to stop.
+        density: estimate it, too.
+        num_probes: of the density.
+        num_steps: products for each probe of the density.
+        seed: of all random vectors.
+        memory_bytes: for graphs that are kept from product to product, and as much for vectors.
+        world: the workers that share the examples; the numbers do not depend on how many there are.
+        progress: see :data:`Progress`.
+
+    >>> x = torch.diag(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64).sqrt())
+    >>> model = nn.Linear(3, 1, bias=False).double()
+    >>> half_square = lambda outputs, targets: 0.5 * (outputs - targets).square().sum(1)
+    >>> found = hessian(Objective(model, half_square, x, torch.zeros(3, 1)))  # H = diag(3, 2, 1) / 3
+    >>> round(found.largest, 9), round(found.trace, 9), found.converged
+    (1.0, 2.0, True)
+    """
+    if num_eigenvalues < 1:
+        raise ExamineError(explain("eigenvalues", expected="1 or more", got=num_eigenvalues, do="ask for some"))
+    began = time.perf_counter()
+
+    def told(what: str, most: int) -> Callable[..., None] | None:
+        return None if progress is None else lambda done, *_: progress(what, done, most)
+
+    with CurvatureProduct(objective, memory_bytes=memory_bytes, world=world) as product:
+        vector_bytes = product.gradient.numel() * product.gradient.element_size()
+        found = extreme_eigenvalues(
+            product, start_vector(product.gradient, seed), count=num_eigenvalues, tolerance=tolerance,
+            most_products=most_products, basis_size=min(LARGEST_BASIS, memory_bytes // vector_bytes), seed=seed,
+            step=told("eigenvalues", most_products),
+        )  # fmt: skip
+        most = max(2, most_products // 3)
+        traced = density_found = None
+        if trace:
+            traced = estimate_trace(
+                product, product.gradient, tolerance=trace_tolerance, most_products=most, known=found, seed=seed + 1,
+                step=told("trace", most),
+            )  # fmt: skip
+        if density:
+            density_found = spectral_density(
+                product, product.gradient, num_probes=num_probes, num_steps=num_steps, seed=seed + 2,
+                step=told("density", num_probes * num_steps),
+            )  # fmt: skip
+        return _record(objective, product, found, traced, density_found, tolerance, seed, time.perf_counter() - began)
+
+
+def start_vector(gradient: Tensor, seed: int) -> Tensor:
+    """Mix the gradient and a random vector, half and half.
+
+    The gradient of a trained network lies mostly among the top eigenvectors (Gur-Ari, Roberts and Dyer 2018,
+    1812.04754): starting from it saves about a quarter of the products. The random half has a share of everything, so
+    that no eigenvector is missed where the gradient has none of it, or is zero.
+    """
+    draws = torch.Generator().manual_seed(seed)
+    noise = torch.randn(gradient.numel(), generator=draws, dtype=torch.float64).to(gradient)
+    length = vector_norm(gradient)
+    return noise / vector_norm(noise) + (gradient / length if length > 0 else 0.0)
+
+
+def batch_norm_words(model: nn.Module) -> str:
+    """Say how batch norm was treated."""
+    tracked = [each for each in model.modules() if isinstance(each, BatchNorm)]
+    if not tracked:
+        return "none"
+    return "running statistics" if all(each.running_mean is not None for each in tracked) else "batch statistics"
+
+
+def _record(
+    objective: Objective, product: CurvatureProduct, found: Extremes, traced: Trace | None, density: Density | None,
+    tolerance: float, seed: int, seconds: float,
+) -> HessianFound:  # fmt: skip
+    triples = zip(found.values, found.residuals, found.errors, strict=True)
+    return HessianFound(
+        loss=product.loss,
+        gradient_norm=vector_norm(product.gradient),
+        examples=objective.num_examples,
+        parameters=objective.num_parameters,
+        eigenvalues=tuple(Eigenvalue(value=float(v), residual=float(r), error=float(e)) for v, r, e in triples),
+        converged=found.converged,
+        tolerance=tolerance,
+        lowest=Eigenvalue(
+            value=found.opposite, residual=found.opposite_residual, error=found.opposite_residual
+        ),
+        trace=None if traced is None else traced.value,
+        trace_error=None if traced is None else traced.error,
+        trace_converged=None if traced is None else traced.converged,
+        density=None if density is None else _curve(density),
+        products=product.num_products,
+        batch_norm=batch_norm_words(objective.model),
+        seed=seed,
+        seconds=seconds,
+    )  # fmt: skip
+
+
+def _curve(density: Density) -> SpectralDensity:
+    positions, values, errors, width = density.curve()
+    (mean, mean_error), (square, square_error) = density.moment(1), density.moment(2)
+    return SpectralDensity(
+        positions=tuple(positions.tolist()), values=tuple(values.tolist()), errors=tuple(errors.tolist()), width=width,
+        mean=mean, mean_error=mean_error, mean_square=square, mean_square_error=square_error,
+        negative=1.0 - density.share_above(-width)[0],
+        probes=len(density.nodes), steps=max(len(nodes) for nodes in density.nodes),
+    )  # fmt: skip

@@ -1,0 +1,200 @@
+"""Extreme eigenvalues of a symmetric matrix that is known by its products only, each with a bound of its error.
+
+Lanczos (1950): the space spanned by q, Hq, H²q, ... holds excellent approximations of the outermost eigenvectors after
+few products. In an orthonormal basis Q of it, the eigenvalues of the small matrix T = Q'HQ (the *Ritz values*) are the
+best that the space can give, and what is missing is known:
+
+    H y = theta y + r    =>    some eigenvalue of H lies within |r| of theta,
+                               and within |r|² / gap, if no other eigenvalue is nearer than gap (Kato and Temple)
+
+|r| comes for free with each step (the last component of T's eigenvector times the norm of the next direction). A value
+is found when |r|² / gap <= tolerance x |theta|, and |r| itself is at most three times that; otherwise the answer says
+that it has not converged. Power iteration needs several times as many products, and its usual end ("the value hardly
+changes") bounds nothing.
+
+The gap is to the neighbouring Ritz value, less its own residual; so it cannot know of an eigenvalue that has not come
+up yet. Two that are closer than 2|r| look like one in their middle, with a small |r|² / gap. That is why |r| must be
+small as well: what is given is at most three tolerances from an eigenvalue in any case. Over 2,400 random spectra whose
+first two values lie 0.2 to 30 % apart, |r| <= tolerance needs one product more of ten. Letting |r| be ten tolerances
+would save one or two more, but of 100 pairs that lie 2 % apart it gives a wrong value for 26; this rule does for 5, and
+|r| <= tolerance, too, for 2, where the start has next to nothing of the first eigenvector.
+
+Two things that the textbook's recurrence loses in floating point are kept: every new direction is orthogonalised
+against the whole basis, twice (Parlett: twice is enough), and T is formed from those very coefficients. When the basis
+is full, it is pressed to the best Ritz vectors and goes on from there (*thick restart*, Wu and Simon 2000), so memory
+is bounded.
+
+What it cannot know: a value whose eigenvector is orthogonal to the start is not seen (a random start has a share of
+every eigenvector), and of a multiple eigenvalue one copy is found before the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rueda.errors import ExamineError, explain
+from rueda.examine.curvature.product import Product
+
+Floats = NDArray[np.float64]
+SMALLEST_BASIS = 20
+"""vectors beyond the wanted ones, at least"""
+ROUNDING = 64
+"""a new direction shorter than so many rounding errors of the product is none"""
+LOOSEST = 3.0
+"""the residual of a value that is found, in tolerances"""
+CONFIRMATION = 10
+"""products outside of an invariant space that must show nothing new"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extremes:
+    """Eigenvalues at an end of the spectrum, the outermost first, with what is known of their errors."""
+
+    values: Floats
+    residuals: Floats
+    """|Hy - theta y|: an eigenvalue lies at most so far from each value"""
+    errors: Floats
+    """the smaller of the residual and residual² / gap, and never below the rounding of the products"""
+    converged: bool
+    """every error is at most tolerance x |value|, and every residual at most three times that"""
+    num_products: int
+    vectors: Tensor
+    """[k, n], orthonormal rows: the Ritz vectors"""
+    opposite: float
+    """the outermost Ritz value at the other end, a by-product"""
+    opposite_residual: float
+    basis: Tensor
+    """[m, n], orthonormal rows: all the directions that were kept"""
+    matrix: Floats
+    """[m, m]: the matrix seen in that basis"""
+
+
+def extreme_eigenvalues(
+    product: Product,
+    start: Tensor,
+    *,
+    count: int = 1,
+    tolerance: float = 1e-3,
+    most_products: int = 300,
+    basis_size: int = 80,
+    largest: bool = True,
+    seed: int = 0,
+    step: Callable[[int, float, float], None] | None = None,
+) -> Extremes:
+    """Find the largest (or smallest) eigenvalues and their vectors.
+
+    Args:
+        product: from a vector [n] to H times it.
+        start: [n]; its type is that of the basis.
+        count: how many eigenvalues.
+        tolerance: error over value at which a value counts as found; its residual may be three times that.
+        most_products: give up after so many.
+        basis_size: vectors of [n] that are held at most; at least ``count`` + 20 are.
+        largest: from above; otherwise from below.
+        seed: of the directions that are drawn when an invariant space has been found and more is wanted.
+        step: called after each product with (products, outermost value, its residual).
+
+    >>> matrix = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
+    >>> found = extreme_eigenvalues(matrix.mv, torch.ones(100, dtype=torch.float64), count=2, tolerance=1e-6)
+    >>> found.values.round(6).tolist(), found.converged, bool((found.errors < 1e-6).all())
+    ([100.0, 99.0], True, True)
+    """
+    size = start.numel()
+    count = min(count, size)
+    if count < 1 or tolerance <= 0 or most_products < 1:
+        raise ExamineError(
+            explain("eigenvalues", expected="a count, a tolerance and a number of products above 0",
+                    got=(count, tolerance, most_products), do="correct them")
+        )  # fmt: skip
+    sign = 1.0 if largest else -1.0
+    room = min(size, max(basis_size, count + SMALLEST_BASIS))
+    draws = torch.Generator().manual_seed(seed)
+    basis = torch.empty(room, size, dtype=start.dtype, device=start.device)
+    basis[0] = start / vector_norm(start)
+    matrix = np.zeros((room, room))
+    length, done = 1, 0
+    closed: tuple[Floats, int] | None = None
+    while True:
+        # Extend: multiply the last direction, see it in the basis, keep what is new.
+        image = product(basis[length - 1])
+        done += 1
+        scale = vector_norm(image)
+        coefficients, rest = orthogonalised(image, basis[:length])
+        matrix[:length, length - 1] = matrix[length - 1, :length] = coefficients
+        new = vector_norm(rest)
+        thetas, coordinates = np.linalg.eigh(sign * matrix[:length, :length])
+        thetas, coordinates = thetas[::-1], coordinates[:, ::-1]  # the wanted end first
+        if new <= ROUNDING * torch.finfo(start.dtype).eps * max(scale, float(np.abs(thetas).max())):
+            new = 0.0  # the space is invariant: its Ritz values are eigenvalues
+        residuals = np.abs(new * coordinates[-1])
+        found = min(count, length)
+        if step is not None:
+            step(done, sign * float(thetas[0]), float(residuals[0]))
+        floor = ROUNDING * torch.finfo(start.dtype).eps * float(np.abs(thetas).max())
+        errors = np.maximum(_errors(thetas, residuals)[:found], floor)
+        most = np.maximum(tolerance * np.abs(thetas[:found]), floor)
+        converged = found == count and bool((errors <= most).all() and (residuals[:found] <= LOOSEST * most).all())
+        # An invariant space may hide copies of a multiple eigenvalue: look outside of it before the answer is given.
+        if converged and (new == 0.0 or closed is not None) and length < size:
+            same = closed is not None and np.allclose(thetas[:count], closed[0], rtol=tolerance, atol=floor)
+            converged = same and (new == 0.0 or done - closed[1] >= CONFIRMATION)  # type: ignore[index]
+            if new == 0.0:
+                closed = (thetas[:count].copy(), done)
+        if converged or done >= most_products or length == size:
+            break
+        # Restart: press a full basis to its best vectors; the direction to go on with stays the same.
+        if length == room:
+            kept = min(length - 1, count + (length - count) // 2)
+            basis[:kept] = torch.from_numpy(coordinates[:, :kept].T.copy()).to(basis) @ basis[:length]
+            matrix[:] = 0.0
+            matrix[range(kept), range(kept)] = sign * thetas[:kept]
+            length = kept
+        if new == 0.0:
+            fresh = torch.randn(size, generator=draws, dtype=torch.float64).to(basis)
+            rest = orthogonalised(fresh, basis[:length])[1]
+        basis[length] = rest / vector_norm(rest)
+        length += 1
+    vectors = torch.from_numpy(coordinates[:, :found].T.copy()).to(basis) @ basis[:length]
+    return Extremes(
+        values=sign * thetas[:found],
+        residuals=residuals[:found],
+        errors=errors,
+        converged=converged,
+        num_products=done,
+        vectors=vectors,
+        opposite=sign * float(thetas[-1]),
+        opposite_residual=float(residuals[-1]),
+        basis=basis[:length],
+        matrix=matrix[:length, :length],
+    )
+
+
+def _errors(values: Floats, residuals: Floats) -> Floats:
+    """Bound each value's error: the residual, or its square over the distance to the neighbours' intervals."""
+    errors: Floats = residuals.copy()
+    for i, (value, residual) in enumerate(zip(values, residuals, strict=True)):
+        others = [j for j in (i - 1, i + 1) if 0 <= j < len(values)]
+        gap = min((abs(value - values[j]) - residuals[j] for j in others), default=0.0)
+        if gap > residual:
+            errors[i] = residual**2 / gap
+    return errors
+
+
+def orthogonalised(vector: Tensor, basis: Tensor) -> tuple[Floats, Tensor]:
+    """Give the coordinates of a vector in an orthonormal basis [k, n], and what stands out of it."""
+    first = basis @ vector
+    rest = vector - first @ basis
+    second = basis @ rest
+    rest = rest - second @ basis
+    return (first.double() + second.double()).cpu().numpy(), rest
+
+
+def vector_norm(vector: Tensor) -> float:
+    """Give the length of a vector, summed in float64."""
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

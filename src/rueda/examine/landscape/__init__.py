@@ -1,0 +1,1 @@
+"""The loss landscape around a trained model: surfaces, lines, the training path, interpolation."""

@@ -1,0 +1,56 @@
+"""One-dimensional cuts: f(w + alpha d) along random directions, the cheapest way to compare two minima."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rueda.errors import ExamineError, explain
+from rueda.examine.landscape.directions import random_direction
+from rueda.examine.landscape.grid import Objectives, Work, axis, measure, to_sheets
+from rueda.examine.objective.examples import Inputs
+from rueda.examine.objective.objective import checksum
+from rueda.records.landscape import Lines
+
+
+def lines(
+    objectives: Objectives,
+    *,
+    num_directions: int = 1,
+    alphas: Sequence[float] | None = None,
+    seed: int = 0,
+    normalise: str = "filter",
+    recalibrate_on: Inputs | None = None,
+    work: Work | None = None,
+) -> Lines:
+    """Evaluate lines through the model as it is.
+
+    Args:
+        objectives: by split, all on one model.
+        num_directions: how many random directions; the first two of a seed are those of its surface.
+        alphas: steps along each; by default 51 in [-1, 1].
+        seed: of the directions.
+        normalise: ``filter``, ``layer`` or ``none``.
+        recalibrate_on: inputs over which batch-norm statistics are recomputed at each point.
+        work: who computes.
+    """
+    if num_directions < 1:
+        raise ExamineError(explain("lines", expected="1 or more directions", got=num_directions, do="correct it"))
+    first = next(iter(objectives.values()))
+    steps = tuple(float(value) for value in (alphas or axis(-1.0, 1.0, 51)))
+    drawn = [random_direction(first.origin, seed=seed, index=i, normalise=normalise) for i in range(num_directions)]
+    values = measure(
+        objectives,
+        num_directions * len(steps),
+        lambda index: first.move([drawn[index // len(steps)]], [steps[index % len(steps)]]),
+        key=("lines", *(checksum(one) for one in drawn), steps),
+        work=work,
+        description="lines",
+        recalibrate_on=recalibrate_on,
+    )
+    kind = {"filter": "filter-normalised", "layer": "layer-normalised"}.get(normalise, "random")
+    return Lines(
+        alphas=steps,
+        sheets=to_sheets(values, len(steps)),
+        directions=f"{kind}, seed {seed}",
+        batch_norm="running" if recalibrate_on is None else "recalibrated",
+    )

@@ -1,0 +1,83 @@
+"""How many examples at a time, and in which memory order: what makes an evaluation fast, found on two examples.
+
+A chunk whose activations stay in the processor's caches is not written to memory and read back between two layers. But
+every chunk reads all weights again: where a layer has more of them than activations, it wants longer chunks. The choice
+follows from the sizes of both, never from a clock: the same model and data give the same
+chunks on every worker, and so the same sums to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rueda.examine.objective.examples import Inputs, take
+from rueda.records import Recipe
+from rueda.train.layout import arrange, memory_format
+
+CACHE_BYTES = 16 << 20
+"""what one layer may read and write for a chunk: a quarter of it is a tenth slower, an eighth a quarter"""
+LARGEST_CHUNK = 1024
+ACCELERATOR_CHUNK = 1024
+"""a GPU wants to be filled"""
+
+
+def wanted_order(model: nn.Module) -> torch.memory_format:
+    """Choose the order in which the model would run best: channels last where it has convolutions."""
+    precision = "float64" if next(model.parameters()).dtype == torch.float64 else "float32"
+    return memory_format(model, Recipe(precision=precision))
+
+
+def runs_in(order: torch.memory_format, model: nn.Module, inputs: Inputs) -> bool:
+    """Say whether a model whose weights are in that order runs (``.view`` of an activation may not)."""
+    try:
+        with torch.inference_mode():
+            _run(model, arranged(take(inputs, 0, 2), order))
+    except RuntimeError:
+        return False
+    return True
+
+
+def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
+    """Choose the largest power of two for which no layer reads and writes more activations than the cache holds.
+
+    It is longer where the weights of a layer would otherwise be more than half of what is read (a wide linear layer).
+    """
+    first = next(model.parameters())
+    if first.device.type != "cpu":
+        return min(ACCELERATOR_CHUNK, num_examples)
+    num_probed = min(2, num_examples)
+    largest, weights = 1, 0
+
+    def measure(module: nn.Module, given: tuple[Any, ...], outputs: Any) -> None:
+        nonlocal largest, weights
+        largest = max(largest, (_bytes(given) + _bytes(outputs)) // num_probed)
+        weights = max(weights, _bytes(list(module.parameters())))
+
+    leaves = [module for module in model.modules() if not any(module.children())]
+    hooks = [module.register_forward_hook(measure) for module in leaves]
+    try:
+        with torch.inference_mode():
+            _run(model, take(inputs, 0, num_probed))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    wanted = max(1, CACHE_BYTES // largest, 2 * weights // largest)
+    return int(min(1 << (wanted.bit_length() - 1), LARGEST_CHUNK, num_examples))
+
+
+def arranged(inputs: Inputs, order: torch.memory_format) -> Inputs:
+    """Bring inputs into a memory order."""
+    return tuple(arrange(part, order) for part in inputs) if isinstance(inputs, tuple) else arrange(inputs, order)
+
+
+def _run(model: nn.Module, inputs: Inputs) -> None:
+    model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _bytes(values: Any) -> int:
+    if isinstance(values, Tensor):
+        return values.numel() * values.element_size()
+    return sum(_bytes(value) for value in values) if isinstance(values, (list, tuple)) else 0

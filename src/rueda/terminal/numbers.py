@@ -1,0 +1,116 @@
+"""Numbers, times and sizes as people write them: one way, for terminals and pages alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+NONE = "–"
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def number(value: Any) -> float | None:
+    """Take a finite number; anything else counts as not measured.
+
+    >>> number(3), number("3"), number(float("inf")), number(True)
+    (3, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond any float
+        return None
+
+
+def percent(fraction: float | None, spread: float | None = None) -> str:
+    r"""Write a fraction, with its spread over seeds if there is one.
+
+    >>> percent(0.7134), percent(0.7134, 0.004), percent(None)
+    ('71.3\xa0%', '71.3\xa0±\xa00.4\xa0%', '–')
+    """
+    if fraction is None or number(100 * fraction) is None:
+        return NONE
+    text = f"{100 * fraction:.1f}" + (f" ± {100 * spread:.1f}" if spread and number(100 * spread) else "") + " %"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def points(value: float | None) -> str:
+    """Write a difference in points.
+
+    >>> points(-28.94), points(0.3), points(0.01)
+    ('−28.9', '+0.3', '±0.0')
+    """
+    if value is None or number(value) is None:
+        return NONE
+    text = f"{abs(value):.1f}"
+    return ("±" if text == "0.0" else "+" if value > 0 else "−") + text
+
+
+def count(value: float | None) -> str:
+    """Write a number of things; what is no finite number is none.
+
+    >>> count(1164), count(5.6), count(None), count(0.0123), count(float("nan"))
+    ('1,164', '5.6', '–', '0.0123', '–')
+    """
+    if value is None or number(value) is None:
+        return NONE
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def things(value: float | None, name: str) -> str:
+    """Write a number of things with their name.
+
+    >>> things(1, "epoch"), things(1164, "update"), things(None, "epoch")
+    ('1 epoch', '1,164 updates', '– epochs')
+    """
+    return f"{count(value)} {name}{'s' * (value != 1)}"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time.
+
+    >>> duration(3.21), duration(75), duration(4000)
+    ('3.2 s', '1 min 15 s', '1 h 6 min')
+    """
+    if seconds is None or number(seconds) is None:
+        return NONE
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def milliseconds(seconds: float | None, spread: float | None = None) -> str:
+    """Write a short time with three digits, or all before the point; from ten seconds on in seconds.
+
+    >>> milliseconds(0.0123456), milliseconds(1.5904, 0.45), milliseconds(75), milliseconds(float("inf"))
+    ('12.3 ms', '1,590 ± 450 ms', '1 min 15 s', '–')
+    """
+    if seconds is None or number(seconds) is None or seconds >= 10:
+        return duration(seconds)
+    return digits(1e3 * seconds, 3) + (f" ± {digits(1e3 * spread, 2)}" if spread and number(spread) else "") + " ms"
+
+
+def digits(value: float | None, num_digits: int = 3) -> str:
+    """Write so many digits, and all of those before the point.
+
+    >>> digits(9936.4), digits(0.0123456), digits(18.7923), digits(1590.4, 2), digits(None), digits(2.5e7)
+    ('9,936', '0.0123', '18.8', '1,590', '–', '2.5e+07')
+    """
+    if value is None or number(value) is None:
+        return NONE
+    return f"{value:,.0f}" if 10**num_digits <= abs(value) < 1e6 else f"{value:.{num_digits}g}"
+
+
+def amount(num_bytes: float) -> str:
+    """Write bytes for people.
+
+    >>> amount(4), amount(16_777_216), amount(2.5e9)
+    ('4 B', '17 MB', '2.5 GB')
+    """
+    for size, unit in _UNITS:
+        if num_bytes >= size:
+            value = num_bytes / size
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{num_bytes:.0f} B"

@@ -1,0 +1,37 @@
+"""What the user sees while it is measured: a bar over the phases on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rueda.terminal.bar import OnTerminal
+
+
+class MeasureProgress(OnTerminal):
+    """Shows the phases; silent unless told to speak."""
+
+    COLUMNS = ("spinner", "{task.description}", "bar", "{task.completed}/{task.total}", "elapsed")
+
+    def __init__(self, *, speak: bool, phases: int) -> None:
+        super().__init__(speak=speak)
+        self._phases, self._done = phases, 0
+        self._task: Any = None
+
+    def begin(self) -> None:
+        """Show that nothing is done yet."""
+        if self._bar is not None:
+            self._task = self._bar.add_task("", total=self._phases)
+
+    def phase(self, text: str) -> None:
+        """Begin a phase."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, completed=self._done)
+        elif self._speak:
+            print(f"{self._done + 1}/{self._phases} {text}", file=sys.stderr, flush=True)
+        self._done += 1
+
+    def tell(self, text: str) -> None:
+        """Say what the phase is at; only a bar shows it."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=text)
