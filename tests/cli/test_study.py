@@ -1,4 +1,4 @@
-"""``rueda study`` and ``rueda demo`` as a user meets them."""
+"""``rueda study``, ``throughput``, ``steps-to-target``, ``gradient-descent`` and ``demo`` as a user meets them."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def test_the_table_its_page_and_real_workers(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_gradient_descent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rueda("study", "linear", "--gd", "--seeds", "3", "--batches", "1,100") == 0
+    assert rueda("gradient-descent", "--seeds", "3", "--batches", "1,100") == 0
     assert "mean over 3 seeds" in capsys.readouterr().out
     assert json.loads(Path("runs", "study-linear", "gd.json").read_text())["seeds"] == 3
 
 
 def test_throughput_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rueda("study", "clouds.py", "--throughput", "--batches", "8,16", "--json") == 0
+    assert rueda("throughput", "clouds.py", "--batches", "8,16", "--json") == 0
     assert [point["batch"] for point in json.loads(capsys.readouterr().out)["points"]] == [8, 16]
-    words = ("--steps-to-target", "--target-accuracy", "0.6", "--batches", "8,32,96")
-    assert rueda("study", "clouds.py", *words) == 0
+    words = ("--target-accuracy", "0.6", "--batches", "8,32,96")
+    assert rueda("steps-to-target", "clouds.py", *words) == 0
     shown = capsys.readouterr()
     assert "critical batch" in shown.out and "batch 8:" in shown.err
 
 
 def test_a_batch_that_is_not_saturated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("rueda.study.throughput._updates", lambda training, seconds: 100.0 * training.recipe.batch)
-    assert rueda("study", "clouds.py", "--throughput", "--batches", "8,16") == 0
+    assert rueda("throughput", "clouds.py", "--batches", "8,16") == 0
     shown = capsys.readouterr()
     assert "not saturated up to batch 16" in shown.out and "round 3 of 3" in shown.err
 
@@ -70,7 +70,7 @@ def test_seeds_that_do_not_reach_the_target(
         "rueda.study.steps_to_target.updates_to_target",
         lambda task, recipe, target, limit: 45.0 if recipe.seed == 0 else None,
     )
-    assert rueda("study", "clouds.py", "--steps-to-target", "--seeds", "4", "--batches", "8,16,32") == 0
+    assert rueda("steps-to-target", "clouds.py", "--seeds", "4", "--batches", "8,16,32") == 0
     shown = capsys.readouterr().out
     assert shown.count("45 (1 of 4 seeds)") == 3 and "with every seed: no curve" in shown
 
@@ -121,46 +121,35 @@ def test_stopped_by_a_signal(
     assert capsys.readouterr().err == "stopped; the same command goes on where it was\n"
 
 
-THROUGHPUT, STEPS = ["--throughput", "--batches", "8"], ["--steps-to-target", "--batches", "8"]
 MISTAKES = {
-    "rows of another study": ([*THROUGHPUT, "--rows", "nonsense"], "--rows belongs to the table, not to --throughput"),
-    "workers of another": ([*STEPS, "--workers", "8"], "--workers belongs to the table, not to --steps-to-target"),
-    "seeds of others": (
-        [*THROUGHPUT, "--seeds", "0"],
-        "--seeds belongs to the table and --steps-to-target and --gd, not to --throughput; leave it out",
+    "one worker to confirm": ("study clouds.py --workers 1 --confirm", "got 1 worker; leave it out"),
+    "no rows": ("study clouds.py --rows ,", "rows: expected a named recipe or more, got []"),
+    "an unknown row": (
+        "study clouds.py --rows naive,lamp",
+        "row lamp: recipe: expected a named recipe, got 'lamp'; did you mean",
     ),
-    "nothing to confirm": ([*STEPS, "--confirm"], "--confirm belongs to the table"),
-    "settings of gd": (["--gd", "--set", "rate=5"], "--set belongs to the table and --throughput and"),
-    "epochs of gd": (["--gd", "--epochs", "0"], "--epochs belongs to"),
-    "jobs of gd": (["--gd", "--jobs", "-3"], "--jobs belongs to the table, not to --gd"),
-    "a target of the table": (
-        ["--target-accuracy", ".9"],
-        "--target-accuracy belongs to --steps-to-target, not to the",
+    "an empty row": ("study clouds.py --rows naive+", "expected a named recipe, got ''"),
+    "no seeds": ("study clouds.py --seeds 0", "seeds: expected 1 or more, got 0"),
+    "no workers": ("study clouds.py --workers 0", "workers: expected 1 or more, got 0"),
+    "another task's folder": ("study clouds.py --folder other", "holds a study of task glyphs-cnn"),
+    "a damaged study": (
+        "study clouds.py --folder broken",
+        "; remove it: the runs are kept, and the same command writes it again",
     ),
-    "one worker to confirm": (["--workers", "1", "--confirm"], "got 1 worker; leave it out"),
-    "no rows": (["--rows", ""], "rows: expected a named recipe or more, got []"),
-    "no batches": (["--steps-to-target", "--batches", ","], "whole numbers, by commas, got ','"),
-    "no epochs to a target": ([*STEPS, "--epochs", "0"], "epochs: expected 1 or more, got 0"),
-    "an unknown row": (["--rows", "naive,lamp"], "row lamp: recipe: expected a named recipe, got 'lamp'; did you mean"),
-    "an empty row": (["--rows", "naive+"], "expected a named recipe, got ''"),
-    "no seeds": (["--seeds", "0"], "seeds: expected 1 or more, got 0"),
-    "no workers": (["--workers", "0"], "workers: expected 1 or more, got 0"),
-    "two studies": (["--gd", "--throughput"], "ask for one at a time"),
-    "gd of another task": (["--gd"], "run: rueda study linear --gd"),
-    "batches of the table": (["--batches", "8"], "use --set batch=N"),
-    "batches that are words": (["--throughput", "--batches", "8,many"], "whole numbers, by commas"),
-    "a target in per cent": (["--steps-to-target", "--target-accuracy", "85"], "give e.g. 0.85"),
-    "another task's folder": (["--folder", "other"], "holds a study of task glyphs-cnn"),
-    "a damaged study": (["--folder", "broken"], "; remove it: the runs are kept, and the same command writes it again"),
+    "no batches": ("steps-to-target clouds.py --batches ,", "whole numbers, by commas, got ','"),
+    "no epochs to a target": ("steps-to-target clouds.py --batches 8 --epochs 0", "epochs: expected 1 or more, got 0"),
+    "a target in per cent": ("steps-to-target clouds.py --target-accuracy 85", "give e.g. 0.85"),
+    "batches that are words": ("throughput clouds.py --batches 8,many", "whole numbers, by commas"),
+    "no seeds of descent": ("gradient-descent --seeds 0", "seeds: expected 1 or more, got 0"),
 }
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_get_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_get_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Study(task="glyphs-cnn", workers=8, epochs=2).save(Path("other", "study.json"))
     Path("broken").mkdir()
     Path("broken", "study.json").write_text("{")
-    assert rueda("study", "clouds.py", *words) == 2
+    assert rueda(*words.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("rueda: ") and message in error and len(error.splitlines()) == 1
 

@@ -6,29 +6,28 @@ from typing import Annotated
 
 import typer
 
+from rueda.cli import (
+    demo,
+    examine,
+    forecast,
+    gradient_descent,
+    horovodrun,
+    measure,
+    plan,
+    report,
+    run,
+    steps_to_target,
+    study,
+    throughput,
+    train,
+)
 from rueda.cli.data import data_app
-from rueda.cli.demo import demo
-from rueda.cli.examine import EPILOG as EXAMINE_EPILOG
-from rueda.cli.examine import examine
-from rueda.cli.forecast import EPILOG as FORECAST_EPILOG
-from rueda.cli.forecast import forecast
-from rueda.cli.horovodrun import CONTEXT as HOROVODRUN_CONTEXT
-from rueda.cli.horovodrun import EPILOG as HOROVODRUN_EPILOG
-from rueda.cli.horovodrun import horovodrun
-from rueda.cli.measure import EPILOG as MEASURE_EPILOG
-from rueda.cli.measure import measure
-from rueda.cli.plan import EPILOG as PLAN_EPILOG
-from rueda.cli.plan import plan
+from rueda.cli.former_names import CommandsWithFormerNames
 from rueda.cli.recipe import recipe_app
-from rueda.cli.report import EPILOG as REPORT_EPILOG
-from rueda.cli.report import report
-from rueda.cli.run import CONTEXT, run
-from rueda.cli.study import EPILOG as STUDY_EPILOG
-from rueda.cli.study import study
-from rueda.cli.train import EPILOG, train
 
 app = typer.Typer(
     name="rueda",
+    cls=CommandsWithFormerNames,
     help="Takes training from one worker to many and keeps the accuracy.",
     no_args_is_help=True,
     add_completion=False,
@@ -49,15 +48,18 @@ def version(
         raise typer.Exit
 
 
-app.command("run", context_settings=CONTEXT)(run)
-app.command("horovodrun", context_settings=HOROVODRUN_CONTEXT, epilog=HOROVODRUN_EPILOG)(horovodrun)
-app.command("train", epilog=EPILOG)(train)
-app.command("study", epilog=STUDY_EPILOG)(study)
-app.command("measure", epilog=MEASURE_EPILOG)(measure)
-app.command("plan", epilog=PLAN_EPILOG)(plan)
-app.command("forecast", epilog=FORECAST_EPILOG)(forecast)
-app.command("examine", epilog=EXAMINE_EPILOG)(examine)
-app.command("report", epilog=REPORT_EPILOG)(report)
-app.command("demo")(demo)
+app.command("run", context_settings=run.CONTEXT)(run.run)
+app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
+app.command("train", epilog=train.EPILOG)(train.train)
+app.command("study", epilog=study.EPILOG)(study.study)
+app.command("throughput", epilog=throughput.EPILOG)(throughput.throughput)
+app.command("steps-to-target", epilog=steps_to_target.EPILOG)(steps_to_target.steps_to_target)
+app.command("gradient-descent", epilog=gradient_descent.EPILOG)(gradient_descent.gradient_descent)
+app.command("measure", epilog=measure.EPILOG)(measure.measure)
+app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("forecast", epilog=forecast.EPILOG)(forecast.forecast)
+app.command("examine", epilog=examine.EPILOG)(examine.examine)
+app.command("report", epilog=report.EPILOG)(report.report)
+app.command("demo")(demo.demo)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(data_app, name="data")

@@ -122,7 +122,7 @@ def descend(
 def study_gradient_descent(
     *, batches: Sequence[int] = BATCHES, seeds: int = 200, seed: int = 0, folder: Path | str | None = None
 ) -> list[Descent]:
-    """Compare batch sizes; the twin of ``rueda study linear --gd``. Writes ``gd.json`` into the folder.
+    """Compare batch sizes; the twin of ``rueda gradient-descent``. Writes ``gd.json`` into the folder.
 
     Args:
         batches: points in an update, each from 1 to 100.

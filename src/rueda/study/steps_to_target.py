@@ -149,7 +149,7 @@ def study_steps_to_target(
     folder: Path | str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> StepsToTarget:
-    """Find the updates to a target at each batch size; the twin of ``rueda study --steps-to-target``.
+    """Find the updates to a target at each batch size; the twin of ``rueda steps-to-target``.
 
     Args:
         task: what is trained, by name, file or itself.

@@ -73,7 +73,7 @@ def study_throughput(
     folder: Path | str | None = None,
     progress: bool = True,
 ) -> Throughput:
-    """Measure images/s against the local batch; the twin of ``rueda study --throughput``.
+    """Measure images/s against the local batch; the twin of ``rueda throughput``.
 
     Args:
         task: what is trained, by name, file or itself.
