@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,10 +78,18 @@ def test_public_names() -> None:
         rueda.wheel  # noqa: B018
 
 
-@pytest.mark.parametrize("code", ["import rueda", "import rueda.records, rueda.cli.app", "import rueda.world.launch"])
+@pytest.mark.parametrize(
+    "code",
+    ["import rueda", "import rueda.records, rueda.cli.app", "import rueda.world.launch", "import rueda.hvd.launching"],
+)
 def test_nothing_heavy_is_imported_early(code: str) -> None:
     check = f"{code}; import sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+def test_the_world_knows_nothing_of_horovod() -> None:
+    for file in sorted((SOURCE / "world").rglob("*.py")):
+        assert not re.search("horovod|hvd", file.read_text(), re.IGNORECASE), f"{file}: hand it over from rueda.hvd"
 
 
 def test_no_module_hides_the_standard_library() -> None:

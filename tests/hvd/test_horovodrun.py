@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from commandline import catch_launches
 from rueda.cli.horovodrun import CONTEXT, horovodrun
 from rueda.errors import LaunchError, MissingExtra
+from rueda.hvd.launching import HorovodrunStyle
 from rueda.hvd.runner.options import OPTIONS, variables, with_config
 from rueda.world.launch import LaunchPlan, Show
 
@@ -56,7 +57,7 @@ def test_words(
     assert result.exit_code == 0, result.output
     ((plan, show),) = launched
     assert (plan.program, [(host.name, host.slots) for host in plan.hosts]) == (program, hosts)
-    assert show == Show(horovod=True) and plan.environment == {} and result.stderr == ""
+    assert show == Show(style=HorovodrunStyle()) and plan.environment == {} and result.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_ssh_output_and_time(launched: list[tuple[LaunchPlan, Show]], monkeypatc
     result = call(*words.split())
     plan, show = launched[0]
     assert plan.ssh == ("ssh", "-p", "2222", "-i", "key")
-    assert show == Show(horovod=True, folder=Path("out"), times=True)
+    assert show == Show(folder=Path("out"), style=HorovodrunStyle(times=True))
     assert plan.environment == {"RUEDA_TIMEOUT": "77"}
     assert result.stderr.splitlines()[0] == "rueda: train.py on 2 workers: localhost (ranks 0 to 1)"
 

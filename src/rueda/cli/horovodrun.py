@@ -63,12 +63,13 @@ def horovodrun(
         for line in _told(plan):
             print(f"rueda: {line}", file=sys.stderr)
 
+    from rueda.hvd.launching import HorovodrunStyle
     from rueda.world.launch.driver import launch
     from rueda.world.launch.output import Show
 
     folder = Path(values["output_filename"]) if values["output_filename"] else None
-    show = Show(horovod=True, folder=folder, times=bool(values["prefix_output_with_timestamp"]))
-    raise typer.Exit(launch(plan, show=show))
+    style = HorovodrunStyle(times=bool(values["prefix_output_with_timestamp"]))
+    raise typer.Exit(launch(plan, show=Show(folder=folder, style=style)))
 
 
 def _plan(command: list[str], values: dict[str, Any], environment: dict[str, str]) -> LaunchPlan:

@@ -46,6 +46,7 @@ def run(
     import sys
 
     from rueda.errors import LaunchError
+    from rueda.hvd.launching import environment_additions
     from rueda.world.launch.environment import requested
     from rueda.world.launch.hosts import Host, parse_hosts, read_hostfile, take_slots
     from rueda.world.launch.plan import LaunchPlan
@@ -70,11 +71,13 @@ def run(
         chosen = take_slots([Host(name="localhost", slots=max(1, workers or 0))], workers)
     else:
         chosen = take_slots(listed, workers)
+    environment = requested(export or [], os.environ)
     plan = LaunchPlan(
         program=tuple(command),
         module=module,
         hosts=tuple(chosen),
-        environment=requested(export or [], os.environ),
+        environment=environment,
+        additions=environment_additions({**os.environ, **environment}),
         ssh=tuple(shlex.split(ssh)),
         python=python or sys.executable,
     )

@@ -55,6 +55,32 @@ def test_two_hosts_through_a_pretended_ssh(launcher: Any, pretend_ssh: str) -> N
     assert "Welcome" not in out + err
 
 
+HOROVOD = """
+import json, os, sys
+try:
+    import horovod
+    found = horovod.__name__
+except ModuleNotFoundError:
+    found = None
+names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "CYCLE_TIME"]
+print(json.dumps([found, *(os.environ.get(f"HOROVOD_{name}") for name in names)]))
+"""
+
+
+def test_a_horovod_script_finds_itself_on_every_host(launcher: Any, pretend_ssh: str) -> None:
+    words = ["-H", "alpha:1,beta:2", "--ssh", pretend_ssh, launcher.script(HOROVOD)]
+    status, out, err = launcher.run(*words, HOROVOD_CYCLE_TIME="3", GLOO_SOCKET_IFNAME="lo")
+    assert status == 0, err
+    assert told(out) == {
+        0: ["rueda.hvd", "0", "3", "0", "1", "0", "2", "alpha", "3"],
+        1: ["rueda.hvd", "1", "3", "0", "2", "1", "2", "beta", "3"],
+        2: ["rueda.hvd", "2", "3", "1", "2", "0", "1", "beta", "3"],
+    }
+    status, out, err = launcher.run("-x", "RUEDA_HOROVOD=0", *words, GLOO_SOCKET_IFNAME="lo")
+    assert status == 0, err
+    assert [found for found, *_ in told(out).values()] == [None] * 3
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import rueda
 from rueda.errors import LaunchError
 from rueda.world.cores import usable_cores
-from rueda.world.launch.environment import for_workers, forwarded
+from rueda.world.launch.environment import EnvironmentAdditions, for_workers, forwarded, python_path
+from rueda.world.launch.hosts import Host
 from rueda.world.launch.program import resolve
 
 ODD = ["--lr", "a b", "$HOME", "'", '"', "ü", "a\nb", "-np", "*"]
@@ -63,6 +67,27 @@ def test_the_workers_environment() -> None:
 
 
 def test_only_named_variables_travel() -> None:
-    names = ["PATH", "RUEDA_X", "HOROVOD_X", "NCCL_X", "GLOO_X", "TORCH_X", "OMP_X", "CUDA_X", "LD_LIBRARY_PATH"]
+    names = ["PATH", "RUEDA_X", "NCCL_X", "GLOO_X", "TORCH_X", "OMP_X", "CUDA_X", "LD_LIBRARY_PATH"]
     kept = dict.fromkeys(names, "1")
     assert forwarded({**kept, "HOME": "1", "AWS_SECRET": "1", "RANK": "1", "SSH_AUTH_SOCK": "1"}) == kept
+    assert forwarded({**kept, "MINE_A": "1", "YOURS_B": "1"}, ["MINE_"]) == {**kept, "MINE_A": "1"}
+
+
+def test_additions_are_computed_for_each_worker() -> None:
+    hosts = [Host(name="a", slots=2), Host(name="b", slots=1)]
+
+    def per_worker(hosts: Sequence[Host], node: int, local_rank: int) -> dict[str, str]:
+        return {"WHERE": f"{hosts[node].name} {local_rank}"}
+
+    additions = EnvironmentAdditions(per_worker=per_worker)
+    assert additions.of_host(hosts, 0) == [{"WHERE": "a 0"}, {"WHERE": "a 1"}]
+    assert additions.of_host(hosts, 1) == [{"WHERE": "b 0"}]
+    assert EnvironmentAdditions().of_host(hosts, 0) == [{}, {}]
+
+
+def test_folders_of_packages_come_last_and_once() -> None:
+    folder = str(Path(rueda.__file__).parent / "cli")
+    once = python_path({"PYTHONPATH": "lib"}, ["rueda.cli"])
+    assert once == {"PYTHONPATH": os.pathsep.join(["lib", folder])} == python_path(once, ["rueda.cli"])
+    # No empty entry, which would stand for the working directory.
+    assert python_path({}, ["rueda.cli"]) == {"PYTHONPATH": folder}

@@ -103,6 +103,7 @@ def run(
         WorkerError: a worker raised; it carries the rank and the text of the traceback.
         LaunchError: the workers cannot be started.
     """
+    from rueda.hvd.launching import HorovodrunStyle
     from rueda.hvd.runner.jobs import plan_job
     from rueda.hvd.runner.service import Desk, pack
     from rueda.world.launch import Show, launch
@@ -131,7 +132,7 @@ def run(
         plan = replace(plan, environment={**plan.environment, **desk.environment})
         if verbose:
             print(f"rueda: {getattr(func, '__name__', func)} on {plan.workers} workers", file=sys.stderr)
-        show = Show(horovod=True, folder=Path(output_filename) if output_filename else None)
+        show = Show(folder=Path(output_filename) if output_filename else None, style=HorovodrunStyle())
         status = launch(plan, show=show)
         return _results(desk.outcomes, plan.workers, status)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rueda.errors import LaunchError
+from rueda.hvd.launching import environment_additions
 from rueda.world.launch import Host, LaunchPlan, parse_hosts, read_hostfile, take_slots
 
 
@@ -81,11 +82,13 @@ def plan_job(
     patience = str(start_timeout) if start_timeout is not None else os.environ.get("HOROVOD_START_TIMEOUT")
     if patience is not None and (start_timeout is not None or "RUEDA_TIMEOUT" not in os.environ):
         variables["RUEDA_TIMEOUT"] = patience
+    variables |= environment or {}
     return LaunchPlan(
         program=tuple(program),
         module=module,
         hosts=tuple(take_slots(listed, workers)),
-        environment={**variables, **(environment or {})},
+        environment=variables,
+        additions=environment_additions({**os.environ, **variables}),
         ssh=tuple(ssh),
         python=python or sys.executable,
     )

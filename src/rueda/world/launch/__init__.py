@@ -24,8 +24,12 @@ as a library; when the driver is gone, in whatever way, its standard input ends 
 from __future__ import annotations
 
 from rueda.world.launch.driver import launch
+from rueda.world.launch.environment import EnvironmentAdditions
 from rueda.world.launch.hosts import Host, parse_hosts, read_hostfile, take_slots
-from rueda.world.launch.output import Show
+from rueda.world.launch.output import OutputStyle, Show
 from rueda.world.launch.plan import LaunchPlan
 
-__all__ = ["Host", "LaunchPlan", "Show", "launch", "parse_hosts", "read_hostfile", "take_slots"]
+__all__ = [
+    "EnvironmentAdditions", "Host", "LaunchPlan", "OutputStyle", "Show", "launch", "parse_hosts", "read_hostfile",
+    "take_slots",
+]  # fmt: skip

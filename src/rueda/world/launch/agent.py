@@ -12,7 +12,6 @@ import os
 import queue
 import signal
 import threading
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rueda.errors import LaunchError
@@ -98,6 +97,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
     from rueda.world.launch import workers as elastic
 
     extra = environment.for_workers(os.environ, plan["workers"])
+    extra |= environment.python_path(os.environ, plan["packages"])
     several = plan["nodes"] > 1
     if plan["node"] == 0:
         store = elastic.open_store()
@@ -121,8 +121,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
     if several and card and "GLOO_SOCKET_IFNAME" not in os.environ:
         extra["GLOO_SOCKET_IFNAME"] = card
     place = elastic.Rendezvous(store, address=address, node=plan["node"], nodes=plan["nodes"], run=plan["run"])
-    own_variables = partial(environment.for_one_worker, plan["slots"], plan["node"], plan["host"])
-    workers = elastic.Workers(argv, count=plan["workers"], place=place, variables=own_variables, sender=sender)
+    workers = elastic.Workers(argv, place=place, variables=plan["variables"], sender=sender)
     control.guard(workers)
     try:
         elastic.run(workers, extra)

@@ -118,7 +118,8 @@ class _Driver:
             agent.tell(
                 program=self._plan.program, module=self._plan.module, workers=host.slots,
                 node=index, nodes=len(self._plan.hosts), run=run,
-                host=host.name, slots=[other.slots for other in self._plan.hosts],
+                packages=self._plan.additions.packages,
+                variables=self._plan.additions.of_host(self._plan.hosts, index),
             )  # fmt: skip
 
     # Phase 2: serve them.

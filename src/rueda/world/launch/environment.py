@@ -6,24 +6,49 @@ runs; ``-x NAME`` adds to it. Values travel over ssh's standard input and never 
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rueda.errors import LaunchError, explain
 from rueda.world.cores import usable_cores, waiting
+from rueda.world.launch.hosts import Host
 
 _NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL")
-_PREFIXES = ("RUEDA_", "HOROVOD_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_")
+_PREFIXES = ("RUEDA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_")
 
 
-def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Select what another host must know.
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentAdditions:
+    """What a library's scripts need in their workers' environment, beside what every worker gets.
+
+    Args:
+        prefixes: variables whose names begin so are forwarded to other hosts, too.
+        packages: packages whose folders are appended to ``PYTHONPATH``, each as it is installed on the worker's host.
+        per_worker: computes the variables of one worker from the hosts, the index of its host, and its local rank. The
+            driver calls it; what travels to other hosts is the result.
+    """
+
+    prefixes: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    per_worker: Callable[[Sequence[Host], int, int], Mapping[str, str]] | None = None
+
+    def of_host(self, hosts: Sequence[Host], node: int) -> list[dict[str, str]]:
+        """Give the variables of each worker on the host of index ``node``, by local rank."""
+        if self.per_worker is None:
+            return [{} for _ in range(hosts[node].slots)]
+        return [dict(self.per_worker(hosts, node, local_rank)) for local_rank in range(hosts[node].slots)]
+
+
+def forwarded(environ: Mapping[str, str], prefixes: Iterable[str] = ()) -> dict[str, str]:
+    """Select what another host must know; ``prefixes`` adds to the usual ones.
 
     >>> forwarded({"NCCL_DEBUG": "INFO", "PYTHONPATH": "lib", "HOME": "/home/ada", "SECRET": "x"})
     {'NCCL_DEBUG': 'INFO', 'PYTHONPATH': 'lib'}
     """
-    return {name: value for name, value in environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
+    known = (*_PREFIXES, *prefixes)
+    return {name: value for name, value in environ.items() if name in _NAMES or name.startswith(known)}
 
 
 def requested(entries: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -57,7 +82,7 @@ def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
     ``workers`` processes that each start a thread a core stand in each other's way: a core is one worker's.
 
     >>> own = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "0", "PYTHONUNBUFFERED": "1", "RUEDA_MALLOC": "default"}
-    >>> for_workers({**own, "RUEDA_HOROVOD": "0"}, 2)
+    >>> for_workers(own, 2)
     {}
     """
     from rueda.world.malloc import environment as malloc
@@ -68,51 +93,23 @@ def for_workers(environ: Mapping[str, str], workers: int) -> dict[str, str]:
         **waiting(environ),
         **malloc(environ),
     }
-    return {**{name: value for name, value in wanted.items() if name not in environ}, **python_path(environ)}
+    return {name: value for name, value in wanted.items() if name not in environ}
 
 
-def python_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """Add the folder in which ``import horovod`` finds Rueda, behind what the user has on ``PYTHONPATH``.
+def python_path(environ: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
+    """Append the folders of some packages to ``PYTHONPATH``, behind what the user has there.
 
-    The folder holds that one module, which steps aside where a genuine Horovod is installed; ``RUEDA_HOROVOD=0``
-    keeps it away. It is this host's own folder: Rueda may lie elsewhere on the others.
+    The folders are looked up where this runs: Rueda may be installed elsewhere on another host.
 
-    >>> python_path({"PYTHONPATH": "lib"})["PYTHONPATH"].split(os.pathsep)
-    ['lib', '.../rueda/hvd/shim']
-    >>> python_path({"RUEDA_HOROVOD": "0"})
+    >>> python_path({"PYTHONPATH": "lib"}, ["rueda.cli"])["PYTHONPATH"].split(os.pathsep)
+    ['lib', '.../rueda/cli']
+    >>> python_path({"PYTHONPATH": "lib"}, [])
     {}
     """
-    if environ.get("RUEDA_HOROVOD") == "0":
+    specs = [importlib.util.find_spec(package) for package in packages]
+    folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    if not folders:
         return {}
-    folder = str(Path(__file__).parents[2] / "hvd" / "shim")
     given = environ.get("PYTHONPATH")
-    entries = [entry for entry in given.split(os.pathsep) if entry != folder] if given else []
-    return {"PYTHONPATH": os.pathsep.join([*entries, folder])}
-
-
-def for_one_worker(slots: Sequence[int], node: int, host: str, local_rank: int) -> dict[str, str]:
-    """Tell a worker its place in Horovod's words too, which scripts read before they call ``init``.
-
-    ``CROSS``: among the workers that have the same number on their own host.
-
-    Args:
-        slots: the workers on each host, in rank order.
-        node: the number of this host.
-        host: its name, as the user wrote it.
-        local_rank: the number of the worker on this host.
-
-    >>> place = for_one_worker([2, 1, 2], node=2, host="server3", local_rank=1)
-    >>> [place[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")]
-    ['4', '5', '1', '2', '1', '2']
-    """
-    return {
-        "HOROVOD_RANK": str(sum(slots[:node]) + local_rank),
-        "HOROVOD_SIZE": str(sum(slots)),
-        "HOROVOD_LOCAL_RANK": str(local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slots[node]),
-        "HOROVOD_CROSS_RANK": str(sum(count > local_rank for count in slots[:node])),
-        "HOROVOD_CROSS_SIZE": str(sum(count > local_rank for count in slots)),
-        "HOROVOD_HOSTNAME": host,
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-    }
+    entries = [entry for entry in given.split(os.pathsep) if entry not in folders] if given else []
+    return {"PYTHONPATH": os.pathsep.join([*entries, *folders])}

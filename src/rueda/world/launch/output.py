@@ -4,8 +4,7 @@
 by default         every line with its rank: ``[2] loss 0.31``; standard error to standard error
 ``quiet_ranks``    rank 0 alone, as it writes (no prefix, so a progress bar draws itself in place)
 ``folder``         one file a rank, ``rank-2.log``, both streams in the order in which they came
-``horovod``        as horovodrun: ``[2]<stdout>:loss 0.31``; in ``folder`` two files a rank, ``rank.2/stdout`` and
-                   ``rank.2/stderr``, beside what is shown
+``style``          other prefixes and files: a subclass of :class:`OutputStyle`
 =================  =======================================================================================
 """
 
@@ -28,20 +27,43 @@ _TRACEBACK = b"Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputStyle:
+    """How a line names its rank, and which file it goes to; this is the default, and others derive from it."""
+
+    def prefix(self, rank: int, *, error: bool, coloured: bool) -> str:
+        """Give what stands before a line of a rank.
+
+        Args:
+            rank: of the worker that wrote it.
+            error: it came on standard error.
+            coloured: it goes to a terminal that shows colours.
+        """
+        text = f"[{rank}]"
+        return f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m " if coloured else f"{text} "
+
+    def file(self, rank: int, *, error: bool, workers: int) -> str:
+        """Name the file, within the folder of :class:`Show`, that receives a stream of a rank."""
+        return f"rank-{rank}.log"
+
+    @property
+    def shows_what_is_filed(self) -> bool:
+        """Whether lines that go to a file are shown as well."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Show:
     """How the workers' output is shown.
 
     Args:
         quiet_ranks: show rank 0 alone.
         folder: write one file a rank there (and show nothing, or rank 0 with ``quiet_ranks``).
-        horovod: prefix and files as horovodrun has them.
-        times: with ``horovod``, the time before each prefix.
+        style: the prefixes of lines and the names of files.
     """
 
     quiet_ranks: bool = False
     folder: Path | None = None
-    horovod: bool = False
-    times: bool = False
+    style: OutputStyle = OutputStyle()
 
 
 def prefixed(prefix: bytes, data: bytes) -> bytes:
@@ -68,7 +90,7 @@ class Output:
 
     def __init__(self, show: Show, *, workers: int = 1) -> None:
         self._show = show
-        self._digits = len(str(workers - 1))
+        self._workers = workers
         self._files: dict[Path, BinaryIO] = {}
         self._streams = {True: sys.stderr, False: sys.stdout}
         self._coloured = {error: colours(stream) for error, stream in self._streams.items()}
@@ -92,15 +114,9 @@ class Output:
         if self._show.quiet_ranks:
             if rank == 0:
                 self._write(error, data)
-        elif self._show.folder is None or self._show.horovod:
-            self._write(error, prefixed(self._prefix(rank, error), data))
-
-    def _prefix(self, rank: int, error: bool) -> bytes:
-        if self._show.horovod:  # no colours: programs read these lines
-            when = time.asctime() if self._show.times else ""
-            return f"{when}[{rank}]<{'stderr' if error else 'stdout'}>:".encode()
-        text, coloured = f"[{rank}]", self._coloured[error]
-        return (f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m " if coloured else f"{text} ").encode()
+        elif self._show.folder is None or self._show.style.shows_what_is_filed:
+            prefix = self._show.style.prefix(rank, error=error, coloured=self._coloured[error])
+            self._write(error, prefixed(prefix.encode(), data))
 
     def _write(self, error: bool, data: bytes) -> None:
         stream = self._streams[error]
@@ -113,10 +129,7 @@ class Output:
         stream.flush()
 
     def _file(self, folder: Path, rank: int, error: bool) -> BinaryIO:
-        if self._show.horovod:
-            path = folder / f"rank.{rank:0{self._digits}d}" / ("stderr" if error else "stdout")
-        else:
-            path = folder / f"rank-{rank}.log"
+        path = folder / self._show.style.file(rank, error=error, workers=self._workers)
         if path not in self._files:
             path.parent.mkdir(exist_ok=True)
             # Unbuffered: somebody may be following the file.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rueda.errors import LaunchError, explain
+from rueda.world.launch.environment import EnvironmentAdditions
 from rueda.world.launch.hosts import Host
 
 
@@ -20,6 +21,7 @@ class LaunchPlan:
         module: the first word is a module, as in ``python -m``.
         hosts: the hosts in rank order; ``slots`` is the number of workers on each.
         environment: variables to set for the workers, beside those that every host gets from :mod:`.environment`.
+        additions: further variables that are computed for each host or worker.
         directory: the working directory, on every host.
         ssh: the words of the ssh command.
         python: the interpreter on the other hosts.
@@ -32,6 +34,7 @@ class LaunchPlan:
     module: bool = False
     hosts: tuple[Host, ...] = (Host(name="localhost"),)
     environment: Mapping[str, str] = field(default_factory=dict)
+    additions: EnvironmentAdditions = field(default_factory=EnvironmentAdditions)
     directory: str = field(default_factory=os.getcwd)
     ssh: tuple[str, ...] = ("ssh",)
     python: str = sys.executable

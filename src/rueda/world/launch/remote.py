@@ -73,7 +73,7 @@ def start_agent(plan: LaunchPlan, host: Host) -> subprocess.Popen[bytes]:
         first = packet(
             {
                 "directory": plan.directory,
-                "environment": {**forwarded(os.environ), **plan.environment},
+                "environment": {**forwarded(os.environ, plan.additions.prefixes), **plan.environment},
                 "enter": _ENTER,
             }
         )

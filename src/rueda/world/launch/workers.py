@@ -18,7 +18,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -93,7 +93,7 @@ class _Pipes(LogsSpecs):
     This is also where torch shows each worker's environment before it starts them.
     """
 
-    def __init__(self, pump: Pump, variables: Callable[[int], Mapping[str, str]]) -> None:
+    def __init__(self, pump: Pump, variables: Sequence[Mapping[str, str]]) -> None:
         super().__init__()
         self._pump = pump
         self._variables = variables
@@ -104,7 +104,7 @@ class _Pipes(LogsSpecs):
         paths: dict[bytes, dict[int, str]] = {STDOUT: {}, STDERR: {}}
         for local_rank, env in envs.items():
             env["TORCHELASTIC_ERROR_FILE"] = ""
-            env.update(self._variables(local_rank))
+            env.update(self._variables[local_rank])
             for kind in paths:
                 self._writing.append(self._pump.pipe(kind, int(env["RANK"])))
                 paths[kind][local_rank] = f"/dev/fd/{self._writing[-1]}"
@@ -128,9 +128,8 @@ class Workers(LocalElasticAgent):
 
     Args:
         argv: what each worker executes.
-        count: how many workers run here.
-        place: where the hosts meet, and this host's place among them.
-        variables: from a local rank to the variables of that worker alone.
+        place: where the hosts meet, and this host's number among them.
+        variables: for each worker of this host, by local rank, the variables that it alone gets.
         sender: the way to the driver.
     """
 
@@ -138,9 +137,8 @@ class Workers(LocalElasticAgent):
         self,
         argv: Sequence[str],
         *,
-        count: int,
         place: Rendezvous,
-        variables: Callable[[int], Mapping[str, str]],
+        variables: Sequence[Mapping[str, str]],
         sender: Sender,
     ) -> None:
         quiet_torch()
@@ -148,7 +146,7 @@ class Workers(LocalElasticAgent):
         self._pipes = _Pipes(self._pump, variables)
         spec = WorkerSpec(
             role="default",
-            local_world_size=count,
+            local_world_size=len(variables),
             rdzv_handler=place,
             entrypoint=argv[0],
             # torch replaces ${local_rank} and $$ in arguments; a doubled $ comes out as it went in.
