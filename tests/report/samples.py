@@ -166,16 +166,19 @@ def write_others(folder: Path) -> Path:
     """Write the studies of throughput, steps to target and the linear model."""
     speeds = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}
     points: list[dict[str, Any]] = [
-        {"batch": batch, "images_per_second": speed, "spread": 8} for batch, speed in speeds.items()
+        {"batch": batch, "images_per_second": speed, "spread": 8, "milliseconds_per_update": 1e3 * batch / speed}
+        for batch, speed in speeds.items()
     ]
     throughput = {"format": 1, "kind": "throughput", "task": "glyphs-cnn", "points": points, "saturates_at": 128}
     write_json(folder / "throughput.json", throughput)
-    points = [
-        {"batch": 2**power, "updates": round(90 + 46000 / 2**power), "examples": 90 * 2**power + 46000, "rate": 0.05}
-        for power in range(3, 14)
-    ]
+    points = []
+    for batch in (2**power for power in range(3, 14)):
+        updates = round(90 + 46000 / batch)
+        point = {"batch": batch, "updates": updates, "examples": 90 * batch + 46000, "rate": 0.05, "num_seeds": 1}
+        points.append({**point, "seeds": [updates], "tried": [[0.05, updates], [0.1, None]]})
     fit = {"smallest_updates": 90, "smallest_examples": 46000, "critical_batch": 511, "interval": [400, 650]}
     steps = {"format": 1, "kind": "steps-to-target", "task": "glyphs-cnn", "target_accuracy": 0.8, "fit": fit}
+    steps |= {"recipe": "", "epochs": 40}
     write_json(folder / "steps.json", {**steps, "points": points})
     noise = random.Random(0)
     xs = [noise.uniform(0, 10) for _ in range(100)]
@@ -183,7 +186,7 @@ def write_others(folder: Path) -> Path:
     rows, paths = [], []
     for batch, epochs in ((1, 6), (8, 9), (32, 20), (100, 63)):
         w = b = 0.0
-        path: dict[str, Any] = {"batch": batch, "w": [0.0], "b": [0.0]}
+        path: dict[str, Any] = {"batch": batch, "w": [0.0], "b": [0.0], "loss": [3000.0]}
         for _ in range(epochs):
             order = noise.sample(range(100), 100)
             for start in range(0, 100 - batch + 1, batch):
@@ -193,17 +196,21 @@ def write_others(folder: Path) -> Path:
                 b -= 2e-3 * sum(error for error, _ in errors) / batch
                 path["w"].append(w)
                 path["b"].append(b)
+                path["loss"].append(99.0)
         paths.append(path)
         rows.append(
             {
                 "batch": batch,
                 "epochs": epochs,
+                "epochs_spread": 0.0,
                 "updates": len(path["w"]) - 1,
+                "updates_spread": 0.0,
                 "w": w,
                 "w_spread": 0.3,
                 "b": b,
                 "b_spread": 0.7,
                 "loss": 99,
+                "loss_spread": 0.0,
             }
         )
     write_json(

@@ -113,12 +113,20 @@ def test_a_study_with_values_of_the_wrong_type(tmp_path: Path, changes: dict[str
     assert "\n" not in str(caught.value)
 
 
-def test_values_of_the_wrong_type_count_as_not_measured(tmp_path: Path) -> None:
-    points = [{"batch": 8, "images_per_second": "fast"}, "no point", None, {"batch": 16, "images_per_second": 3.0}]
-    answer = {"format": 1, "kind": "throughput", "task": "t", "points": points, "environment": "x"}
-    write_json(tmp_path / "throughput.json", answer)
-    (section,) = collect([tmp_path])
-    assert section.throughput is not None and section.throughput["batch"] == [16]
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, r"points\[0\].batch: expected a number, more than 0, got 0"),
+        ({"images_per_second": "fast"}, r"points\[0\].images_per_second: expected float, got 'fast'"),
+        ({"spread": -1.0}, r"points\[0\].spread: expected a number, 0 or more, got -1.0"),
+    ],
+)
+def test_throughput_with_wrong_values(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    point = {"batch": 8, "images_per_second": 3.0, "spread": 0.0, "milliseconds_per_update": 1.0, **changes}
+    write_json(tmp_path / "throughput.json", {"format": 1, "kind": "throughput", "task": "t", "points": [point]})
+    with pytest.raises(RunError, match=message) as caught:
+        collect([tmp_path])
+    assert "\n" not in str(caught.value)
 
 
 def test_some_seeds_diverged(tmp_path: Path) -> None:
@@ -144,10 +152,14 @@ def _write(folder: Path, name: str, text: str) -> None:
         ("study.json", '{"kind": "gd"}', "expected a study .*, got 'gd'"),
         ("study.json", '{"kind": "techniques", "format": 2, "rows": []}', "expected format 1, got 2"),
         ("study.json", '{"kind": "techniques", "format": 1, "rows": 3}', "rows: expected a list, got 3"),
-        ("gd.json", "{", "gd.json: expected the JSON of a study"),
-        ("gd.json", "[" * 100_000, "gd.json: expected the JSON of a study"),
-        ("gd.json", '{"kind": "techniques"}', "expected an object with kind = 'gd', got 'techniques'"),
-        ("throughput.json", '{"kind": "throughput", "format": 1}', "expected a list of points, got None"),
+        ("gd.json", "{", "gd.json: expected JSON"),
+        ("gd.json", "[" * 100_000, "gd.json: expected JSON"),
+        ("gd.json", '{"kind": "techniques"}', "expected gradient descent .*kind 'gd'.*, got 'techniques'"),
+        (
+            "throughput.json",
+            '{"kind": "throughput", "format": 1}',
+            "expected task, points, which are missing",
+        ),
         ("metrics.jsonl", "", "expected rows in metrics.jsonl, got none"),
         ("metrics.jsonl", '{"kind": "epoch"}\n', "expected a run folder with environment.json"),
         ("metrics.jsonl", "{broken\n{}\n", "line 1: expected a JSON row"),

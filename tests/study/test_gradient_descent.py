@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rueda.errors import RecipeError
-from rueda.study.gradient_descent import Descent, descend, points, study_gradient_descent
+from rueda.records.descent import DescentRow, GradientDescent
+from rueda.study.gradient_descent import descend, points, study_gradient_descent
 
 # Over 200 seeds: batch -> epochs, updates, w, its spread, loss; None where nothing was published.
 PUBLISHED: dict[int, tuple[float, float, float | None, float | None, float | None]] = {
@@ -23,13 +24,15 @@ PUBLISHED: dict[int, tuple[float, float, float | None, float | None, float | Non
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Descent], Path]:
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, DescentRow], Path]:
     folder = tmp_path_factory.mktemp("gd")
-    return {row.batch: row for row in study_gradient_descent(batches=list(PUBLISHED), seeds=200, folder=folder)}, folder
+    found = study_gradient_descent(batches=list(PUBLISHED), seeds=200, folder=folder)
+    assert GradientDescent.load(folder) == found
+    return {row.batch: row for row in found.rows}, folder
 
 
 @pytest.mark.parametrize("batch", PUBLISHED)
-def test_the_published_table_within_its_spread(table: tuple[dict[int, Descent], Path], batch: int) -> None:
+def test_the_published_table_within_its_spread(table: tuple[dict[int, DescentRow], Path], batch: int) -> None:
     row = table[0][batch]
     epochs, updates, w, w_spread, loss = PUBLISHED[batch]
     assert abs(row.epochs - epochs) <= row.epochs_spread
@@ -61,22 +64,22 @@ def test_one_seed_against_a_transcription() -> None:
             if abs(mean - previous) < 1e-3 * previous:
                 break
             previous = mean
-        found = descend(x[seed : seed + 1], y[seed : seed + 1], batch)
+        found, path = descend(x[seed : seed + 1], y[seed : seed + 1], batch)
         assert (found.epochs, found.updates) == (epochs, updates)
         assert (found.w, found.b) == pytest.approx((w, b), rel=1e-9)
-        assert (found.path["w"][-1], found.path["b"][-1]) == pytest.approx((w, b), rel=1e-9)
-        assert len(found.path["w"]) == updates + 1 and found.path["loss"][-1] == pytest.approx(found.loss)
+        assert (path.w[-1], path.b[-1]) == pytest.approx((w, b), rel=1e-9)
+        assert len(path.w) == updates + 1 and path.loss[-1] == pytest.approx(found.loss)
 
 
 def test_seeds_do_not_meet() -> None:
     x, y = points(5)
-    alone = [descend(x[seed : seed + 1], y[seed : seed + 1], 8) for seed in range(5)]
-    together = descend(x, y, 8)
+    alone = [descend(x[seed : seed + 1], y[seed : seed + 1], 8)[0] for seed in range(5)]
+    together, _ = descend(x, y, 8)
     assert together.w == pytest.approx(np.mean([one.w for one in alone]))
     assert together.epochs_spread == pytest.approx(np.std([one.epochs for one in alone], ddof=1))
 
 
-def test_the_file(table: tuple[dict[int, Descent], Path]) -> None:
+def test_the_file(table: tuple[dict[int, DescentRow], Path]) -> None:
     data = json.loads((table[1] / "gd.json").read_text())
     assert (data["format"], data["kind"], data["seeds"]) == (1, "gd", 200)
     assert [row["batch"] for row in data["rows"]] == list(PUBLISHED) == [path["batch"] for path in data["paths"]]

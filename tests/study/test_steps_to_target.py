@@ -12,6 +12,7 @@ import pytest
 
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Recipe
+from rueda.records.steps_to_target import StepsToTarget
 from rueda.study import steps_to_target
 from rueda.study.critical_batch import fit_curve
 from rueda.study.steps_to_target import study_steps_to_target, tune
@@ -44,11 +45,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     assert 0.1 < np.mean(widths) < 1.0
 
 
-def test_regimes() -> None:
-    curve = fit_curve(BATCHES, [100 * (1 + 400 / batch) for batch in BATCHES], num_samples=2)
-    assert [curve.regime(batch) for batch in (16, 44, 45, 3590, 4096)] == [
-        "perfect scaling", "perfect scaling", "diminishing returns", "diminishing returns", "maximal parallelism",
-    ]  # fmt: skip
+def test_two_batch_sizes_are_too_few() -> None:
     with pytest.raises(RunError, match="three batch sizes or more, got 2"):
         fit_curve([1, 2, 2], [3, 2, 2])
 
@@ -88,14 +85,15 @@ def test_a_small_task_and_its_file(tmp_path: Path) -> None:
     points = found.points
     assert all(point.updates is not None and point.rate is not None for point in points)
     assert points[0].examples == pytest.approx(4 * points[0].updates)  # type: ignore[operator]
-    assert found.curve is not None and found.curve.interval[0] <= found.curve.interval[1]
+    assert found.fit is not None and found.fit.interval[0] <= found.fit.interval[1]
+    assert StepsToTarget.load(tmp_path) == found
     data = json.loads((tmp_path / "steps.json").read_text())
     assert data["kind"] == "steps-to-target" and [point["batch"] for point in data["points"]] == [4, 16, 64]
     assert data["points"][0]["regime"] is not None and data["fit"]["critical_batch"] > 0
     with pytest.raises(RunError, match="another target accuracy; choose another --folder"):
         study_steps_to_target(tiny_task(), batches=[4], **{**options, "target_accuracy": 0.6})
     (tmp_path / "steps.json").write_text("{")
-    with pytest.raises(RunError, match="remove it to begin anew"):
+    with pytest.raises(RunError, match=r"steps\.json: expected JSON"):
         study_steps_to_target(tiny_task(), batches=[4], **options)
 
 
@@ -114,14 +112,14 @@ def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch
     )  # fmt: skip
     last = found.points[-1]
     assert (last.updates, last.num_seeds, last.seeds, last.complete) == (45.0, 4, (45.0,), False)
-    assert found.curve is not None and found.curve.critical_batch == pytest.approx(300, rel=1e-3)
+    assert found.fit is not None and found.fit.critical_batch == pytest.approx(300, rel=1e-3)
     assert [point["in_fit"] for point in json.loads((tmp_path / "steps.json").read_text())["points"]] == [
         True, True, True, False,
     ]  # fmt: skip
     assert sum(", seed " in line for line in lines) == 4 * 3  # each training of a further seed is told
     assert any(line.startswith("batch 64, rate ") and "seed 3: not reached" in line for line in lines)
     assert lines[-1].startswith("batch 64: 45 updates") and lines[-1].endswith("(1 of 4 seeds reached the target)")
-    assert study_steps_to_target(tiny_task(), batches=[16, 32, 64], **options).curve is None
+    assert study_steps_to_target(tiny_task(), batches=[16, 32, 64], **options).fit is None
 
 
 def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,30 +9,9 @@ from pathlib import Path
 import pytest
 
 from rueda.errors import RecipeError
+from rueda.records.throughput import Throughput
 from rueda.study import study_throughput, throughput
-from rueda.study.throughput import Speed, saturation
 from tinytask import tiny_task
-
-
-def speed(batch: int, images_per_second: float) -> Speed:
-    return Speed(batch=batch, images_per_second=images_per_second, spread=0.0, milliseconds_per_update=1.0)
-
-
-@pytest.mark.parametrize(
-    ("speeds", "batch"),
-    [
-        ((10, 95, 99, 100), 2),
-        ((10, 94.9, 99, 100), 4),
-        ((10, 60, 100, 40), 4),
-        ((100, 50), 1),
-        # Where only the largest is fast enough, a still larger one may be faster.
-        ((10, 20, 40, 80), None),
-        ((10, 20, 94.9, 100), None),
-        ((50,), None),
-    ],
-)
-def test_saturation(speeds: tuple[float, ...], batch: int | None) -> None:
-    assert saturation([speed(2**number, value) for number, value in enumerate(speeds)]) == batch
 
 
 def test_an_update_of_several_batches_takes_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +41,7 @@ def test_default_batches_and_file(tmp_path: Path) -> None:
     assert all(point.images_per_second > 0 for point in found.points)
     data = json.loads((tmp_path / "throughput.json").read_text())
     assert data["kind"] == "throughput" and data["saturates_at"] == found.saturates_at
+    assert Throughput.load(tmp_path) == found
     assert data["points"][0]["batch"] == 1 and data["environment"]["versions"]["torch"]
 
 

@@ -40,7 +40,7 @@ def gradient_descent(
                 f"{row.batch}", f"{row.epochs:.1f}", f"{row.updates:.0f}", f"{row.w:.2f} ± {row.w_spread:.2f}",
                 f"{row.b:.2f} ± {row.b_spread:.2f}", f"{row.loss:.1f}",
             ]
-            for row in found
+            for row in found.rows
         ],
         summary="true: w = 10, b = 2; the best loss is about 98",
     )  # fmt: skip

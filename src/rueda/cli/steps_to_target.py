@@ -15,7 +15,7 @@ from rueda.cli.stopping import resumable
 from rueda.cli.study_output import default_folder, print_result
 
 if TYPE_CHECKING:
-    from rueda.study.steps_to_target import Point
+    from rueda.records.steps_to_target import BatchPoint
 
 EPILOG = "Example: rueda steps-to-target glyphs-cnn --target-accuracy 0.85 --batches 16,64,256"
 
@@ -40,7 +40,7 @@ def steps_to_target(
             task, target_accuracy=target_accuracy, batches=sizes, seeds=seeds, epochs=epochs,
             settings=settings or [], folder=folder, say=_say_nothing if as_json else _say,
         )  # fmt: skip
-    curve = found.curve
+    curve = found.fit
     summary = "fewer than three batch sizes reached the target with every seed: no curve"
     if curve is not None:
         summary = (
@@ -76,5 +76,5 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def _some_seeds(point: Point) -> str:
+def _some_seeds(point: BatchPoint) -> str:
     return "" if point.complete else f" ({len(point.seeds)} of {point.num_seeds} seeds)"

@@ -39,9 +39,13 @@ class JsonRecord:
     def check(self) -> None:
         """Refuse, by ValueError, what fits its types and would fail later, far from the file."""
 
+    def contents(self) -> dict[str, Any]:
+        """Give what the file holds: the fields; a subclass adds what follows from them, for other programs."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity become null."""
-        return json.dumps(plain(asdict(self)), indent=self.INDENT, allow_nan=False)  # type: ignore[call-overload]
+        return json.dumps(plain(self.contents()), indent=self.INDENT, allow_nan=False)
 
     @classmethod
     def from_json(cls: type[Own], text: str, *, source: str | None = None) -> Own:
@@ -109,7 +113,12 @@ def _take(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(f"{where}: expected a list, got {_shown(value)}")
-        return tuple(_take(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(value))
+        kinds = get_args(hint)
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(value)
+        if len(kinds) != len(value):
+            raise TypeError(f"{where}: expected a list of {len(kinds)}, got {_shown(value)}")
+        return tuple(_take(item, kinds[i], f"{where}[{i}]") for i, item in enumerate(value))
     if is_dataclass(hint):
         return read_record(hint, value, where)  # type: ignore[arg-type]
     if hint is float:

@@ -1,11 +1,13 @@
 """From the files of runs and studies to one HTML page that needs no server, no network and no torch.
 
->>> import json, tempfile
+>>> import tempfile
 >>> from pathlib import Path
+>>> from rueda.records.throughput import Speed, Throughput
 >>> folder = Path(tempfile.mkdtemp())
->>> points = [{"batch": 8, "images_per_second": 322.0}, {"batch": 512, "images_per_second": 680.0}]
->>> study = {"format": 1, "kind": "throughput", "task": "glyphs-cnn", "points": points, "saturates_at": 512}
->>> _ = (folder / "throughput.json").write_text(json.dumps(study))
+>>> speeds = {8: 322.0, 512: 680.0, 700: 683.0}
+>>> points = tuple(Speed(batch=batch, images_per_second=speed, spread=0.0, milliseconds_per_update=1e3 * batch / speed)
+...     for batch, speed in speeds.items())
+>>> Throughput(task="glyphs-cnn", points=points).save(folder / "throughput.json")
 >>> page = write_report([folder], folder / "report.html")
 >>> page.name, "hardly more images a second beyond a local batch of 512" in page.read_text()
 ('report.html', True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
+from rueda.records.descent import GradientDescent
+from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study, StudyRow
-from rueda.report.kinds import STUDIES
-from rueda.report.model import Entry, Section, numbers, short, whole
+from rueda.records.throughput import Throughput
+from rueda.report.model import Entry, Section, short
 from rueda.report.runs import read_run
-from rueda.report.study_tables import rows_of, tell
+from rueda.report.study_tables import tell_descent, tell_steps, tell_throughput
 from rueda.terminal.numbers import number, things
 
 
@@ -25,51 +27,33 @@ def read_study(files: Mapping[str, Path]) -> Section:
     Raises:
         RunError: a file is there but is not what its name says.
     """
-    study = Study.load(files["study.json"]) if "study.json" in files else None
-    others = {kind: name for name, kind in STUDIES.items() if name in files and name != "study.json"}
-    found = {kind: _load(files[name], kind) for kind, name in others.items()}
-    first = next(iter(found.values()), {})
-    task = study.task if study is not None else str(first.get("task") or ("linear" if "gd" in found else "task"))
+    study = Study.load(files[Study.FILE]) if Study.FILE in files else None
+    throughput = Throughput.load(files[Throughput.FILE]) if Throughput.FILE in files else None
+    steps = StepsToTarget.load(files[StepsToTarget.FILE]) if StepsToTarget.FILE in files else None
+    descent = GradientDescent.load(files[GradientDescent.FILE]) if GradientDescent.FILE in files else None
+    records = [record for record in (study, throughput, steps, descent) if record is not None]
+    task = records[0].task
     section = Section(title=task, task=task, is_study=study is not None)
-    section.throughput = _points(found.get("throughput"), ("batch", "images_per_second", "spread"), "images_per_second")
-    section.steps = _points(found.get("steps-to-target"), ("batch", "updates", "examples", "rate"), "updates")
-    section.gd = _descent(found.get("gd"))
-    for kind, answer in found.items():
-        tell(section, kind, answer)
+    if throughput is not None:
+        section.throughput = _throughput(throughput)
+        tell_throughput(section, throughput)
+    if steps is not None:
+        section.steps = _steps(steps)
+        tell_steps(section, steps)
+    if descent is not None:
+        section.gd = _descent(descent)
+        tell_descent(section, descent)
     if study is not None:
         section.workers = study.workers
         section.title = f"{task} on {things(study.workers, 'worker')}"
-        section.environments.append({**study.environment, "command": study.command or _command(study.environment)})
         for row in study.rows:
             section.entries.append(_entry(row))
-            _take_runs(section, files["study.json"].parent, row)
+            _take_runs(section, files[Study.FILE].parent, row)
         _give_roles(section.entries)
-    for answer in found.values():
-        about = answer.get("environment")
-        section.environments.append(
-            {**(about if isinstance(about, dict) else {}), "command": answer.get("command") or _command(about)}
-        )
+    for record in records:
+        command = getattr(record, "command", "") or record.environment.get("command")
+        section.environments.append({**record.environment, "command": command})
     return section
-
-
-def _load(file: Path, kind: str) -> dict[str, Any]:
-    try:
-        answer = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{file}: expected the JSON of a study, got: {error}; run the study again") from None
-    got = answer.get("kind") if isinstance(answer, dict) else type(answer).__name__
-    if not isinstance(answer, dict) or got != kind:
-        raise RunError(f"{file}: expected an object with kind = {kind!r}, got {got!r}; run the study again")
-    if answer.get("format") != 1:
-        raise RunError(f"{file}: expected format 1, got {answer.get('format')!r}; use the Rueda that wrote it")
-    wanted = "rows" if kind == "gd" else "points"
-    if not isinstance(answer.get(wanted), list):
-        raise RunError(f"{file}: expected a list of {wanted}, got {answer.get(wanted)!r}; run the study again")
-    return answer
-
-
-def _command(about: Any) -> Any:
-    return about.get("command") if isinstance(about, dict) else None
 
 
 def _entry(row: StudyRow) -> Entry:
@@ -121,52 +105,28 @@ def _give_roles(entries: list[Entry]) -> None:
         max(rest, key=lambda entry: entry.test_accuracy or 0).role = "best"
 
 
-def _points(answer: dict[str, Any] | None, names: tuple[str, ...], needed: str) -> dict[str, Any] | None:
-    if answer is None:
-        return None
-    rows = rows_of(answer["points"], names, needed)
-    if not rows:
-        return None
-    kept: dict[str, Any] = {name: [row[name] for row in rows] for name in names}
-    for name in ("saturates_at", "target_accuracy"):
-        kept[name] = number(answer.get(name))
-    fit = answer.get("fit")
-    if isinstance(fit, dict):
-        values = {name: number(fit.get(name)) for name in ("smallest_updates", "smallest_examples", "critical_batch")}
-        interval = numbers(fit.get("interval"))
-        if all(value is not None and value > 0 for value in values.values()):
-            kept["fit"] = {**values, "interval": interval if len(interval) == 2 and None not in interval else None}
-    return kept
+def _throughput(found: Throughput) -> dict[str, Any] | None:
+    """Give what the figure of the throughput shows."""
+    points = sorted(found.points, key=lambda point: point.batch)
+    names = ("batch", "images_per_second", "spread")
+    shown = {name: [getattr(point, name) for point in points] for name in names}
+    return {**shown, "saturates_at": found.saturates_at} if points else None
 
 
-def _descent(answer: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Take the paths of the linear model, and of its data the moments that give the loss everywhere."""
-    if answer is None:
-        return None
-    paths = []
-    listed = answer.get("paths")
-    for path in listed if isinstance(listed, list) else []:
-        if isinstance(path, dict):
-            steps = list(zip(numbers(path.get("w")), numbers(path.get("b")), strict=False))
-            steps = [(w, b) for w, b in steps if w is not None and b is not None]
-            if steps:
-                ws, bs = ([short(value) for value in values] for values in zip(*steps, strict=True))
-                paths.append({"batch": whole(path.get("batch")), "w": ws, "b": bs})
-    data = answer.get("data")
-    pairs = list(zip(numbers(data.get("x")), numbers(data.get("y")), strict=False)) if isinstance(data, dict) else []
-    complete = [(x, y) for x, y in pairs if x is not None and y is not None]
-    return {"paths": paths, "moments": moments(complete)}
+def _steps(found: StepsToTarget) -> dict[str, Any] | None:
+    """Give what the figure of the updates to a target shows; a batch size that never reached it is left out."""
+    points = sorted((point for point in found.points if point.updates is not None), key=lambda point: point.batch)
+    names = ("batch", "updates", "examples", "rate")
+    shown: dict[str, Any] = {name: [getattr(point, name) for point in points] for name in names}
+    shown["target_accuracy"] = found.target_accuracy
+    if found.fit is not None:
+        shown["fit"] = {**asdict(found.fit), "boundaries": found.fit.boundaries}
+    return shown if points else None
 
 
-def moments(pairs: list[tuple[float, float]]) -> dict[str, float] | None:
-    """Give the five means from which the mean squared error of ``y ≈ w x + b`` follows in closed form.
-
-    ``L(w, b) = w² <xx> + b² + 2 w b <x> - 2 w <xy> - 2 b <y> + <yy>``
-
-    >>> moments([(0.0, 1.0), (2.0, 3.0)])
-    {'x': 1.0, 'y': 2.0, 'xx': 2.0, 'xy': 3.0, 'yy': 5.0}
-    """
-    if not pairs:
-        return None
-    terms = [{"x": x, "y": y, "xx": x * x, "xy": x * y, "yy": y * y} for x, y in pairs]
-    return {name: sum(term[name] for term in terms) / len(terms) for name in terms[0]}
+def _descent(found: GradientDescent) -> dict[str, Any]:
+    """Give the paths of the linear model, and of its data the moments that give the loss everywhere."""
+    paths = [
+        {"batch": path.batch, "w": [short(w) for w in path.w], "b": [short(b) for b in path.b]} for path in found.paths
+    ]
+    return {"paths": paths, "moments": found.data.moments()}

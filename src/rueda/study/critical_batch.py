@@ -1,54 +1,25 @@
-"""The curve of steps against examples, and the critical batch size, from measured points.
+"""Fitting the curve of updates against batch size (:mod:`rueda.records.batch_curve`) to measured points.
 
-McCandlish et al. 2018 (1812.06162): with S updates and E = S B examples to reach a target,
-
-    (S / Smin - 1) (E / Emin - 1) = 1,    so    S(B) = Smin (1 + Bcrit / B),    Bcrit = Emin / Smin
-
-Smin is the number of updates that no batch goes below, Emin the number of examples. At Bcrit both are twice their
-least. Fitted in log space, since the points span orders of magnitude. The interval comes from a bootstrap of the
-residuals.
-
-Doubling the batch saves the share Bcrit / (2 (B + Bcrit)) of the updates, at most a half. That gives the three regimes
-of Shallue et al. 2018 (1811.03600): *perfect scaling* (45 % or more is saved), *diminishing returns*, *maximal
-parallelism* (5 % or less).
+Smin and Bcrit are fitted in log space, since the points span orders of magnitude. The interval comes from a bootstrap
+of the residuals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rueda.errors import RunError
-
-REGIMES = ("perfect scaling", "diminishing returns", "maximal parallelism")
+from rueda.records.batch_curve import BatchCurve
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """The fitted curve, with the interval of its critical batch."""
-
-    smallest_updates: float
-    smallest_examples: float
-    critical_batch: float
-    interval: tuple[float, float]
-    """5th and 95th percentile of the critical batch"""
-
-    def updates(self, batch: float) -> float:
-        """Give the updates that a batch size needs."""
-        return self.smallest_updates * (1 + self.critical_batch / batch)
-
-    def regime(self, batch: float) -> str:
-        """Name the regime of a batch size."""
-        saved = self.critical_batch / (2 * (batch + self.critical_batch))
-        return REGIMES[0] if saved >= 0.45 else REGIMES[2] if saved <= 0.05 else REGIMES[1]
-
-
-def fit_curve(batches: Sequence[float], updates: Sequence[float], *, num_samples: int = 400, seed: int = 0) -> Curve:
+def fit_curve(
+    batches: Sequence[float], updates: Sequence[float], *, num_samples: int = 400, seed: int = 0
+) -> BatchCurve:
     """Fit Smin and Emin to measured (batch, updates).
 
     Args:
@@ -76,7 +47,7 @@ def fit_curve(batches: Sequence[float], updates: Sequence[float], *, num_samples
     ]
     low, high = np.exp(np.percentile(samples, [5, 95])) if samples else (np.nan, np.nan)
     smallest, critical = np.exp(best)
-    return Curve(
+    return BatchCurve(
         smallest_updates=float(smallest), smallest_examples=float(smallest * critical),
         critical_batch=float(critical), interval=(float(low), float(high)),
     )  # fmt: skip

@@ -17,45 +17,23 @@ keeps its numbers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rueda.errors import RecipeError, explain
-from rueda.files.atomic import write_atomically
+from rueda.records.descent import MEASURED, DescentPath, DescentRow, GradientDescent, Points
 from rueda.records.environment import environment
 from rueda.study.inputs import check_batches
 
 NUM_POINTS = 100
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 100)
+RATE = 1e-3
 _LONGEST_PATH = 5_000
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """What one batch size comes to over the seeds: means, and standard deviations as ``_spread``."""
-
-    batch: int
-    epochs: float
-    epochs_spread: float
-    updates: float
-    updates_spread: float
-    w: float
-    w_spread: float
-    b: float
-    b_spread: float
-    loss: float
-    """mean squared error of the final line on all points"""
-    loss_spread: float
-    path: dict[str, list[float]]
-    """``w``, ``b`` and ``loss`` (on all points) of the first seed: before the first update, and after each"""
 
 
 def points(num_seeds: int, *, seed: int = 0, num_points: int = NUM_POINTS) -> tuple[Floats, Floats]:
@@ -67,9 +45,9 @@ def points(num_seeds: int, *, seed: int = 0, num_points: int = NUM_POINTS) -> tu
 
 
 def descend(
-    x: Floats, y: Floats, batch: int, *, rate: float = 1e-3, tolerance: float = 1e-3, longest: int = 1000
-) -> Descent:
-    """Train a line on each seed's points.
+    x: Floats, y: Floats, batch: int, *, rate: float = RATE, tolerance: float = 1e-3, longest: int = 1000
+) -> tuple[DescentRow, DescentPath]:
+    """Train a line on each seed's points; give means and spreads over the seeds, and the way of the first.
 
     Args:
         x: [seeds, points].
@@ -80,7 +58,7 @@ def descend(
         longest: epochs at most.
 
     >>> x, y = points(20)
-    >>> whole, single = descend(x, y, 100), descend(x, y, 1)
+    >>> whole, single = descend(x, y, 100)[0], descend(x, y, 1)[0]
     >>> whole.updates == whole.epochs, single.updates > 5 * whole.updates, single.epochs < whole.epochs / 5
     (True, True, True)
     """
@@ -109,19 +87,18 @@ def descend(
         if not going.any():
             break
     loss = ((w[:, None] * x + b[:, None] - y) ** 2).mean(1)
-    means: dict[str, Any] = {}
-    for name, values in {"epochs": epochs, "updates": updates, "w": w, "b": b, "loss": loss}.items():
+    means: dict[str, float] = {}
+    for name, values in zip(MEASURED, (epochs, updates, w, b, loss), strict=True):
         means[name] = float(values.mean())
         means[f"{name}_spread"] = float(values.std(ddof=1)) if num_seeds > 1 else 0.0
-    path = path[:_LONGEST_PATH]
-    along = [float(((one * x[0] + other - y[0]) ** 2).mean()) for one, other in path]
-    steps = {"w": [one for one, _ in path], "b": [other for _, other in path], "loss": along}
-    return Descent(batch=batch, path=steps, **means)
+    ws, bs = zip(*path[:_LONGEST_PATH], strict=True)
+    along = tuple(float(((one * x[0] + other - y[0]) ** 2).mean()) for one, other in zip(ws, bs, strict=True))
+    return DescentRow(batch=batch, **means), DescentPath(batch=batch, w=ws, b=bs, loss=along)
 
 
 def study_gradient_descent(
     *, batches: Sequence[int] = BATCHES, seeds: int = 200, seed: int = 0, folder: Path | str | None = None
-) -> list[Descent]:
+) -> GradientDescent:
     """Compare batch sizes; the twin of ``rueda gradient-descent``. Writes ``gd.json`` into the folder.
 
     Args:
@@ -134,13 +111,11 @@ def study_gradient_descent(
         raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
     check_batches(batches, NUM_POINTS)
     x, y = points(seeds, seed=seed)
-    found = [descend(x, y, batch) for batch in batches]
+    found = [descend(x, y, batch, rate=RATE) for batch in batches]
+    result = GradientDescent(
+        seeds=seeds, rate=RATE, environment=environment(), data=Points(x=tuple(x[0].tolist()), y=tuple(y[0].tolist())),
+        rows=tuple(row for row, _ in found), paths=tuple(path for _, path in found),
+    )  # fmt: skip
     if folder is not None:
-        about = {
-            "format": 1, "kind": "gd", "task": "linear", "seeds": seeds, "rate": 1e-3,
-            "environment": environment(), "data": {"x": x[0].tolist(), "y": y[0].tolist()},
-            "rows": [{name: value for name, value in asdict(row).items() if name != "path"} for row in found],
-            "paths": [{"batch": row.batch, **row.path} for row in found],
-        }  # fmt: skip
-        write_atomically(Path(folder) / "gd.json", json.dumps(about).encode())
-    return found
+        result.save(Path(folder) / GradientDescent.FILE)
+    return result

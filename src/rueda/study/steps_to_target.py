@@ -12,17 +12,17 @@ mean over those that do would be too low, so such a batch size is shown as what 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, explain
-from rueda.files.atomic import write_atomically
 from rueda.records import Recipe
+from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
-from rueda.study.critical_batch import Curve, fit_curve
+from rueda.records.steps_to_target import BatchPoint, StepsToTarget
+from rueda.study.critical_batch import fit_curve
 from rueda.study.inputs import check_batches
 from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
@@ -33,40 +33,6 @@ from rueda.world import init
 _GROWTH = 1.1
 _FACTOR = 2.0
 _MOST_RATES = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One batch size."""
-
-    batch: int
-    rate: float | None
-    """the best of the grid; None if no rate reached the target"""
-    updates: float | None
-    """mean over the seeds that reached the target"""
-    examples: float | None
-    num_seeds: int
-    """trainings at that rate"""
-    seeds: tuple[float, ...]
-    """updates of those that reached the target"""
-    tried: tuple[tuple[float, float | None], ...]
-    """(rate, updates) of the grid; None: diverged, given up, or not reached"""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every seed reached the target: of the others nobody knows how many updates they need."""
-        return self.updates is not None and len(self.seeds) == self.num_seeds
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepsToTarget:
-    """Updates against batch size, and the curve through them."""
-
-    task: str
-    target_accuracy: float
-    points: tuple[Point, ...]
-    curve: Curve | None
-    """through the batch sizes of which every seed reached the target; None if those are fewer than three"""
 
 
 def tune(start: float, trial: Callable[[float, float], float | None], limit: float) -> dict[float, float | None]:
@@ -178,12 +144,12 @@ def study_steps_to_target(
     if batches is None:
         batches = [2**power for power in range(4, max(5, (num_examples // 4).bit_length()))]
     check_batches(batches, num_examples)
-    file = None if folder is None else Path(folder) / "steps.json"
-    about: dict[str, object] = {
-        "task": loaded.name, "target_accuracy": target_accuracy, "recipe": base.to_toml(), "epochs": epochs,
-        "task_file": checksum_of(task),
-    }  # fmt: skip
-    points = {} if file is None else _read(file, about)
+    file = None if folder is None else Path(folder) / StepsToTarget.FILE
+    result = StepsToTarget(
+        task=loaded.name, target_accuracy=target_accuracy, recipe=base.to_toml(), epochs=epochs,
+        task_file=checksum_of(task), points=(), environment=environment(),
+    )  # fmt: skip
+    points = {} if file is None else _read(file, result)
     rate_before: tuple[int, float] | None = None
     for batch in sorted(set(batches)):
         if batch not in points or points[batch].num_seeds < seeds:
@@ -193,13 +159,16 @@ def study_steps_to_target(
             say(_line(points[batch]))
         best = points[batch].rate
         rate_before = rate_before if best is None else (batch, best)
-        result = _result(loaded.name, target_accuracy, points)
+        ordered = tuple(points[size] for size in sorted(points))
+        result = replace(result, points=ordered, fit=_fit(ordered))
         if file is not None:
-            _write(file, about, result)
+            result.save(file)
     return result
 
 
-def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float, say: Callable[[str], None]) -> Point:
+def _measure(
+    task: Task, recipe: Recipe, target: float, seeds: int, limit: float, say: Callable[[str], None]
+) -> BatchPoint:
     def trial(rate: float, most: float) -> float | None:
         steps = updates_to_target(task, recipe.change(rate=rate), target, most)
         ended = "not better than the best so far" if steps is None else f"{steps:,.0f} updates"
@@ -210,7 +179,9 @@ def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float
     reached = {rate: steps for rate, steps in tried.items() if steps is not None}
     pairs = tuple(sorted(tried.items()))
     if not reached:
-        return Point(batch=recipe.batch, rate=None, updates=None, examples=None, num_seeds=seeds, seeds=(), tried=pairs)
+        return BatchPoint(
+            batch=recipe.batch, rate=None, updates=None, examples=None, num_seeds=seeds, seeds=(), tried=pairs
+        )
     rate = min(reached, key=lambda one: reached[one])
     found = [reached[rate]]
     for seed in range(recipe.seed + 1, recipe.seed + seeds):
@@ -220,21 +191,20 @@ def _measure(task: Task, recipe: Recipe, target: float, seeds: int, limit: float
         if steps is not None:
             found.append(steps)
     mean = sum(found) / len(found)
-    return Point(
+    return BatchPoint(
         batch=recipe.batch, rate=rate, updates=mean, examples=mean * recipe.batch, num_seeds=seeds,
         seeds=tuple(found), tried=pairs,
     )  # fmt: skip
 
 
-def _result(task: str, target: float, points: dict[int, Point]) -> StepsToTarget:
-    ordered = tuple(points[batch] for batch in sorted(points))
-    pairs = [(point.batch, steps) for point in ordered if point.complete for steps in point.seeds]
+def _fit(points: Sequence[BatchPoint]) -> BatchCurve | None:
+    """Fit the curve to the batch sizes of which every seed reached the target, if there are three."""
+    pairs = [(point.batch, steps) for point in points if point.complete for steps in point.seeds]
     enough = len({batch for batch, _ in pairs}) >= 3
-    curve = fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
-    return StepsToTarget(task=task, target_accuracy=target, points=ordered, curve=curve)
+    return fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
 
 
-def _line(point: Point) -> str:
+def _line(point: BatchPoint) -> str:
     if point.updates is None or point.examples is None:
         return f"batch {point.batch:,}: the target was not reached at any of {len(point.tried)} rates"
     some = "" if point.complete else f" ({len(point.seeds)} of {point.num_seeds} seeds reached the target)"
@@ -242,35 +212,16 @@ def _line(point: Point) -> str:
     return f"batch {point.batch:,}: {updates}, {examples} at rate {point.rate:.4g}{some}"
 
 
-def _write(file: Path, about: dict[str, object], result: StepsToTarget) -> None:
-    curve = result.curve
-    points = [
-        {**asdict(point), "in_fit": point.complete, "regime": None if curve is None else curve.regime(point.batch)}
-        for point in result.points
-    ]
-    content = {
-        "format": 1, "kind": "steps-to-target", **about, "points": points,
-        "fit": None if curve is None else asdict(curve), "environment": environment(),
-    }  # fmt: skip
-    write_atomically(file, json.dumps(content, indent=1).encode())
-
-
-def _read(file: Path, about: dict[str, object]) -> dict[int, Point]:
-    """Take up the batches that an interrupted study has measured."""
+def _read(file: Path, now: StepsToTarget) -> dict[int, BatchPoint]:
+    """Take up the batches that an interrupted study has measured; refuse a study of something else."""
     if not file.exists():
         return {}
-    try:
-        old = json.loads(file.read_text(encoding="utf-8"))
-        differs = next((name for name in about if not _same(name, old.get(name), about[name])), None)
-        names = Point.__dataclass_fields__
-        points = [Point(**{name: value for name, value in point.items() if name in names}) for point in old["points"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecipeError) as error:
-        raise RunError(
-            f"{file}: expected a study of steps to a target, got: {error}; remove it to begin anew"
-        ) from None
+    old = StepsToTarget.load(file)
+    names = ("task", "target_accuracy", "recipe", "epochs", "task_file")
+    differs = next((name for name in names if not _same(name, getattr(old, name), getattr(now, name))), None)
     if differs is not None:
         raise RunError(f"{file} was made with another {differs.replace('_', ' ')}; choose another --folder")
-    return {point.batch: point for point in points}
+    return {point.batch: point for point in old.points}
 
 
 def _same(name: str, was: object, now: object) -> bool:
@@ -278,5 +229,5 @@ def _same(name: str, was: object, now: object) -> bool:
     if name == "task_file":
         return was is None or now is None or was == now
     if name == "recipe":
-        return isinstance(was, str) and Recipe.from_toml(was) == Recipe.from_toml(str(now))
+        return Recipe.from_toml(str(was)) == Recipe.from_toml(str(now))
     return was == now

@@ -8,59 +8,19 @@ that is the largest of all, nothing shows that a still larger one would not be f
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rueda.files.atomic import write_atomically
 from rueda.records.environment import environment
+from rueda.records.throughput import Speed, Throughput
 from rueda.study.inputs import check_batches
 from rueda.study.progress import RoundsProgress
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.loop import Training
 from rueda.world import init
-
-SATURATED = 0.95
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """One local batch."""
-
-    batch: int
-    images_per_second: float
-    """of the best round"""
-    spread: float
-    """standard deviation over the rounds: how noisy the machine is"""
-    milliseconds_per_update: float
-    """of ``accumulate`` such batches"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Throughput:
-    """Images/s against the local batch."""
-
-    task: str
-    points: tuple[Speed, ...]
-    saturates_at: int | None
-    """the smallest batch that reaches 95 % of the best; None if that is the largest: then it is not saturated"""
-
-
-def saturation(points: Sequence[Speed]) -> int | None:
-    """Find the smallest batch that reaches 95 % of the best images/s; None if only the largest does.
-
-    >>> lesson = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}  # of the course's GPU
-    >>> saturation([Speed(batch=batch, images_per_second=speed, spread=0.0,
-    ...     milliseconds_per_update=1e3 * batch / speed) for batch, speed in lesson.items()])
-    128
-    """
-    best = max(point.images_per_second for point in points)
-    smallest = min(point.batch for point in points if point.images_per_second >= SATURATED * best)
-    return smallest if smallest < max(point.batch for point in points) else None
 
 
 def study_throughput(
@@ -109,10 +69,9 @@ def study_throughput(
         )
         for batch, found in sorted(speeds.items())
     )  # fmt: skip
-    result = Throughput(task=loaded.name, points=points, saturates_at=saturation(points))
+    result = Throughput(task=loaded.name, points=points, environment=environment())
     if folder is not None:
-        about = {"format": 1, "kind": "throughput", **asdict(result), "environment": environment()}
-        write_atomically(Path(folder) / "throughput.json", json.dumps(about, indent=1).encode())
+        result.save(Path(folder) / Throughput.FILE)
     return result
 
 

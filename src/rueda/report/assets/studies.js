@@ -19,7 +19,7 @@ function thin(values) {
   return values.filter((_, index) => index % stride === 0);
 }
 
-// S(B) = S + E / B. Its slope on logarithmic axes is B* / (B + B*): 0.8 at B* / 4, 0.2 at 4 B*.
+// S(B) = S + E / B; the boundaries of its three regimes are the record's.
 function steps(data) {
   const { batch, updates, rate, examples, fit, target_accuracy: target } = data.steps;
   const shapes = [], annotations = [];
@@ -32,13 +32,13 @@ function steps(data) {
   const low = Math.min(...batch) / 1.5, high = Math.max(...batch) * 1.5;
   const least = Math.min(...finite(updates)), most = Math.max(...finite(updates));
   if (fit) {
-    const { smallest_updates: fewest, smallest_examples: few, critical_batch: critical, interval } = fit;
+    const { smallest_updates: fewest, smallest_examples: few, critical_batch: critical, interval, boundaries } = fit;
     const grid = Array.from({ length: 81 }, (_, index) => low * Math.pow(high / low, index / 80));
     const curve = (name, value, dash, hue, width) => ({ type: "scatter", mode: "lines", name, x: grid, y: grid.map(value),
       line: { color: colour(hue), dash, width }, hoverinfo: "skip" });
     traces.unshift(curve("fit", (size) => fewest + few / size, "solid", "blue", 2),
       curve("perfect scaling", (size) => few / size, "dot", "muted", 1.2), curve("fewest updates", () => fewest, "dash", "muted", 1.2));
-    const ends = [low, Math.min(Math.max(critical / 4, low), high), Math.min(Math.max(critical * 4, low), high), high];
+    const ends = [low, ...boundaries.map((end) => Math.min(Math.max(end, low), high)), high];
     [["perfect<br>scaling", 0.0], ["diminishing<br>returns", 0.06], ["maximal<br>parallelism", 0.13]].forEach(([name, strength], index) => {
       if (ends[index + 1] / ends[index] < 1.2) return;
       shapes.push({ type: "rect", x0: ends[index], x1: ends[index + 1], yref: "paper", y0: 0, y1: 1, layer: "below",
