@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import house
 from rueda.report.markdown import markdown_tables
 
 ROOT = Path(__file__).parents[1]
@@ -94,6 +95,18 @@ def test_reference_page_is_that_of_help() -> None:
     assert (ROOT / "docs" / "commands.md").read_text() == reference(), (
         "run: python -m rueda.cli.reference > docs/commands.md"
     )
+
+
+def test_the_drawing_of_the_house_is_that_of_the_code() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert page == house.renewed(page), "run: python tests/house.py"
+
+
+def test_the_tree_of_the_readme_has_every_folder() -> None:
+    tree = README.partition("```\nsrc/rueda/\n")[2].partition("```")[0]
+    shown = re.findall(r"^  (\w+)/ +\S", tree, re.MULTILINE)
+    there = {file.parent.name for file in (ROOT / "src" / "rueda").glob("*/__init__.py")}
+    assert sorted(shown) == sorted(there)
 
 
 def test_links_lead_somewhere() -> None:
