@@ -73,7 +73,9 @@ def rueda_loop(batch: int, augment: bool, model: Callable[[], nn.Module]) -> flo
     import rueda
     from rueda.data import HorizontalFlip, RandomCrop
     from rueda.records import Row
-    from rueda.train.loop import Training
+    from rueda.train.loop import run_epochs
+    from rueda.train.recorder import Recorder
+    from rueda.train.training import Training
 
     world = rueda.init(seed=0)
     data = rueda.Arrays(*images(NUM_TRAIN, 3, 32), mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -83,9 +85,9 @@ def rueda_loop(batch: int, augment: bool, model: Callable[[], nn.Module]) -> flo
     )  # fmt: skip
     recipe = rueda.Recipe(workers=world.size, batch=batch, epochs=NUM_EPOCHS, rate=0.01, recalibrate="never")
     training = Training(task, recipe, world)
-    rows: list[Row] = []
-    training._append = rows.append  # type: ignore[method-assign, assignment]
-    training.run_all()
+    recorder, rows = Recorder(training), list[Row]()
+    recorder.append = rows.append  # type: ignore[method-assign, assignment]
+    run_epochs(training, recorder)
     return statistics.median(row.images_per_second for row in rows[1:])
 
 

@@ -22,13 +22,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from _common import RESULTS, save
+
+if TYPE_CHECKING:
+    from rueda.train.recorder import Recorder
+    from rueda.train.training import Training
 
 BAR = 0.98
 UPDATES = 16
@@ -48,7 +52,8 @@ def stretches(name: str, rounds: int, folder: Path) -> dict[str, list[tuple[floa
     import rueda
     from rueda.records import Run
     from rueda.tasks.models import small_cnn
-    from rueda.train.loop import Training
+    from rueda.train.recorder import Recorder
+    from rueda.train.training import Training
 
     options = dict(CASES[name])
     rehearse = bool(options.pop("rehearse", False))
@@ -60,19 +65,18 @@ def stretches(name: str, rounds: int, folder: Path) -> dict[str, list[tuple[floa
     data = rueda.Arrays(images, torch.randint(10, (NUM_EXAMPLES,), generator=generator))
     task = rueda.Task(name="images", model=small_cnn, train=data, test=data.subset(slice(0, 64)))
     recipe = rueda.Recipe(rate=0.01, epochs=1_000_000, **options)
-    made: list[tuple[Training, Callable[[], None]]] = []
+    made: list[Callable[[], None]] = []
     for number, every in enumerate((None, 1)):
-        job = Training(
-            task, recipe.change(noise_scale_every=every), world, Run(folder / str(number)), rehearse=rehearse
-        )
-        made.append((job, lambda job=job: train(job)))  # type: ignore[misc]
+        job = Training(task, recipe.change(noise_scale_every=every), world, rehearse=rehearse)
+        recorder = Recorder(job, Run(folder / str(number)))
+        made.append(lambda job=job, recorder=recorder: train(job, recorder))  # type: ignore[misc]
     pairs: dict[str, list[tuple[float, float]]] = {"wall": [], "processor": []}
     for round_number in range(rounds + 1):
         wall, processor = [0.0, 0.0], [0.0, 0.0]
         for index in ((0, 1), (1, 0))[round_number % 2]:  # whoever comes second finds a warm cache: turn about
             world.barrier()
             started, used = time.perf_counter(), time.process_time()
-            made[index][1]()
+            made[index]()
             wall[index], processor[index] = time.perf_counter() - started, time.process_time() - used
         if round_number > 0:  # the first warms up
             pairs["wall"].append((wall[0], wall[1]))
@@ -80,25 +84,10 @@ def stretches(name: str, rounds: int, folder: Path) -> dict[str, list[tuple[floa
     return pairs
 
 
-def train(job: Any) -> None:
-    """Make a stretch of updates as the loop does: batch, update, place, log."""
-    from rueda.world.seeds import seed_worker
-
-    if job.place.step == 0:
-        job.set_batch()
-    job.model.train()
-    place = job.place
+def train(job: Training, recorder: Recorder) -> None:
+    """Make a stretch of updates as the loop does: step, and record it."""
     for _ in range(UPDATES):
-        seed_worker(job.recipe.seed, job.world.rank, place.step)
-        batch = job.loader.next_batch()
-        while batch is None:
-            batch = job.loader.next_batch()
-        measure = job.noise is not None and job.noise.wanted(place.step)
-        job.updater.update(*batch, rate=0.01, step=place.step, measure=measure)
-        place.step += 1
-        place.examples += batch[1].shape[0] * job.world.size
-        if job.noise is not None:
-            job._follow_noise(job.noise)
+        recorder.record_step(job.step(rate=0.01))
 
 
 def size_of(name: str) -> int:

@@ -71,7 +71,9 @@ CASES: dict[str, dict[str, list[int]]] = {
 def real_speeds(name: str, batches: list[int], seconds: float) -> dict[int, float]:
     """Train for a while at each batch, in turns, with the loop of `rueda train`; the median images/s of its epochs."""
     from rueda.records import Row
-    from rueda.train.loop import Training
+    from rueda.train.loop import run_epochs
+    from rueda.train.recorder import Recorder
+    from rueda.train.training import Training
 
     world = rueda.init()
     found = rueda.load_task(name)
@@ -87,9 +89,9 @@ def real_speeds(name: str, batches: list[int], seconds: float) -> dict[int, floa
                 workers=world.size, batch=batch, epochs=epochs.get(batch, 2), rate=1e-6, recalibrate="never"
             )
             training = Training(small, recipe, world)
-            rows: list[Row] = []
-            training._append = rows.append  # type: ignore[method-assign, assignment]
-            training.run_all()
+            recorder, rows = Recorder(training), list[Row]()
+            recorder.append = rows.append  # type: ignore[method-assign, assignment]
+            run_epochs(training, recorder)
             if turn == 0:  # says how long an epoch takes
                 estimate = NUM_EXAMPLES / rows[-1].images_per_second
                 agreed = world.broadcast_object(max(3, 1 + round(seconds / 3 / estimate)))

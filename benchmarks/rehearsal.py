@@ -25,7 +25,7 @@ from _common import compare, ratio, save
 from rueda import Arrays, Task
 from rueda.records import Recipe
 from rueda.tasks.models import small_cnn
-from rueda.train.loop import Training
+from rueda.train.training import Training
 from rueda.world import init
 
 WORKERS, GLOBAL_BATCH = 8, 4096
@@ -39,22 +39,12 @@ def training(workers: int, local_batch: int, num_examples: int, batch_norm: bool
     data = Arrays(images, torch.randint(10, (num_examples,), generator=generator))
     task = Task(name="images", model=small_cnn, train=data, test=data)
     recipe = Recipe(workers=workers, batch=local_batch, rate=0.01, epochs=1, model={"batch_norm": batch_norm})
-    made = Training(task, recipe, init(), rehearse=workers > 1)
-    made.set_batch()
-    return made
+    return Training(task, recipe, init(), rehearse=workers > 1)
 
 
 def update(made: Training) -> None:
     """Make one update: the next batch, forward, backward, optimizer."""
-    made.model.train()
-    batch = made.loader.next_batch()
-    if batch is None:
-        made.place.epoch += 1
-        made.loader.set_epoch(made.place.epoch)
-        batch = made.loader.next_batch()
-    assert batch is not None
-    made.updater.update(*batch, rate=0.01, step=made.place.step)
-    made.place.step += 1
+    made.step(rate=0.01)
 
 
 def peak_bytes() -> int:

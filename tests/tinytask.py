@@ -6,9 +6,12 @@ import torch
 from torch import nn
 
 import rueda
-from rueda.records import Recipe
+from rueda.records import Recipe, Row
 from rueda.tasks.task import Task
-from rueda.train.loop import Training
+from rueda.train import Result
+from rueda.train.loop import run_epochs
+from rueda.train.recorder import Recorder
+from rueda.train.training import Training
 from rueda.world import World, current
 
 
@@ -39,6 +42,14 @@ def training(task: Task, recipe: Recipe, *, alone: bool = False) -> Training:
     """Prepare a training on the workers of the test, or on this one alone."""
     world = World() if alone else current()
     return Training(task, recipe.change(workers=world.size), world)
+
+
+def run(job: Training, rows: list[Row] | None = None) -> Result:
+    """Train to the end without a run folder; what would be written is added to ``rows``."""
+    recorder = Recorder(job)
+    if rows is not None:
+        recorder.append = rows.append  # type: ignore[method-assign]
+    return run_epochs(job, recorder)
 
 
 def parameters(model: nn.Module) -> torch.Tensor:

@@ -48,7 +48,7 @@ def test_the_joined_steps_average_and_the_others_do_not() -> None:
     world = current()
     for own in (world, World(device=world.device)):
         stepper = Stepper(tiny_task(), Recipe(batch=8), own)
-        stepper.training.loader.set_epoch(world.rank)  # other data on each worker
+        stepper.training.state.epoch = world.rank  # other data on each worker
         before = parameters(stepper.training.model).clone()
         stepper.block(8, 6, stages=True)
         after = parameters(stepper.training.model)

@@ -18,7 +18,7 @@ from rueda.tasks.task import Task, squared_error
 from rueda.train.evaluate import evaluate
 from rueda.train.loaders import evaluation_loader
 from rueda.world import World, current
-from tinytask import clouds, parameters, tiny_task, training
+from tinytask import clouds, parameters, run, tiny_task, training
 
 OPTIMIZERS = [Recipe(optimizer="sgd", rate=0.1), Recipe(optimizer="adam", rate=0.01)]
 
@@ -27,8 +27,8 @@ def check_parity(recipe: Recipe) -> None:
     """20 steps at global batch 24: one worker, and N workers with a share each, in float64."""
     size = current().size
     common = recipe.change(precision="float64", epochs=2, batch=24)
-    one = training(tiny_task(), common, alone=True).run_all()
-    many = training(tiny_task(), common.change(batch=24 // size)).run_all()
+    one = run(training(tiny_task(), common, alone=True))
+    many = run(training(tiny_task(), common.change(batch=24 // size)))
     assert one.row is not None and many.row is not None
     assert one.row.step == many.row.step == 20
     expected, found = parameters(one.model), parameters(many.model)
@@ -52,8 +52,8 @@ def test_four_workers_equal_one(recipe: Recipe) -> None:
 @workers(3)
 def test_clipping_and_accumulation_on_three_workers() -> None:
     check_parity(Recipe(rate=0.1, clip=0.05))
-    plain = training(tiny_task(), Recipe(batch=8, precision="float64", epochs=2)).run_all()
-    parts = training(tiny_task(), Recipe(batch=2, accumulate=4, precision="float64", epochs=2)).run_all()
+    plain = run(training(tiny_task(), Recipe(batch=8, precision="float64", epochs=2)))
+    parts = run(training(tiny_task(), Recipe(batch=2, accumulate=4, precision="float64", epochs=2)))
     assert plain.row is not None and parts.row is not None
     assert plain.row.step == parts.row.step == 20 and plain.row.global_batch == parts.row.global_batch == 24
     assert torch.allclose(parameters(plain.model), parameters(parts.model), rtol=1e-12, atol=1e-13)
@@ -64,7 +64,7 @@ def test_clipping_and_accumulation_on_three_workers() -> None:
 def test_evaluation_counts_every_example_once(num_test: int) -> None:
     """Accuracy of N workers equals that of one, to the last count, whatever N does not divide."""
     task = tiny_task(num_test=num_test)
-    result = training(task, Recipe(batch=8, epochs=1)).run_all()
+    result = run(training(task, Recipe(batch=8, epochs=1)))
     data = task.load("test")
     alone = evaluate(task, result.model, evaluation_loader(data, 64, World(), torch.float32), World())
     outputs = result.model.eval()(data.inputs)
@@ -82,7 +82,7 @@ def test_batch_norm_statistics_are_the_mean_over_the_workers() -> None:
     recipe = Recipe(
         batch=12, epochs=1, rate=1e-30, precision="float64", model={"batch_norm": True}, recalibrate="never"
     )  # fmt: skip
-    result = training(tiny_task(), recipe).run_all()
+    result = run(training(tiny_task(), recipe))
     linear, norm = result.model[0], result.model[1]  # type: ignore[index]
     mean, variance = torch.zeros(16, dtype=torch.float64), torch.ones(16, dtype=torch.float64)
     for inputs, _ in rueda.Loader(clouds(240, 1), 12, world=world, dtype=torch.float64):
@@ -139,9 +139,7 @@ def test_divergence_is_a_result(optimizer: str, tmp_path: Path) -> None:
 
 def test_seed_decides_everything() -> None:
     recipe = Recipe(batch=24, epochs=1, model={"dropout": 0.5})
-    first, again, other = (
-        parameters(training(tiny_task(), recipe.change(seed=seed)).run_all().model) for seed in (1, 1, 2)
-    )
+    first, again, other = (parameters(run(training(tiny_task(), recipe.change(seed=seed))).model) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
@@ -159,7 +157,7 @@ def test_dropout_differs_between_workers() -> None:
         name="watch", model=lambda: nn.Sequential(Watch(), nn.Linear(8, 3)),
         train=lambda: clouds(48, 1), test=lambda: clouds(5, 2), recipe=Recipe(batch=12, epochs=1),
     )  # fmt: skip
-    training(task, task.recipe).run_all()
+    run(training(task, task.recipe))
     mine, other = current().all_gather(torch.stack(seen[:2]))
     assert not torch.equal(mine, other)
     assert not torch.equal(mine[0], mine[1])  # nor is it the same at every step
@@ -167,7 +165,7 @@ def test_dropout_differs_between_workers() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_autocast(precision: str) -> None:
-    result = training(tiny_task(), Recipe(batch=24, epochs=4, rate=0.1, precision=precision)).run_all()
+    result = run(training(tiny_task(), Recipe(batch=24, epochs=4, rate=0.1, precision=precision)))
     assert result.row is not None and result.row.test_accuracy is not None and result.row.test_accuracy > 0.5
     assert all(parameter.dtype == torch.float32 for parameter in result.model.parameters())
 
@@ -181,7 +179,7 @@ def test_torch_dataset_as_data() -> None:
         test=lambda: torch.utils.data.TensorDataset(test.inputs, test.targets),
     )  # fmt: skip
     recipe = Recipe(batch=24, epochs=2)
-    one, other = training(task, recipe).run_all(), training(arrays, recipe).run_all()
+    one, other = run(training(task, recipe)), run(training(arrays, recipe))
     assert torch.equal(parameters(one.model), parameters(other.model))
     assert one.row is not None and other.row is not None and one.row.test_correct == other.row.test_correct
 
@@ -209,7 +207,7 @@ def test_recipe_and_workers_must_fit() -> None:
 
 
 def test_a_task_without_a_metric() -> None:
-    result = training(rueda.load_task("linear"), rueda.load_task("linear").recipe).run_all()
+    result = run(training(rueda.load_task("linear"), rueda.load_task("linear").recipe))
     assert result.row is not None
     assert result.row.test_accuracy is None and result.row.train_accuracy is None
     # The noise stands inside the slope: the best mean squared error is about 100.

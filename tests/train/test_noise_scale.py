@@ -19,9 +19,9 @@ from rueda.records.run import NoiseRow
 from rueda.tasks.task import Task, squared_error
 from rueda.train import rehearsal as rehearsal_module
 from rueda.train.checkpoint import latest_checkpoint
-from rueda.train.loop import Training
+from rueda.train.training import StepResult, Training
 from rueda.world import World, current
-from tinytask import parameters, rehearsal, tiny_task, training
+from tinytask import parameters, rehearsal, run, tiny_task, training
 
 NUM_EXAMPLES, DIMENSIONS = 3072, 6
 STILL = 1e-30
@@ -64,19 +64,19 @@ def noise_rows(job: Training) -> list[NoiseRow]:
         return found
 
     job.noise.flush = flush  # type: ignore[method-assign]
-    job.run_all()
+    run(job)
     return rows
 
 
 def check_truth(job: Training, source: str) -> None:
     _, variance, square = known_task()
     rows = noise_rows(job)
-    assert len(rows) == job.place.step and {row.noise.source for row in rows} == {source}
+    assert len(rows) == job.state.step and {row.noise.source for row in rows} == {source}
     last = rows[-1].noise
     truth = variance / square
     assert last.low < truth < last.high < 1.6 * last.low, (last, truth)
     assert last.variance == pytest.approx(variance, rel=0.1)
-    assert last.epochs == pytest.approx(job.place.examples / NUM_EXAMPLES)
+    assert last.epochs == pytest.approx(job.state.examples / NUM_EXAMPLES)
     assert job.noise is not None and job.noise.current == last
 
 
@@ -165,7 +165,7 @@ UNCHANGED = {
 def test_measuring_leaves_the_training_as_it_is(name: str) -> None:
     recipe = UNCHANGED[name]
     plain, measured = (training(tiny_task(), each) for each in (recipe, recipe.change(noise_scale_every=1)))
-    first, second = plain.run_all(), measured.run_all()
+    first, second = run(plain), run(measured)
     assert torch.equal(parameters(first.model), parameters(second.model))
     for buffer, other in zip(first.model.buffers(), second.model.buffers(), strict=True):
         assert torch.equal(buffer, other)
@@ -180,7 +180,7 @@ def test_halves_leave_the_training_as_it_is_up_to_rounding(model: dict[str, Any]
     """Also with ghosts that lie within the halves."""
     recipe = BASE.change(model=model, precision="float64", ghost_batch=6 if model else None)
     plain, measured = (training(tiny_task(), each) for each in (recipe, recipe.change(noise_scale_every=1)))
-    assert torch.allclose(parameters(plain.run_all().model), parameters(measured.run_all().model), rtol=1e-10)
+    assert torch.allclose(parameters(run(plain).model), parameters(run(measured).model), rtol=1e-10)
     assert measured.updater.source == "halves"
 
 
@@ -225,7 +225,7 @@ def test_an_overflow_says_nothing() -> None:
     job = training(tiny_task(), BASE.change(precision="fp16", noise_scale_every=1))
     job.updater.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**28)
     rows = noise_rows(job)
-    assert 0 < len(rows) < job.place.step
+    assert 0 < len(rows) < job.state.step
     assert all(math.isfinite(row.noise.variance) for row in rows)
 
 
@@ -233,12 +233,12 @@ def test_an_overflow_says_nothing() -> None:
 def test_adascale_and_the_noise_scale_share_one_meter() -> None:
     recipe = BASE.change(adascale=True)
     plain, both = training(tiny_task(), recipe), training(tiny_task(), recipe.change(noise_scale_every=2))
-    plain.run_all()
+    run(plain)
     rows = noise_rows(both)
-    assert torch.equal(parameters(plain.model), parameters(both.model)) and plain.place.clock == both.place.clock
+    assert torch.equal(parameters(plain.model), parameters(both.model)) and plain.state.clock == both.state.clock
     alone = noise_rows(training(tiny_task(), BASE.change(noise_scale_every=1, epochs=1)))
     # AdaScale's first update equals none; the second is at the same weights only where the gain was 1.
-    assert len(rows) == both.place.step // 2
+    assert len(rows) == both.state.step // 2
     first = noise_rows(training(tiny_task(), recipe.change(noise_scale_every=1, epochs=1)))[0].noise
     assert first.variance == pytest.approx(alone[0].noise.variance, rel=1e-12)
 
@@ -248,8 +248,8 @@ def test_adascale_passes_over_an_overflow() -> None:
     """An update that the scaler skips must not leave its norms to the next one."""
     job = training(tiny_task(), BASE.change(precision="fp16", adascale=True))
     job.updater.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**28)
-    job.run_all()
-    assert job.place.step == 10 and 1.0 <= job._gain <= 2.0
+    run(job)
+    assert job.state.step == 10 and 1.0 <= job.rate / 0.05 <= 2.0
 
 
 # Rows, resume.
@@ -261,14 +261,15 @@ RESUME = Recipe(
 
 
 def stop_before(monkeypatch: pytest.MonkeyPatch, job_step: int) -> None:
-    original = Training._follow_noise
+    original = Training.step
 
-    def follow(self: Training, noise: Any) -> None:
-        original(self, noise)
-        if self.place.step == job_step:
+    def step(self: Training, **options: Any) -> StepResult:
+        result = original(self, **options)
+        if self.state.step == job_step:
             raise RuntimeError("stop")
+        return result
 
-    monkeypatch.setattr(Training, "_follow_noise", follow)
+    monkeypatch.setattr(Training, "step", step)
 
 
 def check_resume(folder: Path, stops: tuple[int, ...], **options: Any) -> None:
@@ -348,7 +349,7 @@ def check_growth(job: Training) -> None:
     batch, expected = recipe.global_batch, []
     by_step = {row.noise.step: (number, row.noise) for number, row in enumerate(rows, 1)}
     decided = 0
-    for step in range(1, job.place.step + 1):
+    for step in range(1, job.state.step + 1):
         expected.append(batch)
         number = max((n for s, (n, _) in by_step.items() if s <= step), default=0)
         if step % 16 == 0 and number // 8 > decided:
@@ -358,7 +359,7 @@ def check_growth(job: Training) -> None:
     assert examples == expected
     assert max(examples) > recipe.global_batch and max(examples) <= 192
     assert sorted(examples) == examples
-    assert job.place.batch == max(examples)
+    assert job.state.batch == max(examples)
     assert len(set(job.world.all_gather_object(tuple(examples)))) == 1
 
 
@@ -408,5 +409,5 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> No
 def test_too_few_examples_for_halves_with_batch_norm() -> None:
     recipe = Recipe(batch=2, epochs=1, noise_scale_every=1, model={"batch_norm": True})
     with pytest.raises(RecipeError, match="2 examples are too few to normalise; set batch to 4 or more"):
-        training(tiny_task(), recipe).run_all()
+        run(training(tiny_task(), recipe))
     assert World().size == 1

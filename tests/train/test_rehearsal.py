@@ -21,7 +21,7 @@ from rueda.tasks.task import Task
 from rueda.train import rehearsal as module
 from rueda.train.normalisation import spread_batches
 from rueda.world import World, current
-from tinytask import clouds, parameters, rehearsal, tiny_task, training
+from tinytask import clouds, parameters, rehearsal, run, tiny_task, training
 
 BASE = Recipe(batch=12, epochs=4, rate=0.05, model={"batch_norm": True, "dropout": 0.3}, recalibrate="never")
 CASES = {
@@ -43,13 +43,13 @@ def compare(recipe: Recipe, precision: str, bound: float, task: Task | None = No
     recipe = recipe.change(workers=4, precision=precision)
     task = task or tiny_task(480)
     real = training(task, recipe)
-    real_row = real.run_all().row
+    real_row = run(real).row
     if current().is_main:
         with pytest.MonkeyPatch.context() as patch:  # a rehearsal is alone; here the others stand beside it
             patch.setattr(sync_batch_norm, "current", World)
             virtual = rehearsal(task, recipe)
-            row = virtual.run_all().row
-        assert virtual.place.step == real.place.step >= 20
+            row = run(virtual).row
+        assert virtual.state.step == real.state.step >= 20
         assert row is not None and real_row is not None
         if precision == "float64":
             assert row.test_correct == real_row.test_correct and row.train_accuracy == real_row.train_accuracy
@@ -60,7 +60,7 @@ def compare(recipe: Recipe, precision: str, bound: float, task: Task | None = No
             other = virtual.model.get_buffer(name)
             assert torch.allclose(other.double(), buffer.double(), rtol=10 * bound, atol=10 * bound), name
         if isinstance(real.optimizer, AdaScale):
-            assert virtual.place.clock == pytest.approx(real.place.clock, rel=1e-4)
+            assert virtual.state.clock == pytest.approx(real.state.clock, rel=1e-4)
     current().barrier()
 
 
@@ -181,7 +181,7 @@ def test_workers_go_together_where_they_may() -> None:
     """The comparison of the two ways finds no difference where there is none, whatever the precision."""
     for precision in ("float32", "float64", "bf16"):
         job = rehearsal(tiny_task(480), BASE.change(workers=4, precision=precision, epochs=1))
-        job.run_all()
+        run(job)
         assert not job.updater.remarks and job.updater._workers_at_once(12) == 4, precision
 
 
@@ -208,7 +208,7 @@ def test_rehearsed_lines_say_so(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_many_virtual_workers_with_small_batches() -> None:
     recipe = Recipe(workers=64, batch=4, epochs=4, rate=0.05, model={"batch_norm": True, "dropout": 0.1})
-    rows = rehearsal(tiny_task(1024), recipe).run_all()
+    rows = run(rehearsal(tiny_task(1024), recipe))
     assert rows.row is not None and rows.row.global_batch == 256 and rows.row.step == 16 and rows.row.rehearsed
 
 
@@ -227,14 +227,14 @@ def test_dropout_of_a_convolutional_model_in_groups() -> None:
     for at_once in (1, 24, 1000):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "GROUP_EXAMPLES", at_once)
-            results.append(parameters(rehearsal(task, recipe).run_all().model))
+            results.append(parameters(run(rehearsal(task, recipe)).model))
     assert torch.allclose(results[0], results[1], rtol=1e-12, atol=1e-14)
     assert torch.allclose(results[0], results[2], rtol=1e-12, atol=1e-14)
 
 
 def test_one_rehearsed_worker_is_one_worker() -> None:
     recipe = BASE.change(precision="float64")
-    one, rehearsed = training(tiny_task(), recipe).run_all(), rehearsal(tiny_task(), recipe).run_all()
+    one, rehearsed = run(training(tiny_task(), recipe)), run(rehearsal(tiny_task(), recipe))
     assert torch.equal(parameters(one.model), parameters(rehearsed.model))
 
 

@@ -148,17 +148,20 @@ def test_resume_on_another_number_of_workers(tmp_path: Path) -> None:
     recipe = Recipe(batch=24, epochs=3, rate=0.1, precision="float64", checkpoint_every=4)
     folder = tmp_path / "run"
     if world.is_main:
-        from rueda.train.loop import Training
+        from rueda.train.loop import run_epochs
+        from rueda.train.recorder import Recorder
+        from rueda.train.training import Training
         from rueda.world import World
 
         with disturbed(15, stop), contextlib.suppress(RuntimeError):
-            Training(tiny_task(), recipe, World(), Run(folder)).run_all()
+            job = Training(tiny_task(), recipe, World())
+            run_epochs(job, Recorder(job, Run(folder)))
     world.barrier()
     # A third of the batch each: the same global batches, so the same result as one worker that was never stopped.
     resumed = rueda.fit(tiny_task(), recipe.change(batch=8), folder=folder, resume=True, progress=False)
-    from tinytask import training
+    from tinytask import run, training
 
-    whole = training(tiny_task(), recipe, alone=True).run_all()
+    whole = run(training(tiny_task(), recipe, alone=True))
     assert resumed.row is not None and whole.row is not None and resumed.row.examples == whole.row.examples == 720
     assert torch.allclose(parameters(resumed.model), parameters(whole.model), rtol=1e-9, atol=1e-12)
 

@@ -17,14 +17,13 @@ from rueda.records import Recipe, Row
 from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.tasks.task import Task
 from rueda.world import current
-from tinytask import clouds, network, parameters, tiny_task, training
+from tinytask import clouds, network, parameters, run, tiny_task, training
 
 
 def rows_of(recipe: Recipe, *, alone: bool = False, task: Task | None = None) -> list[Row]:
     job = training(task or tiny_task(480), recipe, alone=alone)
     rows: list[Row] = []
-    job._append = rows.append  # type: ignore[method-assign]
-    job.run_all()
+    run(job, rows)
     return rows
 
 
@@ -113,8 +112,8 @@ def test_normalisation_is_what_the_recipe_says() -> None:
     assert isinstance(sync.model[1], SyncBatchNorm)  # type: ignore[index]
     # Joined statistics: two workers with a half each equal one worker with the whole batch.
     half = base.change(batch=12, sync_batch_norm=True, precision="float64", epochs=2)
-    two = training(tiny_task(), half).run_all()
-    one = training(tiny_task(), base.change(precision="float64", epochs=2), alone=True).run_all()
+    two = run(training(tiny_task(), half))
+    one = run(training(tiny_task(), base.change(precision="float64", epochs=2), alone=True))
     assert torch.allclose(parameters(two.model), parameters(one.model), rtol=1e-9, atol=1e-12)
     with pytest.raises(RecipeError, match="needs a model with batch norm"):
         training(tiny_task(), Recipe(batch=24, ghost_batch=8))
@@ -130,7 +129,7 @@ def test_few_steps_are_recalibrated() -> None:
     assert long[0].step == 120 and not long[0].recalibrated
     # The statistics are the exact ones of the training data under the trained weights.
     job = training(tiny_task(480), recipe)
-    job.run_all()
+    run(job)
     norm = job.model[1]  # type: ignore[index]
     data = clouds(480, 1)
     with torch.no_grad():
@@ -155,13 +154,12 @@ def test_gradient_noise_changes_the_path_but_not_the_aim() -> None:
 def test_adascale_gains_between_one_and_the_workers() -> None:
     job = training(tiny_task(480), Recipe(batch=24, epochs=3, rate=0.05, adascale=True, log_every=1))
     rows: list[Row] = []
-    job._append = rows.append  # type: ignore[method-assign]
-    job.run_all()
+    run(job, rows)
     gains = [row.rate / 0.05 for row in rows if row.kind == "step"]
     assert all(1.0 - 1e-9 <= gain <= 2.0 + 1e-9 for gain in gains) and max(gains) > 1.05
     assert isinstance(job.optimizer, AdaScale)
-    assert job.place.clock == pytest.approx(sum(gains))
-    assert len(set(current().all_gather_object(job.place.clock))) == 1
+    assert job.state.clock == pytest.approx(sum(gains))
+    assert len(set(current().all_gather_object(job.state.clock))) == 1
 
 
 def test_additive_noise_and_clipping_together() -> None:

@@ -14,7 +14,8 @@ from rueda.optim.noise_scale import Estimator
 from rueda.records import Recipe
 from rueda.records.profile import NoiseScale
 from rueda.tasks import Task
-from rueda.train.loop import Training
+from rueda.train.regime import at_fixed_batch
+from rueda.train.training import Training
 from rueda.world import World
 
 STRETCHES = 2
@@ -37,51 +38,34 @@ def measure_noise(
         seconds: for all stretches, about; at most two epochs; 0 measures nothing.
         stretches: how many values to give.
     """
-    recipe = recipe.change(
-        workers=world.size, noise_scale_every=None, noise_scale_groups=False, growth_from_noise=False,
-        growth_factor=None, sync_batch_norm=False,
-    )  # fmt: skip
+    recipe = at_fixed_batch(recipe, recipe.batch).change(workers=world.size, sync_batch_norm=False)
     if seconds <= 0 or recipe.local_batch < 4:  # no two halves with anything to normalise
         return ()
     training = Training(task, recipe, world)
-    training.set_batch()
-    training.model.train()
     most_steps = max(stretches * FEWEST_STEPS, int(MOST_EPOCHS * len(training.loader)))
     found: list[NoiseScale] = []
     lost = 0
     for number in range(stretches):
-        estimator, started, begun = Estimator(), time.perf_counter(), training.place.step
+        estimator, started, begun = Estimator(), time.perf_counter(), training.state.step
         steps_left = (most_steps - begun) // (stretches - number)
-        while training.place.step - begun < steps_left:
+        while training.state.step - begun < steps_left:
             lost = 0 if _step(training, estimator) else lost + 1
             if lost > MOST_LOST:  # diverged
                 return tuple(found)
             passed = time.perf_counter() - started
             if estimator.num_steps >= FEWEST_STEPS and passed > seconds / stretches:
                 break
-        place = training.place
+        state = training.state
         if estimator.num_steps >= FEWEST_STEPS:
-            epochs = place.examples / training.loader.num_examples
-            found.append(estimator.estimate(step=place.step, epochs=epochs, source=training.updater.source))
+            epochs = state.examples / training.loader.num_examples
+            found.append(estimator.estimate(step=state.step, epochs=epochs, source=training.updater.source))
     return tuple(found)
 
 
 def _step(training: Training, estimator: Estimator) -> bool:
     """Make one update and observe it; False if its gradients were not finite."""
-    place, loader, updater = training.place, training.loader, training.updater
-    updater.begin(place.step)
-    batch = loader.next_batch()
-    while batch is None:
-        place.epoch += 1
-        loader.set_epoch(place.epoch)
-        batch = loader.next_batch()
-    rate, step = training.schedule(place.clock), place.step
-    place.step += 1
-    place.clock += 1
-    place.examples += batch[1].shape[0] * training.world.size
     try:
-        updater.update(*batch, rate=rate, step=step, measure=True)
+        reading = training.step(measure_noise=True).reading
     except NonFiniteError:
         return False
-    reading = updater.reading
     return reading is None or estimator.observe(*reading.sums(), reading.num_parts, reading.examples_per_part)

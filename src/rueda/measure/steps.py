@@ -22,7 +22,8 @@ from rueda.measure.memory import HEADROOM, largest_batch, peak_bytes, reset_peak
 from rueda.records import Recipe
 from rueda.records.profile import StepTime
 from rueda.tasks import Task
-from rueda.train.loop import Training
+from rueda.train.regime import at_fixed_batch
+from rueda.train.training import Training
 from rueda.world import World
 
 RATE = 1e-6
@@ -47,9 +48,8 @@ class Stepper:
 
     def __init__(self, task: Task, recipe: Recipe, world: World) -> None:
         self.clock = StageClock(world.device)
-        recipe = recipe.change(workers=world.size)
+        recipe = at_fixed_batch(recipe, recipe.batch).change(workers=world.size)
         self.training = Training(with_clock(task, self.clock), recipe, world)
-        self.training.model.train()
         self.device = world.device
         self.num_examples = self.training.loader.num_examples
 
@@ -63,13 +63,13 @@ class Stepper:
     def block(self, batch: int, num_steps: int, *, stages: bool) -> Block:
         """Make some steps at a local batch; with ``stages`` the clock runs."""
         training, clock = self.training, self.clock
-        training.loader.batch = training.updater.micro_batch = batch
+        training.fix_batch(batch)
         clock.on = stages
         clock.reset()
         wait_for(self.device)
         started, busy = time.perf_counter(), time.process_time()
         for _ in range(num_steps):
-            self._step()
+            training.step(rate=RATE, timer=clock)
         wait_for(self.device)
         seconds = (time.perf_counter() - started) / num_steps
         return Block(
@@ -77,20 +77,6 @@ class Stepper:
             {name: total / num_steps for name, total in clock.seconds.items()} if stages else None,
             (time.process_time() - busy) / num_steps if self.device.type == "cpu" else None,
         )
-
-    def _step(self) -> None:
-        training, place, clock = self.training, self.training.place, self.clock
-        clock.begin()
-        training.updater.begin(place.step)
-        batch = training.loader.next_batch()
-        while batch is None:
-            place.epoch += 1
-            training.loader.set_epoch(place.epoch)
-            batch = training.loader.next_batch()
-        clock.mark("data")
-        training.updater.update(*batch, rate=RATE, step=place.step)
-        clock.mark("optimizer")
-        place.step += 1
 
 
 def blocks_of(stepper: Stepper, batch: int, seconds: float, estimate: float) -> list[Block]:

@@ -27,7 +27,8 @@ from rueda.study.inputs import check_batches
 from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
-from rueda.train.loop import Training
+from rueda.train.evaluate import Evaluator
+from rueda.train.training import Training
 from rueda.world import init
 
 _GROWTH = 1.1
@@ -77,30 +78,23 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
 def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> float | None:
     """Train until the test accuracy reaches the target; None if it diverges or passes the limit."""
     training = Training(task, recipe, init())
-    training.model.train()
-    place, look_at, before = training.place, 1, (0.0, 0.0)
-    while place.step < limit:
-        batch = training.loader.next_batch()
-        if batch is None:
-            place.epoch += 1
-            training.loader.set_epoch(place.epoch)
-            continue
+    evaluator, state, evaluate_at, before = Evaluator(training), training.state, 1, (0.0, 0.0)
+    while state.step < limit:
         try:
-            training.updater.update(*batch, rate=training.schedule(float(place.step)), step=place.step)
+            training.step()
         except NonFiniteError:
             return None
-        place.step += 1
-        if place.step < look_at:
+        if state.step < evaluate_at:
             continue
-        look_at = math.ceil(place.step * _GROWTH)
-        evaluation = training.test_results()
+        evaluate_at = math.ceil(state.step * _GROWTH)
+        evaluation = evaluator.run()
         accuracy = evaluation.accuracy or 0.0
         if not math.isfinite(evaluation.loss):
             return None
         if accuracy >= target:
             steps, low = before
-            return place.step - (place.step - steps) * (accuracy - target) / max(accuracy - low, 1e-12)
-        before = (place.step, accuracy)
+            return state.step - (state.step - steps) * (accuracy - target) / max(accuracy - low, 1e-12)
+        before = (state.step, accuracy)
     return None
 
 

@@ -19,8 +19,12 @@ from rueda.study.inputs import check_batches
 from rueda.study.progress import RoundsProgress
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
-from rueda.train.loop import Training
+from rueda.train.regime import at_fixed_batch
+from rueda.train.training import Training
 from rueda.world import init
+
+_RATE = 1e-6
+"""learning rate of timed updates, at which nothing diverges"""
 
 
 def study_throughput(
@@ -45,14 +49,14 @@ def study_throughput(
         progress: show a bar, or a line a round.
     """
     loaded = load_task_and_data(task)
-    recipe = loaded.recipe.with_settings(settings).change(workers=1)
+    recipe = loaded.recipe.with_settings(settings).change(workers=1, ghost_batch=None)
     num_examples = len(loaded.load("train")) // recipe.accumulate  # type: ignore[arg-type]
     if batches is None:
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]
     check_batches(batches, num_examples)
     world = init()
-    trainings = {batch: Training(loaded, recipe.change(batch=batch, ghost_batch=None), world) for batch in batches}
+    trainings = {batch: Training(loaded, at_fixed_batch(recipe, batch), world) for batch in batches}
     for training in trainings.values():
         _updates(training, 0.0)
     speeds: dict[int, list[float]] = {batch: [] for batch in batches}
@@ -77,18 +81,9 @@ def study_throughput(
 
 def _updates(training: Training, seconds: float) -> float:
     """Make updates for a while, at least one, and give the images/s."""
-    training.model.train()
-    place, started, num_examples = training.place, time.perf_counter(), 0
+    started, num_examples = time.perf_counter(), 0
     while True:
-        batch = training.loader.next_batch()
-        if batch is None:
-            place.epoch += 1
-            training.loader.set_epoch(place.epoch)
-            continue
-        inputs, targets = batch
-        training.updater.update(inputs, targets, rate=1e-6, step=place.step)  # a rate at which nothing diverges
-        place.step += 1
-        num_examples += targets.shape[0]
+        num_examples += training.step(rate=_RATE).num_examples
         passed = time.perf_counter() - started
         if passed >= seconds:
-            return float(num_examples / passed)
+            return num_examples / passed

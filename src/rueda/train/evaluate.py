@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from rueda.records import Recipe
 from rueda.tasks import Task
-from rueda.train.layout import arrange
+from rueda.train.layout import arrange, memory_format
+from rueda.train.loaders import evaluation_loader
+from rueda.train.normalisation import Recalibration
+from rueda.train.update import autocast_for
 from rueda.world import World
+
+if TYPE_CHECKING:
+    from rueda.train.training import Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,8 @@ class Evaluation:
     correct: int
     num_examples: int
     has_metric: bool
+    recalibrated: bool = False
+    """whether the batch-norm statistics were recomputed before"""
 
     @property
     def accuracy(self) -> float | None:
@@ -70,40 +79,35 @@ def evaluate(
     )
 
 
-def settle_buffers(model: nn.Module, world: World) -> None:
-    """Make one model of all workers' again: the mean of their running statistics, rank 0's of all other buffers.
+class Evaluator:
+    """Evaluates the model of a training on the task's test data, as often as it is asked to."""
 
-    Each worker normalises by its own batch and keeps its own running averages while it trains, so nothing is sent at
-    each step. The averages are linear in what they have seen: the mean over the workers is the running average of
-    the mean statistics, N times better than rank 0's alone. What else a model may note in its buffers cannot be
-    averaged by a rule; there rank 0's counts.
-    """
-    if world.size == 1:
-        return
-    tracked = [
-        buffer
-        for module in model.modules()
-        if isinstance(module, _NormBase)
-        for buffer in (module.running_mean, module.running_var)
-        if buffer is not None
-    ]
-    if tracked:
-        flat = world.all_reduce(torch.cat([buffer.flatten() for buffer in tracked]), "mean")
-        for buffer, mean in zip(tracked, torch.split(flat, [buffer.numel() for buffer in tracked]), strict=True):
-            buffer.copy_(mean.view_as(buffer))
-    others = list(other_buffers(model).values())
-    if others:
-        # As bytes: not every backend sends every type, and one message does for all.
-        raw = [buffer.detach().reshape(-1).contiguous().view(torch.uint8) for buffer in others]
-        parts = torch.split(world.broadcast(torch.cat(raw)), [one.numel() for one in raw])
-        for buffer, part in zip(others, parts, strict=True):
-            buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))
+    def __init__(self, training: Training) -> None:
+        task, recipe, world = training.task, training.recipe, training.world
+        self._training = training
+        self._loader = evaluation_loader(task.load("test"), _evaluation_batch(recipe, world), world, training.dtype)
+        self._recalibration = Recalibration(recipe, world, training.model, training.train_data)
+        self._autocast = autocast_for(recipe, world)
+        self._order = memory_format(training.model, recipe)
+
+    def run(self) -> Evaluation:
+        """Evaluate the model as it is now, on new batch-norm statistics where it needs them; all must call it."""
+        training, state = self._training, self._training.state
+        training.updater.synchronize_buffers()
+        recalibrated = self._recalibration.wanted(state.step - state.recalibrated_at)
+        if recalibrated:
+            self._recalibration.run()
+            state.recalibrated_at = state.step
+        found = evaluate(
+            training.task, training.model, self._loader, training.world, autocast=self._autocast, order=self._order
+        )
+        training.leave_out_time()
+        return replace(found, recalibrated=recalibrated)
 
 
-def other_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """List the buffers that are not those of a normalisation with running statistics."""
-    norms = {id(buffer) for m in model.modules() if isinstance(m, _NormBase) for buffer in m.buffers(recurse=False)}
-    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in norms}
+def _evaluation_batch(recipe: Recipe, world: World) -> int:
+    # On a CPU a batch that stays in the cache is faster; a GPU wants to be filled.
+    return min(recipe.batch, 256) if world.device.type == "cpu" else max(recipe.batch, 1024)
 
 
 def _sums_device(world: World) -> torch.device:

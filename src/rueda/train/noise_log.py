@@ -20,7 +20,7 @@ from rueda.optim.noise_scale import Estimator
 from rueda.records import Recipe
 from rueda.records.profile import NoiseScale
 from rueda.records.run import NoiseRow
-from rueda.train.state import Place
+from rueda.train.state import TrainingState
 from rueda.world import World
 
 UPDATES_AT_ONCE = 16
@@ -62,10 +62,10 @@ class NoiseLog:
         """Say whether to measure the update after so many."""
         return (step + 1) % self._every == 0
 
-    def note(self, reading: Reading, source: str, place: Place, global_batch: int) -> None:
+    def note(self, reading: Reading, source: str, state: TrainingState, global_batch: int) -> None:
         """Keep the reading of the update that led here."""
         self._waiting.append(
-            _Noted(reading, source, place.epoch, place.step, place.examples, place.seconds, global_batch)
+            _Noted(reading, source, state.epoch, state.step, state.examples, state.seconds, global_batch)
         )
 
     def due(self, step: int) -> bool:

@@ -47,6 +47,18 @@ def batch_at(recipe: Recipe, epoch: int, num_examples: int, grown_to: int = 0) -
     return realise(growth(epoch), recipe.workers, fits)
 
 
+def at_fixed_batch(recipe: Recipe, batch: int) -> Recipe:
+    """Give the recipe with one local batch all along, and without the noise scale: for measuring what a step costs.
+
+    >>> growing = Recipe(batch=32, epochs=3, growth_factor=4, milestones=(1, 2))
+    >>> at_fixed_batch(growing, 8).batch, at_fixed_batch(growing, 8).growth_factor
+    (8, None)
+    """
+    return recipe.change(
+        batch=batch, growth_factor=None, growth_from_noise=False, noise_scale_every=None, noise_scale_groups=False
+    )
+
+
 def grown_batch(recipe: Recipe, current_batch: int, noise: NoiseScale, num_examples: int) -> int:
     """Give the next global batch where it follows the noise scale, in whole batches of all workers.
 

@@ -35,7 +35,7 @@ from rueda.optim.meters import Groups
 from rueda.optim.noise import noise_weights
 from rueda.records import Recipe
 from rueda.tasks import Task
-from rueda.train.evaluate import other_buffers
+from rueda.train.buffers import other_buffers
 from rueda.train.layout import arrange
 from rueda.train.update import Updater
 from rueda.train.virtual_workers import Group, OwnBuffers, Statistics, Streams, put_back
@@ -84,9 +84,9 @@ class Rehearsal(Updater):
         """Be one of the workers while its examples are read."""
         return self._streams.reading(rank)
 
-    def settle(self) -> None:
-        """Make one model of all workers'."""
-        self._own.settle()
+    def synchronize_buffers(self) -> None:
+        """Give rank 0's buffers to all virtual workers; their running statistics are averaged at each step already."""
+        self._own.take_those_of_rank_0()
 
     def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
         size = self._size

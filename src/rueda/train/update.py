@@ -23,7 +23,7 @@ from rueda.optim.meters import ExchangeMeter, Groups, PartsMeter, Reading
 from rueda.optim.noise import add_noise, noise_weights
 from rueda.records import Recipe
 from rueda.tasks import Task
-from rueda.train.evaluate import settle_buffers
+from rueda.train.buffers import synchronize_buffers
 from rueda.train.layout import arrange, memory_format
 from rueda.world import World
 from rueda.world.seeds import seed_worker
@@ -119,9 +119,9 @@ class Updater:
         """Begin a step, before its batch is read: a data set may draw random numbers."""
         seed_worker(self._recipe.seed, self._world.rank, step)
 
-    def settle(self) -> None:
-        """Make one model of all workers', for an evaluation or a checkpoint; all must call it."""
-        settle_buffers(self._world.unwrap(self._model), self._world)
+    def synchronize_buffers(self) -> None:
+        """Make the model's buffers equal on all workers, for an evaluation or a checkpoint; all must call it."""
+        synchronize_buffers(self._world.unwrap(self._model), self._world)
 
     def update(self, inputs: Tensor, targets: Tensor, *, rate: float, step: int, measure: bool = False) -> None:
         """Make one update from this worker's examples, inputs [B, ...] and targets [B], at a rate.

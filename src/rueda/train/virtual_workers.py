@@ -155,8 +155,8 @@ class OwnBuffers:
         self._copies[rank] = [buffer.clone() for buffer in self._buffers]
         _write(self._buffers, self._copies[0])
 
-    def settle(self) -> None:
-        """Let all workers go on from rank 0's."""
+    def take_those_of_rank_0(self) -> None:
+        """Drop all copies, so that every worker goes on with rank 0's buffers, which the model holds."""
         self._copies.clear()
 
 
