@@ -125,6 +125,15 @@ def test_multiple_eigenvalues(values: list[float], top: list[float]) -> None:
     assert found.converged
 
 
+@pytest.mark.parametrize("size", range(2, 14))
+def test_a_new_direction_is_never_one_of_the_old(size: int) -> None:
+    # The start and the first fresh direction are the same draw: only rounding error, or nothing, stands out of it.
+    matrix = 2 * torch.eye(size, dtype=DOUBLE)
+    found = extreme_eigenvalues(matrix.mv, random_start(size, seed=0), count=2, seed=0)
+    np.testing.assert_allclose(found.values, [2.0, 2.0], rtol=1e-12)
+    np.testing.assert_allclose((found.basis @ found.basis.T).numpy(), np.eye(len(found.basis)), atol=1e-10)
+
+
 def test_single_precision_reaches_its_own_limit() -> None:
     matrix, _ = rotated(SPECTRA["network"])
     found = extreme_eigenvalues(matrix.float().mv, random_start(60, dtype=torch.float32), tolerance=1e-6)

@@ -30,6 +30,7 @@ every eigenvector), and of a multiple eigenvalue one copy is found before the ot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -156,8 +157,7 @@ def extreme_eigenvalues(
             matrix[range(kept), range(kept)] = sign * thetas[:kept]
             length = kept
         if new == 0.0:
-            fresh = torch.randn(size, generator=draws, dtype=torch.float64).to(basis)
-            rest = orthogonalised(fresh, basis[:length])[1]
+            rest = _direction_outside(basis[:length], draws)
         basis[length] = rest / vector_norm(rest)
         length += 1
     vectors = torch.from_numpy(coordinates[:, :found].T.copy()).to(basis) @ basis[:length]
@@ -173,6 +173,19 @@ def extreme_eigenvalues(
         basis=basis[:length],
         matrix=matrix[:length, :length],
     )
+
+
+def _direction_outside(basis: Tensor, draws: torch.Generator) -> Tensor:
+    """Draw a random direction and return the part of it that is orthogonal to the basis [k, n], k < n.
+
+    A draw can lie in the span of the basis, for example when the start vector was drawn with the same seed; the part
+    outside is then rounding error, or exactly zero, and another draw is taken.
+    """
+    while True:
+        fresh = torch.randn(basis.shape[1], generator=draws, dtype=torch.float64).to(basis)
+        rest = orthogonalised(fresh, basis)[1]
+        if vector_norm(rest) > math.sqrt(torch.finfo(basis.dtype).eps) * vector_norm(fresh):
+            return rest
 
 
 def _errors(values: Floats, residuals: Floats) -> Floats:
