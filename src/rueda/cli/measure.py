@@ -34,7 +34,7 @@ def measure(
 ) -> None:
     """Measure how a task trains here: step time, memory, communication, gradient noise scale."""
     from rueda.measure import measure as measure_task
-    from rueda.world import init
+    from rueda.world import open_world
 
     try:
         profile = measure_task(
@@ -45,7 +45,7 @@ def measure(
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was written", err=True)
         raise typer.Exit(130) from None
-    if not init().is_main:
+    if not open_world().is_main:
         return
     profile.save(output)
     if as_json:

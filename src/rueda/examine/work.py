@@ -31,7 +31,7 @@ from rueda.records.curvature import Curvature
 from rueda.records.environment import environment
 from rueda.records.landscape import Landscape
 from rueda.terminal.points import PointsProgress
-from rueda.world import World, init
+from rueda.world import World, open_world
 
 SPLITS = ("train", "test")
 
@@ -137,7 +137,7 @@ def run_order(order: Order, subjects: Sequence[Subject], world: World | None = N
     Returns:
         The folder of the result.
     """
-    world = world or init()
+    world = world or open_world()
     folder = place(order)
     task = subjects[0].task.name
     seen: list[landscapes.Member] = []

@@ -9,9 +9,9 @@ from pathlib import Path
 def main(file: Path) -> None:
     """Do this worker's part of an order."""
     from rueda.examine.work import Order, load, run_order
-    from rueda.world import finish, init
+    from rueda.world import finish, open_world
 
-    world = init()
+    world = open_world()
     order = Order.from_json(file.read_text(encoding="utf-8"))
     run_order(order, load(order), world)
     finish()

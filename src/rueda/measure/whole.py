@@ -25,7 +25,7 @@ from rueda.records.profile import Profile, StepTime
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.terminal.phases import MeasureProgress
-from rueda.world import World, init
+from rueda.world import World, open_world
 from rueda.world.cores import usable_cores
 from rueda.world.device import choose_threads
 from rueda.world.identity import Identity
@@ -74,7 +74,7 @@ def measure(
         progress: show a bar or lines.
     """
     budget = budget or (QUICK if quick else FULL)
-    world = init()
+    world = open_world()
     found = load_task_and_data(task)
     recipe = found.recipe.with_settings(settings).change(workers=1)
     numbers = _numbers(workers, task, world)

@@ -19,7 +19,7 @@ from rueda.records import Recipe
 from rueda.records.json_record import read_record
 from rueda.records.profile import Communication, Together
 from rueda.tasks import Task
-from rueda.world import World, init
+from rueda.world import World, open_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def main(words: Sequence[str]) -> None:
 
     task, folder = words[0], Path(words[1])
     request = read_record(Request, json.loads((folder / "request.json").read_text(encoding="utf-8")), "request")
-    world = init()
+    world = open_world()
     answer = measure_here(load_task_and_data(task), request, world)
     if world.is_main:
         (folder / "answer.json").write_text(json.dumps(asdict(answer)), encoding="utf-8")

@@ -24,6 +24,7 @@ def environment() -> dict[str, Any]:
             "cores": os.cpu_count(),
             "memory_bytes": _memory_bytes(),
             "gpus": _gpus(),
+            "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),  # world/instruction_sets.py
         },
         "versions": {
             "python": platform.python_version(),

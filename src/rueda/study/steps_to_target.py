@@ -29,7 +29,7 @@ from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.evaluate import Evaluator
 from rueda.train.training import Training
-from rueda.world import init
+from rueda.world import open_world
 
 _GROWTH = 1.1
 _FACTOR = 2.0
@@ -77,7 +77,7 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
 
 def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> float | None:
     """Train until the test accuracy reaches the target; None if it diverges or passes the limit."""
-    training = Training(task, recipe, init())
+    training = Training(task, recipe, open_world())
     evaluator, state, evaluate_at, before = Evaluator(training), training.state, 1, (0.0, 0.0)
     while state.step < limit:
         try:

@@ -21,7 +21,7 @@ from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.regime import at_fixed_batch
 from rueda.train.training import Training
-from rueda.world import init
+from rueda.world import open_world
 
 _RATE = 1e-6
 """learning rate of timed updates, at which nothing diverges"""
@@ -55,7 +55,7 @@ def study_throughput(
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]
     check_batches(batches, num_examples)
-    world = init()
+    world = open_world()
     trainings = {batch: Training(loaded, at_fixed_batch(recipe, batch), world) for batch in batches}
     for training in trainings.values():
         _updates(training, 0.0)

@@ -20,7 +20,7 @@ from rueda.train.evaluate import Evaluator
 from rueda.train.interruption import Interruption
 from rueda.train.recorder import Recorder
 from rueda.train.training import Training
-from rueda.world import init
+from rueda.world import open_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def fit(
     # Prepare.
     task = load_task(task) if isinstance(task, str) else task
     recipe = recipe or task.recipe
-    world = init()
+    world = open_world()
     if rehearse and world.size > 1:
         raise RecipeError(f"a rehearsal is one process, but {world.size} workers run; start one, or do not rehearse")
     if not rehearse and recipe.workers not in (1, world.size):

@@ -25,7 +25,7 @@ from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.train.buffers import synchronize_buffers
 from rueda.train.layout import arrange, memory_format
-from rueda.world import World
+from rueda.world import World, instruction_sets
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -34,6 +34,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast_for(recipe: Recipe, world: World) -> torch.autocast | None:
     """Give the autocast that the recipe's precision asks for, if any."""
     dtype = _AUTOCAST.get(recipe.precision)
+    if dtype is not None and world.device.type == "cpu":
+        instruction_sets.protect(recipe.precision, speak=world.is_main)
     return None if dtype is None else torch.autocast(world.device.type, dtype)
 
 

@@ -12,10 +12,10 @@ from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.world.identity import Identity, identify
-    from rueda.world.life import current, finish, init
+    from rueda.world.life import current, finish, init, open_world
     from rueda.world.world import World
 
-__all__ = ["Identity", "World", "current", "finish", "identify", "init"]
+__all__ = ["Identity", "World", "current", "finish", "identify", "init", "open_world"]
 
 __getattr__ = lazily(
     __name__,
@@ -26,5 +26,6 @@ __getattr__ = lazily(
         "finish": "life",
         "identify": "identity",
         "init": "life",
+        "open_world": "life",
     },
 )

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rueda.errors import WorldError, explain
-from rueda.world import malloc, rendezvous, seeds
+from rueda.world import instruction_sets, malloc, rendezvous, seeds
 from rueda.world.device import choose_backend, choose_device, choose_threads
 from rueda.world.identity import Identity, identify
 from rueda.world.settle import settle
@@ -29,7 +29,8 @@ def init(*, seed: int | None = None, device: str | None = None, timeout: float |
     all: then the world is this one process and no port is opened. Called again, it returns the same world. A script
     that made its own process group keeps it.
 
-    Phases: identify, tune (threads and malloc of a CPU worker), pin the device, meet, seed.
+    A CPU that advertises AMX and cannot run it is found out, and protected from
+    (:mod:`rueda.world.instruction_sets`).
 
     Args:
         seed: seeds the model's initialisation, the same on all ranks (the rule: :mod:`rueda.world.seeds`).
@@ -38,6 +39,17 @@ def init(*, seed: int | None = None, device: str | None = None, timeout: float |
 
     Raises:
         WorldError: the environment contradicts itself, or not all workers came in time.
+    """
+    world = open_world(seed=seed, device=device, timeout=timeout)
+    if world.device.type == "cpu":
+        instruction_sets.protect(speak=world.is_main)
+    return world
+
+
+def open_world(*, seed: int | None = None, device: str | None = None, timeout: float | None = None) -> World:
+    """Do what :func:`init` does, for a program that protects itself when it knows its precision.
+
+    Phases: identify, tune (threads and malloc of a CPU worker), pin the device, meet, seed.
     """
     global _current, _generation
     if _current is not None:

@@ -24,8 +24,9 @@ import torch
 from harness import workers
 from realdata import real_data
 from rueda.errors import DataError
+from rueda.files.cache import cache_folder
 from rueda.tasks import datasets
-from rueda.tasks.datasets import cifar10, fashion_mnist, store
+from rueda.tasks.datasets import cifar10, fashion_mnist
 
 RANDOM = np.random.default_rng(0)
 IMAGES = {split: RANDOM.integers(0, 256, (num, 28, 28), dtype=np.uint8) for split, num in (("train", 6), ("t10k", 3))}
@@ -364,10 +365,10 @@ def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytes
 def test_the_cache_stands_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUEDA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert store.cache_folder() == Path("/somewhere/rueda")
+    assert cache_folder() == Path("/somewhere/rueda")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert store.cache_folder() == Path("/home/somebody/.cache/rueda")
+    assert cache_folder() == Path("/home/somebody/.cache/rueda")
 
 
 @workers(2)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rueda.errors import DataError, RunError, explain
 from rueda.files.atomic import write_atomically
+from rueda.files.cache import cache_folder
 from rueda.tasks.datasets.published import Progress, Published
 
 
@@ -30,14 +31,6 @@ class Place:
 
     kind: str  # directory, RUEDA_DATA, system, cache
     folder: Path
-
-
-def cache_folder() -> Path:
-    """Say where data sets are kept."""
-    if os.environ.get("RUEDA_CACHE"):
-        return Path(os.environ["RUEDA_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rueda"
 
 
 def places(published: Published, directory: Path | None = None) -> Iterator[Place]:

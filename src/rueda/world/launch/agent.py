@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from rueda.errors import LaunchError
+from rueda.world import instruction_sets
 from rueda.world.cores import usable_cores
 from rueda.world.launch import environment, meeting, processes, program
 from rueda.world.launch.wire import Message, Sender, read_packet
@@ -98,6 +99,10 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
 
     extra = environment.for_workers(os.environ, plan["workers"])
     extra |= environment.python_path(os.environ, plan["packages"])
+    if not program.is_rueda(argv):  # whose own modules know their precision, and protect themselves
+        extra |= instruction_sets.limits(os.environ)
+        if limit := extra.get(instruction_sets.VARIABLE):
+            sender.message(say="note", text=instruction_sets.told(limit))
     several = plan["nodes"] > 1
     if plan["node"] == 0:
         store = elastic.open_store()

@@ -91,6 +91,7 @@ class _Driver:
         self._lost: str | None = None
         self._broken_pipe = False
         self._warned = False
+        self._notes: set[str] = set()
 
     def run(self) -> int:
         """Start, serve and end all agents."""
@@ -179,6 +180,10 @@ class _Driver:
         name = message["say"]
         if name == "hello":
             self._warn_of_cores(agent.host, message["cores"])
+        elif name == "note":
+            if message["text"] not in self._notes:  # hosts of one kind say the same
+                self._notes.add(message["text"])
+                self._output.note(message["text"])
         elif name == "listening":
             addresses = list(message["addresses"])
             if not agent.host.is_local:

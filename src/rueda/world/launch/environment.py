@@ -16,7 +16,10 @@ from rueda.world.cores import usable_cores, waiting
 from rueda.world.launch.hosts import Host
 
 _NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL")
-_PREFIXES = ("RUEDA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "CUDA_", "MALLOC_")
+_PREFIXES = (
+    *("RUEDA_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "MALLOC_"),
+    *("OMP_", "GOMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

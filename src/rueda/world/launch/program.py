@@ -41,6 +41,16 @@ def resolve(program: Sequence[str], *, module: bool = False) -> list[str]:
     return [found, *rest]
 
 
+def is_rueda(argv: Sequence[str]) -> bool:
+    """Say whether an argument vector runs one of Rueda's own modules.
+
+    >>> is_rueda(["python", "-m", "rueda", "train"]), is_rueda(["python", "-u", "train.py", "-m", "rueda"])
+    (True, False)
+    """
+    words = [word for word in argv[1:4] if word != "-u"]
+    return len(words) > 1 and words[0] == "-m" and words[1].split(".")[0] == "rueda"
+
+
 def _need_script(path: str) -> None:
     if os.path.isfile(path):
         return

@@ -1,0 +1,241 @@
+"""A CPU that advertises AMX and cannot run it: simulated flags, and a child process that really dies by SIGILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commandline import settle_in
+from rueda.errors import WorldError
+from rueda.world import instruction_sets
+
+FLAGS = "fpu sse avx2 avx512f avx512_bf16 avx512_fp16"
+CPUS = {  # flags, the precisions for which they promise AMX
+    "no AMX": (FLAGS, ()),
+    "AMX": (f"{FLAGS} amx_bf16 amx_tile amx_int8", ("bf16",)),
+    "AMX for fp16, too": (f"{FLAGS} amx_bf16 amx_tile amx_fp16", ("bf16", "fp16")),
+    "no tiles": (f"{FLAGS} amx_bf16", ()),
+    "integers only": (f"{FLAGS} amx_tile amx_int8", ()),
+}
+AMX = CPUS["AMX"][0]
+
+
+def cpuinfo(flags: str) -> str:
+    core = f"processor : 0\nmodel name\t: Some Xeon\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n\n"
+    return core * 2
+
+
+class Machine:
+    """A machine of which we say what its CPU promises and what its oneDNN survives."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, monkeypatch
+        self.tries = folder / "tries"
+        monkeypatch.setenv("RUEDA_CACHE", str(folder / "cache"))
+        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+        monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+        self.be(flags=AMX, survives=())
+
+    def be(self, *, flags: str, survives: tuple[str, ...], otherwise: str = "kill -ILL $$") -> None:
+        (self.folder / "cpuinfo").write_text(cpuinfo(flags))
+        cases = "".join(f"'{limit}') exit 0;; " for limit in survives)
+        probe = (
+            f'echo "$ONEDNN_MAX_CPU_ISA" >> {self.tries}; case "$ONEDNN_MAX_CPU_ISA" in {cases}*) {otherwise};; esac'
+        )
+        self.child = ("sh", "-c", probe)
+        self.patch.setattr(instruction_sets, "_CPUINFO", self.folder / "cpuinfo")
+        self.patch.setattr(instruction_sets, "_CHILD", self.child)
+        instruction_sets._advertised_here.cache_clear()
+
+    def tried(self) -> list[str]:
+        return self.tries.read_text().split("\n")[:-1] if self.tries.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    yield Machine(tmp_path, monkeypatch)
+    instruction_sets._advertised_here.cache_clear()
+
+
+@pytest.mark.parametrize(("flags", "promised"), CPUS.values(), ids=CPUS)
+def test_what_a_cpu_promises(flags: str, promised: tuple[str, ...]) -> None:
+    assert instruction_sets.advertised(cpuinfo(flags)) == promised
+    assert instruction_sets.advertised("") == ()
+
+
+@pytest.mark.parametrize("best", range(len(instruction_sets.LIMITS)))
+def test_the_highest_that_works_is_chosen_and_remembered(best: int, machine: Machine) -> None:
+    limit = instruction_sets.LIMITS[best]
+    machine.be(flags=AMX, survives=instruction_sets.LIMITS[best:])
+    wanted = {"ONEDNN_MAX_CPU_ISA": limit} if limit else {}
+    for _ in range(2):
+        assert instruction_sets.limits({"PATH": os.environ["PATH"]}, "bf16") == wanted
+    assert machine.tried() == list(instruction_sets.LIMITS[: best + 1])
+
+
+def test_another_boot_is_tried_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.be(flags=AMX, survives=("",))
+    assert instruction_sets.limits(os.environ) == {}
+    (machine.folder / "boot").write_text("another")
+    monkeypatch.setattr(instruction_sets, "_BOOT", machine.folder / "boot")
+    assert instruction_sets.limits(os.environ) == {}
+    assert machine.tried() == ["", ""]
+
+
+NOT_TRIED = {
+    "a CPU without AMX": (CPUS["no AMX"][0], "bf16"),
+    "a CPU without AMX, precision unknown": (CPUS["no AMX"][0], None),
+    "float32": (AMX, "float32"),
+    "float64": (AMX, "float64"),
+    "fp16, where AMX has no fp16": (AMX, "fp16"),
+}
+
+
+@pytest.mark.parametrize(("flags", "precision"), NOT_TRIED.values(), ids=NOT_TRIED)
+def test_nothing_is_tried_without_need(flags: str, precision: str | None, machine: Machine) -> None:
+    machine.be(flags=flags, survives=())
+    assert instruction_sets.limits(os.environ, precision) == {}
+    assert machine.tried() == []
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_a_limit_of_the_users_own_is_tested_and_kept(name: str, machine: Machine) -> None:
+    machine.be(flags=AMX, survives=("AVX2", "AVX512_CORE"))
+    assert instruction_sets.limits({**os.environ, name: "AVX2"}, "bf16") == {}
+    assert machine.tried() == ["AVX2"]
+    with pytest.raises(WorldError, match="got 'AVX512_CORE_AMX'; unset it"):
+        instruction_sets.limits({**os.environ, name: "AVX512_CORE_AMX"}, "bf16")
+    assert instruction_sets.limits({**os.environ, name: "AVX512_CORE_AMX"}) == {}  # nobody asked for bf16
+
+
+def test_where_nothing_works_float32_is_named(machine: Machine) -> None:
+    with pytest.raises(WorldError, match="use precision=float32"):
+        instruction_sets.limits(os.environ, "bf16")
+    assert instruction_sets.limits(os.environ) == {}
+
+
+@pytest.mark.parametrize("otherwise", ["exit 1", "kill -KILL $$"])
+def test_a_child_that_failed_otherwise_says_nothing(otherwise: str, machine: Machine) -> None:
+    machine.be(flags=AMX, survives=(), otherwise=otherwise)
+    assert instruction_sets.limits(os.environ, "bf16") == {}
+    assert instruction_sets.limits(os.environ, "bf16") == {}
+    assert machine.tried() == ["", ""]  # and is not remembered
+
+
+@pytest.mark.parametrize("what", ["a file in the way", "torn", "another kind"])
+def test_a_cache_that_is_of_no_use(what: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.be(flags=AMX, survives=("AVX2",))
+    cache = machine.folder / "cache"
+    if what == "a file in the way":
+        cache.write_text("")
+        monkeypatch.setattr("tempfile.tempdir", str(machine.folder))
+    else:
+        (cache / "instruction-sets").mkdir(parents=True)
+        file = cache / "instruction-sets" / f"{instruction_sets._machine()}.json"
+        file.write_text('{"": fal' if what == "torn" else "[1, 2]")
+    for _ in range(2):
+        assert instruction_sets.limits(os.environ) == {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    assert len(machine.tried()) == len(instruction_sets.LIMITS)
+
+
+def test_the_real_child_computes_under_each_limit_of_this_machine() -> None:
+    children = [
+        subprocess.Popen((*instruction_sets._CHILD, "bf16"), env={**os.environ, "ONEDNN_MAX_CPU_ISA": limit})
+        for limit in ("AVX512_CORE_BF16", "AVX2")
+    ]
+    assert [child.wait(120) for child in children] == [0, 0]
+
+
+LATE = """
+import os, sys
+import torch
+from rueda.world import instruction_sets
+instruction_sets.limits = lambda environ, precision: {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+if sys.argv[1] == "late":
+    torch.nn.Conv2d(3, 8, 3)(torch.randn(1, 3, 8, 8))
+try:
+    instruction_sets.protect("bf16")
+    print("limited", torch.ops.mkldnn._is_mkldnn_bf16_supported(), os.environ["ONEDNN_MAX_CPU_ISA"])
+except Exception as error:
+    print(type(error).__name__, error, "ONEDNN_MAX_CPU_ISA" in os.environ)
+"""
+
+
+def test_after_import_torch_is_early_enough_and_after_the_first_kernel_too_late() -> None:
+    import torch
+
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU, or its limit, has no AVX-512 that could be taken away")
+    environ = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
+    early, late = (
+        subprocess.run([sys.executable, "-c", LATE, when], env=environ, capture_output=True, text=True, check=True)
+        for when in ("early", "late")
+    )
+    assert early.stdout == "limited False AVX2\n"
+    assert early.stderr == f"rueda: {instruction_sets.told('AVX2')}\n"
+    assert "WorldError" in late.stdout and "export ONEDNN_MAX_CPU_ISA=AVX2" in late.stdout
+    assert late.stdout.endswith("False\n")
+    assert late.stderr == ""
+
+
+CUSTOM = """
+from pathlib import Path
+from rueda.world import instruction_sets
+instruction_sets._CPUINFO = Path({cpuinfo!r})
+instruction_sets._CHILD = {child!r}
+"""
+SCRIPT = """
+import os, rueda
+world = rueda.init()
+print(world.rank, os.environ["ONEDNN_MAX_CPU_ISA"])
+"""
+
+
+@pytest.fixture
+def faulting(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """All processes that this test starts are on a machine whose AMX faults."""
+    machine.be(flags=AMX, survives=("AVX512_CORE_BF16", "AVX512_CORE", "AVX2"))
+    (machine.folder / "site").mkdir()
+    text = CUSTOM.format(cpuinfo=str(machine.folder / "cpuinfo"), child=machine.child)
+    (machine.folder / "site" / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(machine.folder / "site"))
+    settle_in(machine.folder, monkeypatch)
+    return machine
+
+
+def rueda(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rueda", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "float32"])
+def test_workers_of_a_training_are_protected(precision: str, faulting: Machine) -> None:
+    words = ("--workers", "2", "--epochs", "1", "--run", "run", "--set", f"precision={precision}", "--set", "batch=32")
+    done = rueda("train", "clouds.py", *words)
+    assert done.returncode == 0, done.stderr
+    about = json.loads(Path("run", "environment.json").read_text())
+    if precision == "bf16":
+        assert faulting.tried() == ["", "AVX512_CORE_FP16", "AVX512_CORE_BF16"]
+        assert done.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
+        assert about["machine"]["onednn_max_cpu_isa"] == "AVX512_CORE_BF16"
+    else:
+        assert faulting.tried() == []
+        assert "AMX" not in done.stderr
+        assert about["machine"]["onednn_max_cpu_isa"] is None
+
+
+def test_workers_of_a_script_are_protected(faulting: Machine) -> None:
+    Path("train.py").write_text(SCRIPT)
+    done = rueda("run", "-np", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 AVX512_CORE_BF16", "[1] 1 AVX512_CORE_BF16"]
+    assert done.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
+    alone = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, timeout=120)
+    assert alone.stdout == "0 AVX512_CORE_BF16\n", alone.stderr
+    assert alone.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
+    assert faulting.tried() == ["", "AVX512_CORE_FP16", "AVX512_CORE_BF16"]  # once for all
