@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "records": {"errors", "files"},
     "terminal": {"records"},
-    "world": {"errors", "lazy"},
+    "world": {"errors", "files", "lazy"},
     "data": {"errors", "world"},
     "optim": {"errors", "lazy", "records", "world"},
     "nn": {"errors", "world"},
