@@ -22,6 +22,7 @@ check: .venv/installed
 	$(BIN)/mypy
 
 bench: .venv/installed
+	@git diff --quiet HEAD -- . ':!docs/results' ':!benchmarks/results' || { echo "commit first: results name a clean commit"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps timm \
 		loss-landscapes pyhessian curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_operator jaxtyping \

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 from rueda.records.environment import environment
 
-RESULTS = Path(__file__).parent / "results"
+COMMITTED = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("RUEDA_RESULTS") or COMMITTED)
 
 
 def compare(
@@ -39,8 +42,40 @@ def ratio(seconds: Mapping[str, list[float]], name: str, against: str) -> float:
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[against], strict=True))
 
 
-def save(name: str, result: dict[str, Any]) -> None:
-    """Write ``results/NAME.json`` with the machine, versions and command beside the figures."""
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({**result, "environment": environment()}, indent=1)
+def save(name: str, result: dict[str, Any], *, seed: int = 0) -> None:
+    """Write ``results/NAME.json`` with the machine, versions, command and seed beside the figures.
+
+    A result in the repository names the commit that gives it again, so a modified tree is refused: commit first, or
+    write elsewhere with ``RUEDA_RESULTS=DIR``. The refused result is printed.
+
+    Args:
+        name: of the file.
+        result: the figures.
+        seed: of everything random in the benchmark.
+    """
+    about = environment()
+    text = json.dumps({**result, "seed": seed, "environment": about}, indent=1)
+    if RESULTS.resolve() == COMMITTED.resolve() and not _is_clean(about["commit"]):
+        print(text)
+        sys.exit(
+            f"benchmarks/results: expected a clean commit, got {about['commit']}; "
+            "commit first, or set RUEDA_RESULTS=DIR to write elsewhere"
+        )
+    RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(text + "\n")
+
+
+def earlier(name: str) -> dict[str, Any]:
+    """Return what :func:`save` wrote before with this very commit, so that a benchmark can be run case by case.
+
+    Another commit's cases are not kept: a result file names one.
+    """
+    try:
+        found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return found if found["environment"]["commit"] == environment()["commit"] else {}
+
+
+def _is_clean(commit: str | None) -> bool:
+    return commit is not None and not commit.endswith("+")

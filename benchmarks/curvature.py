@@ -34,7 +34,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import rueda
-from _common import RESULTS, save
+from _common import earlier, save
 from rueda.examine.curvature.hessian import hessian
 from rueda.examine.objective.objective import Objective
 from rueda.tasks.models import small_cnn
@@ -215,9 +215,7 @@ def main() -> None:
             trained(case, file)
             true = run("true", case, file, 99)["value"]
             rounds = [one_round(case, file, 1 + number, true, given.without) for number in range(given.repeats)]
-            results = {case: conclude(case, true, rounds)}
-            if (RESULTS / "curvature.json").exists():  # the other cases stay as they were measured
-                results = {**json.loads((RESULTS / "curvature.json").read_text())["cases"], **results}
+            results = {**earlier("curvature").get("cases", {}), case: conclude(case, true, rounds)}
             save("curvature", {"images": NUM_IMAGES, "repeats": given.repeats, "bar": round(BAR, 3), "cases": results})
 
 

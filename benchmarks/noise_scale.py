@@ -28,7 +28,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from _common import RESULTS, save
+from _common import earlier, save
 
 if TYPE_CHECKING:
     from rueda.train.recorder import Recorder
@@ -151,8 +151,7 @@ def main() -> None:
         print(f"{name}: {middle:.3f} ({clock}); {results[name]['ratio_of_processor_time']:.3f} (processor)", flush=True)
         table.add_row(name, f"{speeds[0]:,}", f"{speeds[1]:,}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}", told)
     Console().print(table)
-    file = RESULTS / "noise_scale.json"
-    before = json.loads(file.read_text())["cases"] if options.only and file.exists() else {}
+    before = earlier("noise_scale").get("cases", {}) if options.only else {}
     save("noise_scale", {"updates": UPDATES, "cases": {**before, **results}})
 
 

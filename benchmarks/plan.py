@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 import rueda
-from _common import RESULTS, save
+from _common import earlier, save
 from rueda.records.profile import Profile, StepTime
 
 NUM_EXAMPLES = 4096
@@ -200,10 +200,9 @@ def main() -> None:
             for row in found:
                 print(f"  {json.dumps(row)}", file=sys.stderr, flush=True)
             rounds += found
-    before = RESULTS / "plan.json"
-    if options.only and before.exists():  # each task is a comparison of its own: keep the other's
+    if options.only:  # each task is a comparison of its own: keep the other's
         tasks = {row["task"] for row in rounds}
-        rounds += [row for row in json.loads(before.read_text())["rounds"] if row["task"] not in tasks]
+        rounds += [row for row in earlier("plan").get("rounds", []) if row["task"] not in tasks]
     show(rounds, options.repeats)
 
 

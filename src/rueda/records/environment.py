@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("rueda", "torch", "numpy")
+_RESULTS = ("docs/results", "benchmarks/results")
+"""folders of results that are committed beside the code"""
 
 
 def environment() -> dict[str, Any]:
@@ -67,10 +69,22 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Give the commit of the code in the current folder, with ``+`` if it was changed since."""
-    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    """Return the commit of the code in the current folder, with ``+`` if tracked files were changed since.
+
+    Results that are kept in the repository do not count as changes: the second of two measurements, one after the
+    other, would else name a modified tree because of the first.
+    """
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return None
+    apart = [f":(top,exclude){folder}" for folder in _RESULTS]
+    changes = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--", ":(top)", *apart)
+    return commit if changes == "" else f"{commit}+"
+
+
+def _git(*words: str) -> str | None:
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -7,7 +7,6 @@ from typing import Any
 
 from rueda.errors import RecipeError, RunError
 from rueda.records import Recipe, Run
-from rueda.records.recipe.recipe import field_names
 from rueda.records.study import StudyRow, mean_and_spread
 from rueda.study.conditions import Condition
 from rueda.train.regime import adapted
@@ -55,9 +54,12 @@ def differences(was: Recipe, now: Recipe) -> tuple[str, str]:
     >>> differences(Recipe(rate=0.1), Recipe(rate=3, clip=1.0))
     ('rate = 0.1, clip = none', 'rate = 3, clip = 1.0')
     """
-    names = [name for name in field_names() if getattr(was, name) != getattr(now, name)]
-    before, after = (", ".join(f"{name} = {_show(getattr(one, name))}" for name in names) for one in (was, now))
-    return before, after
+    before, after = was.changes_from(now), now.changes_from(was)
+    return _shown(before), _shown(after)
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {_show(value)}" for name, value in values.items())
 
 
 def _show(value: Any) -> str:

@@ -78,7 +78,7 @@ def study_techniques(
     # Plan.
     loaded = load_task(task) if isinstance(task, str) else task
     if loaded.metric is None:
-        raise TaskError(f"a study compares accuracy, which task {loaded.name} has not; try --gd or give it a metric")
+        raise TaskError(f"a study compares accuracy, which task {loaded.name} has not; give it a metric")
     base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
     base = base if epochs is None else base.change(epochs=epochs)
     chosen, left_out = conditions(loaded, base, workers, rows)

@@ -172,6 +172,24 @@ class Recipe:
         reasons = {name: text for name, text in self.reasons.items() if name not in changes}
         return replace(self, **{"reasons": reasons, **changes})
 
+    def changes_from(self, base: Recipe) -> dict[str, Any]:
+        """Return the fields in which this recipe differs from another, with its own values.
+
+        >>> Recipe(rate=0.1, workers=8).changes_from(Recipe(rate=0.1, clip=1.0))
+        {'workers': 8, 'clip': None}
+        """
+        return {name: getattr(self, name) for name in field_names() if getattr(self, name) != getattr(base, name)}
+
+    def with_values(self, values: Mapping[str, Any]) -> Recipe:
+        """Change fields to values as a file holds them; each is checked against the field's type.
+
+        >>> Recipe().with_values({"milestones": [2, 4], "clip": None}).milestones
+        (2.0, 4.0)
+        """
+        _check_names(values)
+        hints = _hints()
+        return self.change(**{name: take_value(name, value, hints[name]) for name, value in values.items()})
+
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """Apply settings as typed on a command line.
 
