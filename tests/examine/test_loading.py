@@ -60,8 +60,8 @@ def test_its_loss_is_the_one_that_the_training_saw(run: Path) -> None:
     assert subject.run is not None
     row = subject.run.rows("epoch")[-1]
     found = subject.objectives(num_examples=None)["test"].values()
-    assert found.loss == pytest.approx(row["test_loss"], rel=1e-5)
-    assert found.error == pytest.approx(1 - row["test_accuracy"], abs=1e-12)
+    assert found.loss == pytest.approx(row.test_loss, rel=1e-5)
+    assert found.error == pytest.approx(1 - row.test_accuracy, abs=1e-12)
 
 
 def test_the_path_begins_at_the_initial_model(run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 from rueda.errors import RunError
 from rueda.files.atomic import write_atomically
 from rueda.records import Recipe, Row, Run
+from rueda.records.profile import NoiseScale
+from rueda.records.run import NoiseRow
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def row(step: int, loss: float = 1.0, kind: str = "epoch") -> Row:
@@ -31,10 +36,10 @@ def test_rows_survive_a_torn_line(tmp_path: Path) -> None:
         run.append(row(step, kind="step" if step == 2 else "epoch"))
     with open(run.metrics_file, "a") as stream:
         stream.write('{"kind": "epo')  # killed while it wrote
-    assert [item["step"] for item in run.rows()] == [1, 2, 3]
-    assert [item["step"] for item in run.rows("epoch")] == [1, 3]
+    assert [item.step for item in run.rows()] == [1, 2, 3]
+    assert [item.step for item in run.rows("epoch")] == [1, 3]
     run.forget_after(1)
-    assert [item["step"] for item in run.rows()] == [1]
+    assert [item.step for item in run.rows()] == [1]
     assert run.metrics_file.read_bytes().endswith(b"}\n")  # the torn line is gone
     assert run.recipe() == Recipe(batch=8)
     about = run.environment()
@@ -80,3 +85,55 @@ def test_a_full_disk(tmp_path: Path) -> None:
     run.metrics_file.symlink_to("/dev/full")
     with pytest.raises(RunError, match="No space left"):
         run.append(row(1))
+
+
+NOISE = NoiseRow(
+    epoch=1, examples=64, seconds=1.0, global_batch=8,
+    noise=NoiseScale(value=100.0, low=50.0, high=math.inf, variance=10.0, square=0.1, step=8, steps=8),
+)  # fmt: skip
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    written = [row(1), row(2, kind="step")]
+    run.append_all([written[0], NOISE, written[1]])
+    assert run.all_rows() == (written, [NOISE]) and (run.rows(), run.noise_rows()) == (written, [NOISE])
+    assert run.noise_scales() == [NOISE.noise] and run.noise_scales("0") == []
+    assert written[1].mean_images_per_second == 16.0
+
+
+def test_rows_of_other_versions(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    data = json.loads(row(3).to_json())
+    older = {name: value for name, value in data.items() if not name.startswith(("noise", "rehearsed"))}
+    newer = {**data, "added_later": [1, 2]}
+    later = {"kind": "a kind of tomorrow", "step": 4}
+    run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in (older, newer, later)))
+    assert run.rows() == [row(3), row(3)]
+    run.forget_after(3)  # keeps what it does not know
+    assert json.loads(run.metrics_file.read_text().splitlines()[1])["added_later"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step": "nine"}, "line 2: row.step: expected int, got 'nine'"),
+        ({"step": None}, "line 2: row.step: expected int, got None"),
+        ({"rehearsed": 1}, "line 2: row.rehearsed: expected bool, got 1"),
+        ({"test_accuracy": [0.5]}, r"line 2: row.test_accuracy: expected float, got \[0.5\]"),
+    ],
+)
+def test_a_damaged_row_is_one_line(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.append(row(1))
+    with open(run.metrics_file, "a") as stream:
+        stream.write(json.dumps({**json.loads(row(2).to_json()), **changes}) + "\n")
+    with pytest.raises(RunError, match=message) as error:
+        run.rows()
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.rglob("metrics.jsonl")), ids=lambda file: file.parent.name)
+def test_the_published_runs_can_be_read(file: Path) -> None:
+    rows, _ = Run(file.parent).all_rows()
+    assert rows and rows[-1].epoch >= 1

@@ -10,10 +10,15 @@ import pytest
 
 from report.samples import write_json, write_others, write_run, write_study
 from rueda.errors import RunError
+from rueda.records import Row
 from rueda.report.collect import collect
 from rueda.report.figures import figure_names
 from rueda.report.words import sentences
 
+EPOCH = Row(
+    kind="epoch", epoch=1, step=9, examples=72, seconds=1.0, train_loss=1.0, train_accuracy=0.5, images_per_second=10.0,
+    rate=0.1, global_batch=8,
+).to_json()  # fmt: skip
 STUDY = {"format": 1, "kind": "techniques", "task": "t", "workers": 8, "epochs": 3, "rows": []}
 
 
@@ -161,7 +166,8 @@ def _write(folder: Path, name: str, text: str) -> None:
             "expected task, points, which are missing",
         ),
         ("metrics.jsonl", "", "expected rows in metrics.jsonl, got none"),
-        ("metrics.jsonl", '{"kind": "epoch"}\n', "expected a run folder with environment.json"),
+        ("metrics.jsonl", '{"kind": "epoch"}\n', r"metrics\.jsonl, line 1: row: expected epoch, step, examples"),
+        ("metrics.jsonl", EPOCH + "\n", "expected a run folder with environment.json"),
         ("metrics.jsonl", "{broken\n{}\n", "line 1: expected a JSON row"),
     ],
 )

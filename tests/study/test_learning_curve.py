@@ -147,7 +147,7 @@ def test_two_ways_of_training_do_not_mix(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="was trained with epochs = 2, now asked: epochs = 3"):
         measure_learning_curve(tiny_task(), epochs=3, **words)
     run = tmp_path / "runs" / "m30-seed0"
-    assert json.loads((run / "subset.json").read_text())["examples"] == 30 and Run(run).rows("epoch")[-1]["epoch"] == 2
+    assert json.loads((run / "subset.json").read_text())["examples"] == 30 and Run(run).rows("epoch")[-1].epoch == 2
     (run / "subset.json").write_text("{")
     with pytest.raises(RunError, match="expected the subset of a run"):
         measure_learning_curve(tiny_task(), **words)

@@ -114,7 +114,7 @@ def test_the_table_of_a_small_task(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(row.seeds == (0, 1) and row.test_accuracy_spread is not None for row in study.rows)
     last = Run(tmp_path / "runs" / "naive-seed1").rows("epoch")[-1]
     naive, base = study.rows[1], study.rows[0]
-    assert last["rehearsed"] and last["global_batch"] == naive.global_batch == 96
+    assert last.rehearsed and last.global_batch == naive.global_batch == 96
     assert naive.test_accuracy is not None and base.test_accuracy is not None
     assert naive.against_one_worker == pytest.approx(100 * (naive.test_accuracy - base.test_accuracy))
     assert Study.load(tmp_path) == study
@@ -220,7 +220,7 @@ def wait_until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def epochs_of(folder: Path) -> list[dict[str, Any]]:
+def epochs_of(folder: Path) -> list[Row]:
     return Run(folder).rows("epoch") if (folder / "metrics.jsonl").exists() else []
 
 
@@ -246,7 +246,7 @@ def test_interrupted_it_goes_on_where_it_stopped(number: signal.Signals, rows: l
     study = study_techniques(tiny_task(), 4, rows=rows, epochs=8, folder=tmp_path / "study", progress=False)
     assert {file: file.stat().st_mtime_ns for file in first.rglob("*") if file.is_file()} == untouched
     after = epochs_of(second)
-    assert [row["epoch"] for row in after] == list(range(1, 9))
+    assert [row.epoch for row in after] == list(range(1, 9))
     assert after[0] == before[0]  # its time included: it went on, it did not begin again
     whole = study_techniques(
         tiny_task(), 4, rows=["naive"], epochs=8, folder=tmp_path / "whole", progress=False

@@ -102,7 +102,7 @@ def test_early_stop_is_agreed(tmp_path: Path) -> None:
     assert result.status == "reached-target" and result.row is not None
     rows = rueda.Run(tmp_path / "run").rows("epoch")
     assert current().all_gather_object(result.row.epoch) == [len(rows)] * 2
-    reached = [row["test_accuracy"] >= 0.6 for row in rows]
+    reached = [row.test_accuracy is not None and row.test_accuracy >= 0.6 for row in rows]
     assert reached[-2:] == [True, True] and [True, True] not in [reached[i : i + 2] for i in range(len(reached) - 2)]
 
 
@@ -134,7 +134,7 @@ def test_divergence_is_a_result(optimizer: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.status == "diverged" and result.row is not None and result.row.epoch == 1
     row = rueda.Run(tmp_path / "run").rows()[-1]
-    assert row["diverged"] is True and row["train_loss"] is None
+    assert row.diverged and row.train_loss is None
 
 
 def test_seed_decides_everything() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,17 +288,23 @@ def check_resume(folder: Path, stops: tuple[int, ...], **options: Any) -> None:
     again = rueda.fit(tiny_task(600), recipe, folder=folder / "stopped", progress=False, resume=True, rehearse=rehearse)
     assert torch.equal(parameters(whole.model), parameters(again.model))
     rows, others = (
-        [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second", "train_loss", "train_accuracy")}
-         for row in Run(folder / name).rows()]
+        [
+            replace(row, seconds=0, images_per_second=0, train_loss=0, train_accuracy=0)
+            for row in Run(folder / name).rows()
+        ]
         for name in ("whole", "stopped")
-    )  # fmt: skip
-    key = lambda row: (row["step"], row["kind"])  # noqa: E731
-    assert sorted(rows, key=key) == sorted(others, key=key)  # a checkpoint may bring rows forward
+    )
+    assert rows == others
+    noises, again_noises = (
+        [replace(row, seconds=0) for row in Run(folder / name).noise_rows()] for name in ("whole", "stopped")
+    )
+    key = lambda row: (row.noise.step, row.noise.group or "")  # noqa: E731
+    assert sorted(noises, key=key) == sorted(again_noises, key=key)  # a checkpoint may bring rows forward
     first, second = (latest_checkpoint(folder / name / "checkpoints") for name in ("whole", "stopped"))
     assert first is not None and second is not None
     assert first[1]["noise"] == second[1]["noise"] and first[1]["place"]["batch"] == second[1]["place"]["batch"]
-    assert {row["global_batch"] for row in rows} > {12 * recipe.workers}  # it did grow
-    assert len([row for row in rows if row["kind"] == "noise"]) == rows[-1]["step"]
+    assert {row.global_batch for row in noises} > {12 * recipe.workers}  # it did grow
+    assert len(noises) == rows[-1].step
 
 
 def test_resume_on_one_worker(tmp_path: Path) -> None:
@@ -321,10 +328,10 @@ def test_rows_are_read_back(tmp_path: Path) -> None:
     assert [one.step for one in found] == [3, 6, 9, 12, 15, 18] and found[-1] == result.noise_scale
     assert found[0].high == math.inf  # one step has no interval; JSON says null
     assert [one.group for one in run.noise_scales("0")] == ["0"] * 6
-    row = run.rows("noise")[0]
-    assert row["high"] is None and row["global_batch"] == 24 and row["source"] == "halves"
+    row = run.noise_rows()[0]
+    assert row.noise == found[0] and row.global_batch == 24 and row.noise.source == "halves"
     epoch = run.rows("epoch")[-1]
-    assert epoch["noise_scale_low"] == found[-1].low and run.rows("epoch")[0]["noise_scale"] is not None
+    assert epoch.noise_scale_low == found[-1].low and run.rows("epoch")[0].noise_scale is not None
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 

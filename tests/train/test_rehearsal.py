@@ -245,7 +245,7 @@ def test_resume_and_record(tmp_path) -> None:  # type: ignore[no-untyped-def]
     resumed = rueda.fit(tiny_task(), recipe, rehearse=True, folder=tmp_path, resume=True, progress=False)
     assert torch.equal(parameters(whole.model), parameters(resumed.model))
     run = rueda.Run(tmp_path)
-    assert run.environment()["rehearsed"] is True and all(row["rehearsed"] for row in run.rows())
+    assert run.environment()["rehearsed"] is True and all(row.rehearsed for row in run.rows())
     assert run.recipe().workers == 4
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -112,13 +112,13 @@ def _status(result: Result) -> int:
 
 def _tell(run: Run, as_json: bool) -> None:
     rows = run.rows("epoch")
-    last: dict[str, Any] = rows[-1] if rows else {}
     if as_json:
+        last = json.loads(rows[-1].to_json()) if rows else {}
         typer.echo(json.dumps({"run": str(run.folder), **last}))
         return
-    if last.get("diverged"):
+    if rows and rows[-1].diverged:
         typer.echo(
-            f"diverged: the loss is not finite in the epoch that ended at update {last['step']:,}; "
+            f"diverged: the loss is not finite in the epoch that ended at update {rows[-1].step:,}; "
             "lower the rate or warm up",
             err=True,
         )

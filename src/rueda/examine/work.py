@@ -25,6 +25,7 @@ from rueda.examine.landscape.grid import Objectives, Work
 from rueda.examine.landscape.look import Look, forget_points, look_at
 from rueda.examine.loading import Subject, load_subject
 from rueda.examine.objective.objective import checksum
+from rueda.records import Row
 from rueda.records import curvature as curvatures
 from rueda.records import landscape as landscapes
 from rueda.records.curvature import Curvature
@@ -184,9 +185,9 @@ def _curvature(order: Order, subject: Subject, objectives: Objectives, world: Wo
     seed = order.look.seed
     row = _row(subject)
     member = curvatures.Member(
-        name=subject.condition, seed=subject.recipe.seed, split=split, train_accuracy=row.get("train_accuracy"),
-        test_accuracy=row.get("test_accuracy"), weights=checksum(objective.origin), workers=subject.workers,
-        rehearsed=subject.rehearsed,
+        name=subject.condition, seed=subject.recipe.seed, split=split, workers=subject.workers,
+        train_accuracy=None if row is None else row.train_accuracy, weights=checksum(objective.origin),
+        test_accuracy=None if row is None else row.test_accuracy, rehearsed=subject.rehearsed,
     )  # fmt: skip
     old = known.get(_key(member), member)
     same = (objective.num_examples, seed)
@@ -204,10 +205,10 @@ def _curvature(order: Order, subject: Subject, objectives: Objectives, world: Wo
     return replace(member, hessian=hessian_found, sharpness=sharpness_found)
 
 
-def _row(subject: Subject) -> dict[str, Any]:
+def _row(subject: Subject) -> Row | None:
     """Give the row of metrics of the examined checkpoint, if there is one."""
     rows = [] if subject.run is None else subject.run.rows("epoch")
-    return next((row for row in reversed(rows) if row["step"] == subject.step), {})
+    return next((row for row in reversed(rows) if row.step == subject.step), None)
 
 
 def _about(order: Order) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rueda.errors import ProfileError, RunError
 from rueda.plan.cluster import Cluster
@@ -72,9 +71,9 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> Hindsight:
     if not rows:
         raise RunError(f"{run.folder}: expected at least one finished epoch, got none; train it first")
     last = rows[-1]
-    if any(row.get("diverged") for row in rows):
+    if any(row.diverged for row in rows):
         raise RunError(
-            f"{run.folder}: the run diverged in the epoch that ended at update {last.get('step')}, so there is nothing "
+            f"{run.folder}: the run diverged in the epoch that ended at update {last.step}, so there is nothing "
             "to compare; lower the rate or warm up longer"
         )
     task = str(about.get("task"))
@@ -84,9 +83,9 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> Hindsight:
     rehearsed = bool(about.get("rehearsed"))
     notes = ["rehearsed: one process was all the workers, so its speed is not that of N"] if rehearsed else []
     # The first epoch warms caches up; with two or more it is left out.
-    speeds = [row["images_per_second"] for row in (rows[1:] or rows) if _number(row.get("images_per_second"))]
+    speeds = [row.images_per_second for row in (rows[1:] or rows) if row.images_per_second > 0]
     speed = statistics.median(speeds) if speeds and not rehearsed else None
-    epochs = int(last["epoch"])
+    epochs = last.epoch
     figures = [
         Compared(name="images/s", unit="", predicted=one.images_per_second, happened=speed),
         Compared(
@@ -95,11 +94,11 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> Hindsight:
         ),
         Compared(
             name="updates", unit="", predicted=float(epochs * (profile.examples // one.global_batch)),
-            happened=float(last["step"]),
+            happened=float(last.step),
         ),
         Compared(
-            name="training time", unit="s", predicted=last["examples"] / one.images_per_second,
-            happened=None if rehearsed else last["seconds"],
+            name="training time", unit="s", predicted=last.examples / one.images_per_second,
+            happened=None if rehearsed else last.seconds,
         ),
     ]  # fmt: skip
     noise, base = noise_of(profile), base_recipe(profile)
@@ -111,9 +110,5 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> Hindsight:
     return Hindsight(
         run=str(run.folder), task=task, cluster=cluster.name, workers=recipe.workers, local_batch=recipe.batch,
         global_batch=one.global_batch, rehearsed=rehearsed, epochs=epochs, figures=tuple(figures),
-        accuracy=tuple(row.get("test_accuracy") for row in rows), notes=(*notes, *one.warnings),
+        accuracy=tuple(row.test_accuracy for row in rows), notes=(*notes, *one.warnings),
     )  # fmt: skip
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields, is_dataclass
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -91,47 +93,95 @@ class JsonRecord:
         write_atomically(file, (self.to_json() + "\n").encode())
 
 
+class _Unfit(Exception):
+    """A value that is not what its type says; each container on the way out adds where in it the value stands."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.place = ""
+
+
 def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
     """Make a dataclass from JSON, each value checked against its declared type."""
-    if not isinstance(data, dict):
-        raise TypeError(f"{where}: expected an object, got {_shown(data)}")
-    hints = get_type_hints(kind)
-    own = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
-    values = {name: _take(value, hints[name], f"{where}.{name}") for name, value in data.items() if name in own}
-    needed = [name for name, item in own.items() if item.default is MISSING and item.default_factory is MISSING]
-    missing = [name for name in needed if name not in values]
-    if missing:
-        raise TypeError(f"{where}: expected {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing")
-    return kind(**values)
+    try:
+        found: Kind = _reader(kind)(data)  # type: ignore[arg-type]
+        return found
+    except _Unfit as error:
+        raise TypeError(f"{where}{error.place}: {error}") from None
 
 
-def _take(value: Any, hint: Any, where: str) -> Any:
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Make the function that checks a value of JSON against a type and converts it; made once a type."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        inner = next(option for option in get_args(hint) if option is not type(None))
-        return None if value is None else _take(value, inner, where)
+        inner = _reader(next(option for option in get_args(hint) if option is not type(None)))
+        return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{where}: expected a list, got {_shown(value)}")
-        kinds = get_args(hint)
-        if kinds[-1] is Ellipsis:
-            kinds = kinds[:1] * len(value)
-        if len(kinds) != len(value):
-            raise TypeError(f"{where}: expected a list of {len(kinds)}, got {_shown(value)}")
-        return tuple(_take(item, kinds[i], f"{where}[{i}]") for i, item in enumerate(value))
+        return _tuple_reader(get_args(hint))
     if is_dataclass(hint):
-        return read_record(hint, value, where)  # type: ignore[arg-type]
-    if hint is float:
-        if value is None:  # JSON has no NaN
-            return math.nan
-        if isinstance(value, float) or _is_whole(value):
-            return float(value)
-    elif hint is int:
-        if _is_whole(value):
+        return _dataclass_reader(hint)
+    accepted = dict if origin is dict else hint
+    name = getattr(hint, "__name__", hint)
+
+    def read(value: Any) -> Any:
+        if hint is float:
+            if value is None:  # JSON has no NaN
+                return math.nan
+            if isinstance(value, float) or _is_whole(value):
+                return float(value)
+        elif _is_whole(value) if hint is int else isinstance(value, accepted):
             return value
-    elif isinstance(value, dict if origin is dict else hint):
-        return value
-    raise TypeError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {_shown(value)}")
+        raise _Unfit(f"expected {name}, got {_shown(value)}")
+
+    return read
+
+
+def _tuple_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Read ``tuple[float, ...]``, or one of a fixed length such as ``tuple[float, float | None]``."""
+    readers = [_reader(kind) for kind in kinds if kind is not Ellipsis]
+    is_open = kinds[-1] is Ellipsis
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _Unfit(f"expected a list, got {_shown(value)}")
+        if not is_open and len(value) != len(readers):
+            raise _Unfit(f"expected a list of {len(readers)}, got {_shown(value)}")
+        found: list[Any] = []
+        try:
+            for item, reader in zip(value, repeat(readers[0]) if is_open else readers, strict=False):
+                found.append(reader(item))
+        except _Unfit as error:
+            error.place = f"[{len(found)}]{error.place}"
+            raise
+        return tuple(found)
+
+    return read
+
+
+def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
+    """Read an object into a dataclass; unknown names are passed over, missing ones must have a default."""
+    hints = get_type_hints(kind)
+    readers = {item.name: _reader(hints[item.name]) for item in fields(kind)}
+    needed = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise _Unfit(f"expected an object, got {_shown(data)}")
+        values = {}
+        for name, value in data.items():
+            if name in readers:
+                try:
+                    values[name] = readers[name](value)
+                except _Unfit as error:
+                    error.place = f".{name}{error.place}"
+                    raise
+        if not needed <= values.keys():
+            missing = [name for name in readers if name in needed and name not in values]
+            raise _Unfit(f"expected {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing")
+        return kind(**values)
+
+    return read
 
 
 def _is_whole(value: Any) -> bool:

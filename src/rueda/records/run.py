@@ -13,16 +13,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
-from rueda.files.atomic import write_atomically
+from rueda.files.atomic import plain, write_atomically
 from rueda.records.environment import environment
+from rueda.records.json_record import read_record
 from rueda.records.profile import NoiseScale
 from rueda.records.recipe.recipe import Recipe
+
+EPOCH, STEP, NOISE = "epoch", "step", "noise"
+"""the kinds of rows"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +65,14 @@ class Row:
     noise_scale_high: float | None = None
     """upper end of its interval; None: there is none"""
 
+    @property
+    def mean_images_per_second(self) -> float:
+        """Images a second of all workers over the whole training so far."""
+        return self.examples / max(self.seconds, 1e-9)
+
     def to_json(self) -> str:
         """Write strict JSON: NaN and infinity, which it lacks, become null."""
-        return _strict(asdict(self))
+        return json.dumps(plain(asdict(self)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +91,14 @@ class NoiseRow:
 
     def to_json(self) -> str:
         """Write strict JSON: an end that is infinite becomes null."""
-        place = {"kind": "noise", "epoch": self.epoch, "examples": self.examples, "seconds": self.seconds}
-        return _strict({**place, "global_batch": self.global_batch, **asdict(self.noise)})
+        own = {name: getattr(self, name) for name in ("epoch", "examples", "seconds", "global_batch")}
+        return json.dumps(plain({"kind": NOISE, **own, **asdict(self.noise)}))
+
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> NoiseRow:
+        """Take a line apart; an end that is null is infinite."""
+        ends = {name: math.inf for name in ("value", "low", "high") if data.get(name) is None}
+        return read_record(cls, {**data, "noise": {**data, **ends}}, "row")
 
 
 @dataclass(frozen=True)
@@ -126,23 +141,31 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot write {self.metrics_file}: {error.strerror}; free space and use --resume") from None
 
-    def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Read the rows, all or of one kind; a torn last line (a full disk, a kill) is passed over."""
-        return [row for row in self._read() if kind is None or row.get("kind") == kind]
+    def rows(self, kind: str | None = None) -> list[Row]:
+        """Read the rows of epochs and steps, or of one of these.
+
+        Raises:
+            RunError: there is no file, or a line of it is damaged; a torn last line (a kill) is passed over.
+        """
+        kinds = (EPOCH, STEP) if kind is None else (kind,)
+        return [row for row in self._read(kinds) if isinstance(row, Row)]
+
+    def noise_rows(self) -> list[NoiseRow]:
+        """Read the measurements of the gradient noise scale."""
+        return [row for row in self._read((NOISE,)) if isinstance(row, NoiseRow)]
+
+    def all_rows(self) -> tuple[list[Row], list[NoiseRow]]:
+        """Read both kinds at once."""
+        found = list(self._read((EPOCH, STEP, NOISE)))
+        return [row for row in found if isinstance(row, Row)], [row for row in found if isinstance(row, NoiseRow)]
 
     def noise_scales(self, group: str | None = None) -> list[NoiseScale]:
         """Read the measured noise scales, of the whole model or of one group of layers; an open end is infinite."""
-        names = [item.name for item in fields(NoiseScale) if item.name != "group"]
-        found: list[NoiseScale] = []
-        for row in self.rows("noise"):
-            if row.get("group") == group:
-                values: dict[str, Any] = {name: math.inf if row.get(name) is None else row[name] for name in names}
-                found.append(NoiseScale(**values, group=group))
-        return found
+        return [row.noise for row in self.noise_rows() if row.noise.group == group]
 
     def forget_after(self, step: int) -> None:
         """Drop the rows after a step: a resumed run writes them again."""
-        kept = [json.dumps(row) for row in self._read() if row["step"] <= step]
+        kept = [json.dumps(data) for _, data in self._lines() if data.get("step", 0) <= step]
         write_atomically(self.metrics_file, "".join(line + "\n" for line in kept).encode())
 
     def recipe(self) -> Recipe:
@@ -159,7 +182,16 @@ class Run:
             raise RunError(f"{self.folder}/environment.json: expected an object, got {type(about).__name__}")
         return about
 
-    def _read(self) -> Iterator[dict[str, Any]]:
+    def _read(self, kinds: Container[str]) -> Iterator[Row | NoiseRow]:
+        for number, data in self._lines():
+            if data.get("kind") in kinds:
+                try:
+                    yield NoiseRow.read(data) if data["kind"] == NOISE else read_record(Row, data, "row")
+                except TypeError as error:
+                    raise self._damaged(number, str(error)) from None
+
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Give each line with its number; a last one without an end is still being written."""
         try:
             lines = self.metrics_file.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -168,19 +200,14 @@ class Run:
             if not line.strip():
                 continue
             try:
-                yield json.loads(line)
-            except ValueError:
-                if number == len(lines):  # no line end: it was being written
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                if number == len(lines):
                     return
-                raise RunError(
-                    f"{self.metrics_file}, line {number}: expected a JSON row; the file is damaged"
-                ) from None
+                data = None
+            if not isinstance(data, dict):
+                raise self._damaged(number, "expected a JSON row")
+            yield number, data
 
-
-def _strict(values: dict[str, Any]) -> str:
-    return json.dumps(
-        {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
-    )
+    def _damaged(self, number: int, what: str) -> RunError:
+        return RunError(f"{self.metrics_file}, line {number}: {what}; the file is damaged")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RecipeError, RunError
 from rueda.records.recipe.recipe import Recipe
-from rueda.records.run import Run
+from rueda.records.run import EPOCH, STEP, NoiseRow, Row, Run
 from rueda.report.model import Columns, Entry, Line, short, whole
 from rueda.terminal.numbers import number
 
@@ -28,8 +29,8 @@ def read_run(folder: Path, name: str) -> tuple[Line, list[str]]:
         RunError: it is no run folder, it is damaged, or nothing was measured yet.
     """
     run = Run(folder)
-    rows = [row for row in run.rows() if isinstance(row, dict)]
-    if not rows:
+    rows, noise = run.all_rows()
+    if not rows and not noise:
         raise RunError(f"{folder}: expected rows in metrics.jsonl, got none; train at least one epoch before a report")
     about = run.environment()
     notes = []
@@ -40,16 +41,16 @@ def read_run(folder: Path, name: str) -> tuple[Line, list[str]]:
         line.essentials = tuple(essentials(recipe))
     except RecipeError:
         notes.append(f"{name}: recipe.toml cannot be read")
-    line.rehearsed = about.get("rehearsed") is True or any(row.get("rehearsed") is True for row in rows)
-    line.diverged = any(row.get("diverged") is True for row in rows)
-    measured = [row for row in rows if row.get("kind") == "noise" and row.get("group") is None]
-    line.noise = _columns(_thin(measured), rows, ("value", "low", "high", "global_batch")) if measured else {}
-    rows = [row for row in rows if row.get("kind") != "noise"]
-    by_epoch = [row for row in rows if row.get("kind") == "epoch"]
-    line.progress = _columns(by_epoch or rows, rows, MEASURES)
-    by_step = [row for row in rows if row.get("kind") == "step"]
+    line.rehearsed = about.get("rehearsed") is True or any(row.rehearsed for row in rows)
+    line.diverged = any(row.diverged for row in rows)
+    by_epoch = [row for row in rows if row.kind == EPOCH]
+    by_step = [row for row in rows if row.kind == STEP]
+    an_epoch = by_epoch[-1].examples / by_epoch[-1].epoch if by_epoch and by_epoch[-1].epoch > 0 else None
+    measured = [row for row in noise if row.noise.group is None]
+    line.noise = _noise(_thin(measured)) if measured else {}
+    line.progress = _columns(by_epoch or rows, an_epoch, MEASURES)
     chosen = by_step if len(by_step) > len(by_epoch) else by_epoch or rows
-    line.schedule = _columns(_thin(chosen), rows, ("rate", "global_batch"))
+    line.schedule = _columns(_thin(chosen), an_epoch, ("rate", "global_batch"))
     return line, notes
 
 
@@ -102,25 +103,32 @@ def essentials(recipe: Recipe) -> list[str]:
     return [text for told, text in words if told]
 
 
-def _columns(chosen: list[dict[str, Any]], rows: list[dict[str, Any]], names: tuple[str, ...]) -> Columns:
-    """Turn rows into columns; all-empty ones are left out. Epochs get fractions from the examples seen."""
-    ends = [row for row in rows if row.get("kind") == "epoch" and number(row.get("epoch"))]
-    examples = number(ends[-1].get("examples")) if ends else None
-    an_epoch = examples / ends[-1]["epoch"] if examples else None
-    columns: Columns = {"epochs": [], "updates": [], "seconds": []}
-    for row in chosen:
-        seen = number(row.get("examples"))
-        exact = row.get("kind") == "step" and an_epoch and seen is not None
-        columns["epochs"].append(short(seen / an_epoch if exact and seen and an_epoch else number(row.get("epoch"))))
-        columns["updates"].append(number(row.get("step")))
-        columns["seconds"].append(short(number(row.get("seconds"))))
-    for name in names:
-        values = [short(number(row.get(name))) for row in chosen]
-        if any(value is not None for value in values):
-            columns[name] = values
-    return columns
+def _columns(rows: Sequence[Row], an_epoch: float | None, names: tuple[str, ...]) -> Columns:
+    """Turn rows into columns. The epochs of steps are fractions: examples seen, over those of an epoch."""
+    epochs = [row.examples / an_epoch if row.kind == STEP and row.examples and an_epoch else row.epoch for row in rows]
+    columns = _along(rows, epochs, [row.step for row in rows])
+    return columns | _known({name: [getattr(row, name) for row in rows] for name in names})
 
 
-def _thin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _noise(rows: Sequence[NoiseRow]) -> Columns:
+    """Turn measurements of the noise scale into columns; an end that is open is None."""
+    columns = _along(rows, [row.epoch for row in rows], [row.noise.step for row in rows])
+    names = ("value", "low", "high")
+    measured: dict[str, list[float]] = {name: [getattr(row.noise, name) for row in rows] for name in names}
+    return columns | _known({**measured, "global_batch": [row.global_batch for row in rows]})
+
+
+def _along(rows: Sequence[Row | NoiseRow], epochs: Sequence[float], updates: Sequence[float]) -> Columns:
+    columns = {"epochs": epochs, "updates": updates, "seconds": [row.seconds for row in rows]}
+    return {name: [short(number(value)) for value in values] for name, values in columns.items()}
+
+
+def _known(columns: Mapping[str, Sequence[float | None]]) -> Columns:
+    """Leave out the columns in which nothing was measured."""
+    shown = {name: [short(number(value)) for value in values] for name, values in columns.items()}
+    return {name: values for name, values in shown.items() if any(value is not None for value in values)}
+
+
+def _thin(rows: Sequence[Any]) -> Sequence[Any]:
     stride = -(-len(rows) // MOST_POINTS)
     return rows if stride <= 1 else [*rows[: len(rows) - 1 : stride], rows[-1]]

@@ -271,11 +271,12 @@ def _point(jobs: Sequence[SubsetJob]) -> CurvePoint | None:
     rows = [(job.seed, row) for job in jobs if is_finished(job.folder, job.recipe) and (row := last_row(job.folder))]
     if not rows:
         return None
-    whole = [(seed, row) for seed, row in rows if not row["diverged"]]
+    whole = [(seed, row) for seed, row in rows if not row.diverged]
     _, last = (whole or rows)[0]
-    speeds = [row["examples"] / max(row["seconds"], 1e-9) for _, row in rows]
+    speeds = [row.mean_images_per_second for _, row in rows]
     return CurvePoint(
-        examples=jobs[0].examples, passes=last["examples"] / jobs[0].examples, updates=last["step"],
-        errors=tuple(1 - row["test_accuracy"] for _, row in whole), seeds=tuple(seed for seed, _ in whole),
+        examples=jobs[0].examples, passes=last.examples / jobs[0].examples, updates=last.step,
+        errors=tuple(1 - row.test_accuracy for _, row in whole if row.test_accuracy is not None),
+        seeds=tuple(seed for seed, _ in whole),
         diverged=len(rows) - len(whole), images_per_second=sum(speeds) / len(speeds),
     )  # fmt: skip

@@ -22,10 +22,10 @@ def run_line(job: Job) -> str:
     title = f"{job.name}, seed {job.seed}"
     if row is None:
         return title
-    if row["diverged"]:
-        return f"{title}: diverged in the epoch that ended at update {row['step']:,}"
-    test = "" if row["test_accuracy"] is None else f"test accuracy {100 * row['test_accuracy']:.1f} %, "
-    return f"{title}: {test}{row['step']:,} updates, {row['seconds']:.1f} s"
+    if row.diverged:
+        return f"{title}: diverged in the epoch that ended at update {row.step:,}"
+    test = "" if row.test_accuracy is None else f"test accuracy {100 * row.test_accuracy:.1f} %, "
+    return f"{title}: {test}{row.step:,} updates, {row.seconds:.1f} s"
 
 
 def reason_of(error: Exception) -> str:
@@ -66,7 +66,7 @@ class StudyProgress(OnTerminal):
         self._looked = time.monotonic()
         for folder, line in self._lines.items():
             row = last_row(folder)
-            self._bar.update(line, completed=0 if row is None else row["epoch"])
+            self._bar.update(line, completed=0 if row is None else row.epoch)
 
     def finished(self, job: Job, line: str) -> None:
         """Show a run that has ended."""

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RecipeError, RunError
-from rueda.records import Recipe, Run
+from rueda.records import Recipe, Row, Run
 from rueda.records.study import StudyRow, mean_and_spread
 from rueda.study.conditions import Condition
 from rueda.train.regime import adapted
 
 
-def last_row(folder: Path) -> dict[str, Any] | None:
+def last_row(folder: Path) -> Row | None:
     """Give the last epoch's row of a run, or None before the first."""
     try:
         rows = Run(folder).rows("epoch")
@@ -26,7 +26,7 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
     last = last_row(folder)
     if last is None or recorded_recipe(folder) != recipe:
         return False
-    return bool(last["diverged"]) or last["epoch"] >= adapted(recipe).epochs
+    return last.diverged or last.epoch >= adapted(recipe).epochs
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
@@ -75,17 +75,17 @@ def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *,
     rows = [row for _, folder in runs if (row := last_row(folder)) is not None]
     if not rows:
         return None
-    whole = [row for row in rows if not row["diverged"]]
+    whole = [row for row in rows if not row.diverged]
     timed = whole or rows
-    test, test_spread = mean_and_spread([row["test_accuracy"] for row in whole if row["test_accuracy"] is not None])
-    train, train_spread = mean_and_spread([row["train_accuracy"] for row in whole if row["train_accuracy"] is not None])
+    test, test_spread = mean_and_spread([row.test_accuracy for row in whole if row.test_accuracy is not None])
+    train, train_spread = mean_and_spread([row.train_accuracy for row in whole if row.train_accuracy is not None])
     return StudyRow(
         name=condition.name, summary=condition.summary, workers=condition.recipe.workers,
-        global_batch=timed[0]["global_batch"], epochs=timed[0]["epoch"], updates=timed[0]["step"],
+        global_batch=timed[0].global_batch, epochs=timed[0].epoch, updates=timed[0].step,
         test_accuracy=test, test_accuracy_spread=test_spread,
         train_accuracy=train, train_accuracy_spread=train_spread,
-        seconds=sum(row["seconds"] for row in timed) / len(timed),
-        images_per_second=sum(row["examples"] / max(row["seconds"], 1e-9) for row in timed) / len(timed),
+        seconds=sum(row.seconds for row in timed) / len(timed),
+        images_per_second=sum(row.mean_images_per_second for row in timed) / len(timed),
         rehearsed=rehearsed, seeds=tuple(seed for seed, _ in runs), diverged=len(rows) - len(whole),
         runs=tuple(folder.relative_to(root).as_posix() for _, folder in runs),
     )  # fmt: skip
