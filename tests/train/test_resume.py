@@ -212,3 +212,18 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = rueda.fit(tiny_task(), RECIPE, folder=tmp_path, resume=True, progress=False)
     assert torch.equal(parameters(whole.model), parameters(resumed.model))
+
+
+def test_an_ignored_ctrl_c_stays_ignored_and_termination_does_not() -> None:
+    def both() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with disturbed(3, both):
+            stopped = rueda.fit(tiny_task(), RECIPE, progress=False)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopped.status == "interrupted" and stopped.signal == signal.SIGTERM

@@ -32,7 +32,8 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                self._old[number] = signal.signal(number, self._raise_flag)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a script's background want it
+                    self._old[number] = signal.signal(number, self._raise_flag)
         return self
 
     def __exit__(
