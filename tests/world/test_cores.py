@@ -1,12 +1,14 @@
-"""Threads for a worker: cores / workers, whoever launched it."""
+"""Cores within a quota, and threads for a worker: cores / workers, whoever launched it."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from rueda.world import device
+from rueda.world.cores import usable_cores
 from rueda.world.identity import Identity
 
 CASES = {  # launcher, local size, usable cores, cores of the machine, OMP_NUM_THREADS, threads
@@ -29,3 +31,38 @@ def test_threads(
     monkeypatch.setattr(os, "cpu_count", lambda: total)
     identity = Identity(size=local, local_size=local, launcher=launcher)
     assert device.choose_threads(identity, {} if told is None else {"OMP_NUM_THREADS": told}) == threads
+
+
+V1 = "cpu,cpuacct/{0}cpu.cfs_quota_us", "cpu,cpuacct/{0}cpu.cfs_period_us"
+QUOTAS = {  # /proc/self/cgroup, files below /sys/fs/cgroup, cores of the eight that the affinity allows
+    "no control groups": (None, {}, 8),
+    "version 2, no quota": ("0::/", {"cpu.max": "max 100000"}, 8),
+    "version 2, two cores": ("0::/", {"cpu.max": "200000 100000"}, 2),
+    "half a core": ("0::/", {"cpu.max": "50000 100000"}, 1),
+    "more than there are": ("0::/", {"cpu.max": "6400000 100000"}, 8),
+    "a group in a group": ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+    "the smallest": ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "600000 100000"}, 4),
+    "a path of the host's": ("0::/docker/abc", {"cpu.max": "200000 100000"}, 2),
+    "version 1": ("4:cpu,cpuacct:/a", {V1[0].format("a/"): "200000\n", V1[1].format("a/"): "100000\n"}, 2),
+    "version 1, no quota": ("4:cpu,cpuacct:/", {V1[0].format(""): "-1\n", V1[1].format(""): "100000\n"}, 8),
+    "version 1, a path of the host's": (
+        "9:memory:/x\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/",
+        {V1[0].format(""): "300000", V1[1].format(""): "100000"}, 3,
+    ),
+    "nonsense": ("0::/", {"cpu.max": "many"}, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("groups", "files", "cores"), QUOTAS.values(), ids=QUOTAS)
+def test_cores_within_a_quota(
+    groups: str | None, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    if groups is not None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(groups + "\n")
+    for name, text in files.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert usable_cores(tmp_path) == cores

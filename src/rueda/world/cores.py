@@ -11,22 +11,50 @@ threads that sleep at once (``OMP_WAIT_POLICY=PASSIVE``) reach 6,500 and 1,700.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _SPIN_TURNS = "10000"
 
 
-def usable_cores() -> int:
-    """Count the cores that this process may use: its affinity, within its container's quota."""
+def usable_cores(root: Path = Path("/")) -> int:
+    """Count the cores that this process may use: its affinity, within the CPU quota of its control groups.
+
+    A container or a batch job may advertise 64 cores and be given the time of two: ``os.cpu_count()`` says 64.
+
+    Args:
+        root: where ``/proc`` and ``/sys`` are found.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *(round(quota) for quota in _quotas(root))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Give the quotas, in cores, of this process's control groups and of those that hold them.
+
+    Version 2 has one tree, in which ``cpu.max`` says "quota period" or "max period"; version 1 has a tree for each
+    controller, with a file for each number and a quota of -1 where there is none.
+    """
     try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
-        if limit != "max":
-            cores = min(cores, max(1, round(int(limit) / int(period))))
-    except (OSError, ValueError):
-        pass  # no cgroup v2 here
-    return cores
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        tree = root / "sys/fs/cgroup" / controllers
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        # In a container the path may be the host's, and only the top of the tree be there.
+        for folder in (place := tree / path.strip("/"), *place.parents):
+            try:
+                quota, period = " ".join((folder / file).read_text() for file in files).split()
+                if quota != "max" and int(quota) > 0:
+                    yield int(quota) / int(period)
+            except (OSError, ValueError):
+                pass  # this group sets no quota
+            if folder == tree:
+                break
 
 
 def waiting(environ: Mapping[str, str]) -> dict[str, str]:
