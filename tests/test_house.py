@@ -133,3 +133,47 @@ def test_no_module_hides_the_standard_library() -> None:
 def test_the_version_is_one() -> None:
     text = (SOURCE.parents[1] / "pyproject.toml").read_text()
     assert f'version = "{rueda.__version__}"' in text
+
+
+# One step: what trains, studies and measures calls Training.step.
+
+
+def updates_in(code: str) -> list[str]:
+    """List what makes updates: `update` of an updater, called or passed on, and `step` of an optimizer or a scaler."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            by_keyword = node.func.attr == "update" and {"rate"} & {keyword.arg for keyword in node.keywords}
+            found += [ast.unparse(node.func)] if by_keyword else []
+        if isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value).rsplit(".", 1)[-1].strip("_").lower()
+            is_update = node.attr == "update" and owner.endswith("updater")
+            is_step = node.attr == "step" and owner.endswith(("optimizer", "scaler"))
+            found += [ast.unparse(node)] if is_update or is_step else []
+    return sorted(set(found))
+
+
+COPIES = [
+    "training.updater.update(*batch, rate=1e-6, step=place.step)",
+    "updater.update(*batch, rate=rate, step=step, measure=True)",
+    "made.update(*batch, rate=0.1, step=0)",
+    "update = self.updater.update",
+    "self._optimizer.step()",
+    "scaler.step(optimizer)",
+]
+
+
+@pytest.mark.parametrize("code", COPIES)
+def test_a_copy_of_the_step_is_found(code: str) -> None:
+    assert len(updates_in(code)) == 1
+    assert not updates_in("bar.update(task, completed=1); found.update(part); training.step(rate=1e-6)")
+
+
+def test_updates_are_made_in_one_place() -> None:
+    others = {"optim", "hvd", "nn"}  # optimizers that wrap others, and the Horovod front
+    found = {
+        str(file.relative_to(SOURCE)): updates
+        for file in sorted(SOURCE.rglob("*.py"))
+        if file.relative_to(SOURCE).parts[0] not in others and (updates := updates_in(file.read_text()))
+    }
+    assert found == {"train/training.py": ["updater.update"], "train/update.py": ["self.scaler.step"]}

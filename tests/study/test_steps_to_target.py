@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ from rueda.records import Recipe
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.study import steps_to_target
 from rueda.study.critical_batch import fit_curve
-from rueda.study.steps_to_target import study_steps_to_target, tune
+from rueda.study.steps_to_target import Reached, study_steps_to_target, tune, updates_to_target
+from rueda.train.update import Updater
 from tinytask import tiny_task
 
 BATCHES = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -97,12 +98,72 @@ def test_a_small_task_and_its_file(tmp_path: Path) -> None:
         study_steps_to_target(tiny_task(), batches=[4], **options)
 
 
+class Seen(NamedTuple):
+    """What an update was made with."""
+
+    examples: int
+    rate: float
+    sigma: float
+
+
+def updates_of(recipe: Recipe, num_updates: int, monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
+    """Train without ever reaching the target, and give what each update was made with."""
+    seen: list[Seen] = []
+    original = Updater.update
+
+    def update(self: Updater, inputs: Any, targets: Any, *, rate: float, **options: Any) -> None:
+        seen.append(Seen(len(targets), rate, self.sigma))
+        original(self, inputs, targets, rate=rate, **options)
+
+    monkeypatch.setattr(Updater, "update", update)
+    assert updates_to_target(tiny_task(240), recipe, 2.0, num_updates) is None
+    return seen
+
+
+def test_the_batch_grows_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(batch=24, epochs=3, growth_factor=2.0, milestones=(1.0, 2.0), largest_batch=96)
+    seen = updates_of(recipe, 18, monkeypatch)
+    assert [one.examples for one in seen] == [24] * 10 + [48] * 5 + [96] * 3
+
+
+def test_the_schedule_follows_the_clock_of_a_growing_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm-up of two epochs is over after 10 updates of 24 examples and 5 of 48, not after 20 updates."""
+    recipe = Recipe(
+        batch=24, base_batch=12, scaling="linear", epochs=3, rate=0.1, warmup_epochs=2, growth_factor=2.0,
+        milestones=(1.0,), largest_batch=48,
+    )  # fmt: skip
+    rates = [one.rate for one in updates_of(recipe, 18, monkeypatch)]
+    clock = [*range(10), *range(10, 20, 2), 20, 22, 24]
+    assert rates == pytest.approx([0.1 + 0.1 * min(1, now / 20) for now in clock])
+
+
+def test_gradient_noise_is_added_where_the_recipe_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = updates_of(Recipe(batch=24, base_batch=6, gradient_noise=1.0), 3, monkeypatch)
+    assert [one.sigma for one in seen] == pytest.approx([math.sqrt(3)] * 3)
+
+
+def test_the_batch_follows_the_noise_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(
+        batch=8, epochs=4, rate=0.05, noise_scale_every=2, noise_scale_memory=8, growth_from_noise=True,
+        largest_batch=96,
+    )  # fmt: skip
+    examples = [one.examples for one in updates_of(recipe, 60, monkeypatch)]
+    assert examples == sorted(examples) and examples[0] == 8 < examples[-1]
+
+
+def test_examples_of_a_growing_batch_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(batch=4, rate=0.002, epochs=4, growth_factor=4.0, milestones=(1.0,), largest_batch=16)
+    reached = updates_to_target(tiny_task(240), recipe, 0.7, 1000)
+    assert reached is not None and reached.updates > 60  # 60 updates of 4, then 15 of 16 an epoch
+    assert reached.examples == pytest.approx(240 + 16 * (reached.updates - 60))
+
+
 def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On S = 100 (1 + 300 / B); at batch 64 the first seed is lucky and no other reaches the target.
-    def trained(task: object, recipe: Recipe, target: float, limit: float) -> float | None:
+    def trained(task: object, recipe: Recipe, target: float, limit: float) -> Reached | None:
         if recipe.batch == 64:
-            return 45.0 if recipe.seed == 0 else None
-        return 100 * (1 + 300 / recipe.batch)
+            return Reached(45.0, 45.0 * 64) if recipe.seed == 0 else None
+        return Reached(100 * (1 + 300 / recipe.batch), 100.0 * (recipe.batch + 300))
 
     monkeypatch.setattr(steps_to_target, "updates_to_target", trained)
     lines: list[str] = []
@@ -123,7 +184,7 @@ def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch
 
 
 def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_to_target, "updates_to_target", lambda task, recipe, target, limit: 100.0)
+    monkeypatch.setattr(steps_to_target, "updates_to_target", lambda task, recipe, target, limit: Reached(100.0, 400.0))
     options: dict[str, Any] = {"target_accuracy": 0.7, "folder": tmp_path}
     mine, text = tmp_path / "mine.py", f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
     text += "from tinytask import tiny_task\ntask = tiny_task()\n"

@@ -13,9 +13,11 @@ mean over those that do would be too low, so such a batch size is shown as what 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, explain
 from rueda.records import Recipe
@@ -75,10 +77,18 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
     return found
 
 
-def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> float | None:
-    """Train until the test accuracy reaches the target; None if it diverges or passes the limit."""
+class Reached(NamedTuple):
+    """Where a training crossed the target accuracy, between two evaluations."""
+
+    updates: float
+    examples: float
+
+
+def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> Reached | None:
+    """Train until the test accuracy reaches the target; None if it diverges or passes the limit, in updates."""
     training = Training(task, recipe, open_world())
-    evaluator, state, evaluate_at, before = Evaluator(training), training.state, 1, (0.0, 0.0)
+    evaluator, state, evaluate_at = Evaluator(training), training.state, 1
+    before, accuracy_before = Reached(0.0, 0.0), 0.0
     while state.step < limit:
         try:
             training.step()
@@ -92,9 +102,12 @@ def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -
         if not math.isfinite(evaluation.loss):
             return None
         if accuracy >= target:
-            steps, low = before
-            return state.step - (state.step - steps) * (accuracy - target) / max(accuracy - low, 1e-12)
-        before = (state.step, accuracy)
+            beyond = (accuracy - target) / max(accuracy - accuracy_before, 1e-12)
+            return Reached(
+                state.step - (state.step - before.updates) * beyond,
+                state.examples - (state.examples - before.examples) * beyond,
+            )
+        before, accuracy_before = Reached(state.step, state.examples), accuracy
     return None
 
 
@@ -116,7 +129,7 @@ def study_steps_to_target(
         target_accuracy: test accuracy to reach, a fraction.
         batches: batch sizes; by default 16, 32, 64 ... up to a quarter of the training data.
         seeds: trainings at the best rate of each batch.
-        epochs: after which a trial is given up; by default 8 times the task's own.
+        epochs: after which a trial is given up, of the batch that it begins with; by default 8 times the task's own.
         settings: fields of the recipe, as ``name=value``.
         folder: where ``steps.json`` is written after each batch, and taken up again; None writes nothing.
         say: told a line for each trial, each further seed and each batch.
@@ -163,31 +176,37 @@ def study_steps_to_target(
 def _measure(
     task: Task, recipe: Recipe, target: float, seeds: int, limit: float, say: Callable[[str], None]
 ) -> BatchPoint:
+    reached: dict[float, Reached] = {}
+
     def trial(rate: float, most: float) -> float | None:
-        steps = updates_to_target(task, recipe.change(rate=rate), target, most)
-        ended = "not better than the best so far" if steps is None else f"{steps:,.0f} updates"
+        found = updates_to_target(task, recipe.change(rate=rate), target, most)
+        ended = "not better than the best so far" if found is None else f"{found.updates:,.0f} updates"
         say(f"batch {recipe.batch:,}, rate {rate:.4g}: {ended}")
-        return steps
+        if found is None:
+            return None
+        reached[rate] = found
+        return found.updates
 
     tried = tune(recipe.rate, trial, limit)
-    reached = {rate: steps for rate, steps in tried.items() if steps is not None}
     pairs = tuple(sorted(tried.items()))
     if not reached:
         return BatchPoint(
             batch=recipe.batch, rate=None, updates=None, examples=None, num_seeds=seeds, seeds=(), tried=pairs
         )
-    rate = min(reached, key=lambda one: reached[one])
+    rate = min(reached, key=lambda one: reached[one].updates)
     found = [reached[rate]]
     for seed in range(recipe.seed + 1, recipe.seed + seeds):
-        steps = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit)
-        ended = f"not reached: diverged, or {limit:,.0f} updates passed" if steps is None else f"{steps:,.0f} updates"
+        one = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit)
+        ended = (
+            f"not reached: diverged, or {limit:,.0f} updates passed" if one is None else f"{one.updates:,.0f} updates"
+        )
         say(f"batch {recipe.batch:,}, rate {rate:.4g}, seed {seed}: {ended}")
-        if steps is not None:
-            found.append(steps)
-    mean = sum(found) / len(found)
+        if one is not None:
+            found.append(one)
     return BatchPoint(
-        batch=recipe.batch, rate=rate, updates=mean, examples=mean * recipe.batch, num_seeds=seeds,
-        seeds=tuple(found), tried=pairs,
+        batch=recipe.batch, rate=rate, updates=statistics.fmean(one.updates for one in found),
+        examples=statistics.fmean(one.examples for one in found), num_seeds=seeds,
+        seeds=tuple(one.updates for one in found), tried=pairs,
     )  # fmt: skip
 
 

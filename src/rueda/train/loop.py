@@ -111,7 +111,8 @@ def train_epoch(training: Training, recorder: Recorder, interruption: Interrupti
     """Make the updates of an epoch, or what is left of it; False if a signal stopped it, after a checkpoint."""
     training.begin_epoch()
     recorder.begin_epoch()
-    while not training.epoch_ended:
+    ended = training.epoch_ended
+    while not ended:
         try:
             result = training.step()
         except NonFiniteError:  # of averaged gradients: on all workers at the same step
@@ -121,6 +122,7 @@ def train_epoch(training: Training, recorder: Recorder, interruption: Interrupti
         if interruption.agreed(recorder.seconds_per_step):
             recorder.save()
             return False
+        ended = result.epoch_ended
     recorder.flush_noise()
     training.end_epoch()
     return True

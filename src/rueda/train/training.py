@@ -120,14 +120,12 @@ class Training:
         """
         if timer is not None:
             timer.begin()
+        state, updater, optimizer = self.state, self.updater, self.optimizer
         self.begin_epoch()
-        while self.epoch_ended:
+        updater.begin(state.step)
+        while (batch := self.loader.next_batch()) is None:
             self.end_epoch()
             self.begin_epoch()
-        state, updater, optimizer = self.state, self.updater, self.optimizer
-        updater.begin(state.step)
-        batch = self.loader.next_batch()
-        assert batch is not None
         if timer is not None:
             timer.mark("data")
         rate = self.schedule(state.clock) if rate is None else rate
