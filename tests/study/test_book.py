@@ -10,6 +10,7 @@ import pytest
 
 from rueda.errors import RunError
 from rueda.records import Recipe
+from rueda.records.archive import archive_study
 from rueda.records.study import Study
 from rueda.study import study_techniques, techniques
 from rueda.study.pool import Job, run_here
@@ -147,3 +148,10 @@ def test_runs_of_an_older_rueda_have_no_checksum_and_go_on(tmp_path: Path) -> No
     assert Study.load(study).task_file is None and not (study / "runs" / "naive-seed0" / "task.json").exists()
     found = table(study, "lamb", task=str(file))
     assert [row.name for row in found.rows] == ["lamb", "naive"] and len(found.task_file or "") == 64
+
+
+def test_an_archived_study_is_not_gone_on_with(tmp_path: Path) -> None:
+    table(tmp_path / "study", "naive")
+    archive_study(tmp_path / "study", tmp_path / "kept")
+    with pytest.raises(RunError, match="holds an archived study, without its runs; choose another --folder"):
+        table(tmp_path / "kept", "lamb")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rueda.cli import (
+    archive,
     demo,
     examine,
     forecast,
@@ -60,6 +61,7 @@ app.command("plan", epilog=plan.EPILOG)(plan.plan)
 app.command("forecast", epilog=forecast.EPILOG)(forecast.forecast)
 app.command("examine", epilog=examine.EPILOG)(examine.examine)
 app.command("report", epilog=report.EPILOG)(report.report)
+app.command("archive", epilog=archive.EPILOG)(archive.archive)
 app.command("demo")(demo.demo)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(data_app, name="data")

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rueda.errors import RunError, explain
+from rueda.records.archive import FILE as ARCHIVE
+from rueda.records.run import Run
 from rueda.report.kinds import KINDS, STUDIES, found_in, read_kinds
 from rueda.report.model import Section
 from rueda.report.noise_scales import add_noise_scale
@@ -33,7 +35,7 @@ def collect(paths: Iterable[Path]) -> list[Section]:
         if not STUDIES.keys().isdisjoint(found):
             studies.append((read_study(found), place))
         elif is_run(place):
-            line, notes = read_run(place, place.resolve().name)
+            line, notes = read_run(Run(place), place.resolve().name)
             section = loose.setdefault(line.task, Section(title=line.task, task=line.task))
             line.entry = len(section.entries)
             section.entries.append(to_entry(line))
@@ -61,7 +63,7 @@ def _told_apart(found: list[tuple[Section, Path]]) -> list[Section]:
 
 
 def _places(path: Path) -> list[Path]:
-    if path.is_file() and path.name in (*STUDIES, *KINDS, "metrics.jsonl", "environment.json"):
+    if path.is_file() and path.name in (*STUDIES, *KINDS, "metrics.jsonl", "environment.json", ARCHIVE):
         path = path.parent
     if _has_something(path):
         return [path]

@@ -22,16 +22,16 @@ def is_run(folder: Path) -> bool:
     return (folder / "metrics.jsonl").is_file() or (folder / "environment.json").is_file()
 
 
-def read_run(folder: Path, name: str) -> tuple[Line, list[str]]:
+def read_run(run: Run, name: str) -> tuple[Line, list[str]]:
     """Read a run, and what there is to note about it.
 
     Raises:
         RunError: it is no run folder, it is damaged, or nothing was measured yet.
     """
-    run = Run(folder)
     rows, noise = run.all_rows()
     if not rows and not noise:
-        raise RunError(f"{folder}: expected rows in metrics.jsonl, got none; train at least one epoch before a report")
+        file = run.metrics_file.name
+        raise RunError(f"{run.folder}: expected rows in {file}, got none; train at least one epoch before a report")
     about = run.environment()
     notes = []
     line = Line(name=name, task=str(about.get("task") or "task"), environment=about)

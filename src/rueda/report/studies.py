@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RunError
+from rueda.records.archive import find_run, read_archive
 from rueda.records.descent import GradientDescent
+from rueda.records.run import Run
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study, StudyRow
 from rueda.records.throughput import Throughput
@@ -46,9 +48,11 @@ def read_study(files: Mapping[str, Path]) -> Section:
     if study is not None:
         section.workers = study.workers
         section.title = f"{task} on {things(study.workers, 'worker')}"
+        folder = files[Study.FILE].parent
+        archived = read_archive(folder)
         for row in study.rows:
             section.entries.append(_entry(row))
-            _take_runs(section, files[Study.FILE].parent, row)
+            _take_runs(section, folder, archived, row)
         _give_roles(section.entries)
     for record in records:
         command = getattr(record, "command", "") or record.environment.get("command")
@@ -69,16 +73,15 @@ def _entry(row: StudyRow) -> Entry:
     )  # fmt: skip
 
 
-def _take_runs(section: Section, folder: Path, row: StudyRow) -> None:
+def _take_runs(section: Section, folder: Path, archived: Mapping[str, Run], row: StudyRow) -> None:
     """Read the runs of a row; one that is missing or outside the study's folder is noted, not shown."""
     entry = section.entries[-1]
     for relative in row.runs:
         try:
-            place = (folder / relative).resolve()
-            if not place.is_relative_to(folder.resolve()):
+            if not (folder / relative).resolve().is_relative_to(folder.resolve()):
                 section.notes.append(f"{entry.name}: the run {relative} lies outside the study's folder")
                 continue
-            line, notes = read_run(place, entry.name)
+            line, notes = read_run(find_run(folder, relative, archived), entry.name)
         except (RunError, OSError, ValueError):  # no path at all is one that is missing, too
             section.notes.append(f"{entry.name}: the run {relative} is missing, empty or damaged")
             continue

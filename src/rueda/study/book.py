@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rueda.errors import RecipeError, RunError
 from rueda.records import Recipe
+from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.environment import environment
 from rueda.records.study import BASELINE, Study, StudyRow
 from rueda.study.conditions import Condition
@@ -47,6 +48,8 @@ class Book:
         )  # fmt: skip
         self.kept: dict[str, StudyRow] = {}
         """rows that an earlier study in this folder made"""
+        if (root / ARCHIVE).exists():
+            raise RunError(f"{root} holds an archived study, without its runs; choose another --folder")
         old = _read(self._file) if self._file.exists() else None
         if old is None:
             refuse_mixture(root, (), task, checksum)

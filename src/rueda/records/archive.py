@@ -1,0 +1,209 @@
+"""The archive of a study: all its runs in one file of lines, ``runs.jsonl``, small enough to be committed.
+
+::
+
+    {"kind": "archive", "format": 1, "recipe": {...}}                          all fields of the first run's recipe
+    {"kind": "environment", "number": 1, "about": {"machine": ..., "commit": ...}}   what several runs share
+    {"kind": "run", "run": "runs/naive-seed0", "environment": 1, "about": {"time": ...}, "recipe": {"workers": 8}}
+    {"kind": "epoch", "run": "runs/naive-seed0", "epoch": 1, "test_accuracy": 0.31, ...}
+
+A run's recipe is what differs from the first one's. Its rows have the fields of ``metrics.jsonl`` with six digits;
+those that have their default are left out. ``study.json`` lies beside the file, and names the runs as it did before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rueda.errors import RecipeError, RunError
+from rueda.files.atomic import plain, write_atomically
+from rueda.records.descent import GradientDescent
+from rueda.records.json_record import FORMAT, demand, read_record
+from rueda.records.recipe.recipe import Recipe, field_names
+from rueda.records.run import Row, Run
+from rueda.records.steps_to_target import StepsToTarget
+from rueda.records.study import Study
+from rueda.records.throughput import Throughput
+
+FILE = "runs.jsonl"
+_SHARED = ("machine", "versions", "commit", "provenance")
+_AGAIN = "make it again with `rueda archive`"
+_DEFAULTS = {item.name: item.default for item in fields(Row)}
+
+
+class Archived(NamedTuple):
+    """What :func:`archive_study` wrote."""
+
+    file: Path
+    num_runs: int
+    modified: tuple[str, ...]
+    """the commits, with ``+``, of runs that were trained from a modified tree"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RunLine:
+    """The line that describes a run."""
+
+    run: str
+    environment: int
+    about: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ArchivedRun(Run):
+    """A run in an archive: it is read like a run folder, and cannot be gone on with."""
+
+    file: Path
+    about: Mapping[str, Any]
+    values: Mapping[str, Any]
+    """of all fields of the recipe"""
+    reasons: Mapping[str, str]
+    lines: tuple[tuple[int, dict[str, Any]], ...]
+    """its rows, with their line numbers"""
+
+    @property
+    def metrics_file(self) -> Path:
+        """Where the rows stand."""
+        return self.file
+
+    def recipe(self) -> Recipe:
+        """Return the recipe."""
+        return Recipe().with_values(self.values).change(reasons=self.reasons)
+
+    def environment(self) -> dict[str, Any]:
+        """Return where and with what it was run."""
+        return dict(self.about)
+
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield from self.lines
+
+
+def archive_study(folder: Path | str, to: Path | str) -> Archived:
+    """Copy a study's files and rows into a folder, without checkpoints; the twin of ``rueda archive``.
+
+    Args:
+        folder: the study's.
+        to: another one; an older archive of the same study there is replaced.
+
+    Raises:
+        RunError: it is no study, a run of it is missing or damaged, or the other folder holds something else.
+    """
+    folder, to = Path(folder), Path(to)
+    study = Study.load(folder)
+    if (to / "runs").exists() or to.resolve() == folder.resolve():
+        raise RunError(f"{to}: expected another folder than a study's own, got one with runs; choose a new one")
+    if (to / Study.FILE).exists():
+        old = Study.load(to)
+        if (old.task, old.workers) != (study.task, study.workers):
+            raise RunError(f"{to} holds a study of {old.task} on {old.workers} workers; choose another folder")
+    archived = read_archive(folder)
+    runs = {name: find_run(folder, name, archived) for row in study.rows for name in row.runs}
+    content, modified = _content(runs)
+    write_atomically(to / FILE, content.encode())
+    for name in (Study.FILE, Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE):
+        if (folder / name).exists():
+            write_atomically(to / name, (folder / name).read_bytes())
+    return Archived(to / FILE, len(runs), modified)
+
+
+def find_run(folder: Path, name: str, archived: Mapping[str, Run]) -> Run:
+    """Return a run of a study: its folder, or else the one in the archive.
+
+    Args:
+        folder: the study's.
+        name: the run's path in it, as ``study.json`` has it.
+        archived: what :func:`read_archive` found in the folder.
+    """
+    return Run(folder / name) if (folder / name).is_dir() else archived.get(name, Run(folder / name))
+
+
+def read_archive(folder: Path) -> dict[str, Run]:
+    """Read the runs of an archived study by their names; a folder without an archive has none.
+
+    Raises:
+        RunError: the file is damaged or of another format.
+    """
+    file = folder / FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{file}: expected an archive of runs, got: {error}; {_AGAIN}") from None
+    base: dict[str, Any] = {}
+    environments: dict[int, dict[str, Any]] = {}
+    found: dict[str, _RunLine] = {}
+    rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            data = json.loads(line)
+            kind = data["kind"] if isinstance(data, dict) else None
+            demand((kind == "archive") == (number == 1), "kind", "archive in the first line alone", kind)
+            if kind == "archive":
+                demand(data.get("format") == FORMAT, "format", str(FORMAT), data.get("format"))
+                base = dict(data["recipe"])
+            elif kind == "environment":
+                environments[data["number"]] = dict(data["about"])
+            elif kind == "run":
+                about = read_record(_RunLine, data, "run")
+                found[about.run], rows[about.run] = about, []
+                demand(about.environment in environments, "environment", "one with a line above", about.environment)
+            else:
+                rows[data["run"]].append((number, data))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+            raise RunError(f"{file}, line {number}: expected a line of an archive, got: {what}; {_AGAIN}") from None
+    return {
+        name: ArchivedRun(
+            folder / name, file, {**environments[line.environment], **line.about}, {**base, **line.recipe},
+            line.reasons, tuple(rows[name]),
+        )
+        for name, line in found.items()
+    }  # fmt: skip
+
+
+def _content(runs: Mapping[str, Run]) -> tuple[str, tuple[str, ...]]:
+    lines: list[dict[str, Any]] = []
+    environments: list[dict[str, Any]] = []
+    base: Recipe | None = None
+    for name, run in runs.items():
+        try:
+            recipe = run.recipe()
+        except RecipeError as error:
+            raise RunError(str(error)) from None
+        if base is None:
+            base = recipe
+            values = {field_name: getattr(base, field_name) for field_name in field_names()}
+            lines.append({"kind": "archive", "format": FORMAT, "recipe": values})
+        about = run.environment()
+        shared = {key: about.pop(key) for key in _SHARED if key in about}
+        if shared not in environments:
+            environments.append(shared)
+            lines.append({"kind": "environment", "number": len(environments), "about": shared})
+        line = _RunLine(
+            run=name, environment=environments.index(shared) + 1, about=about, recipe=recipe.changes_from(base),
+            reasons=dict(recipe.reasons),
+        )  # fmt: skip
+        lines.append({"kind": "run", **{key: value for key, value in asdict(line).items() if value != {}}})
+        rows, measurements = run.all_rows()
+        if not rows:
+            raise RunError(f"{run.folder}: expected rows, got none; finish the study before it is archived")
+        kept = [_without_defaults(asdict(row)) for row in rows] + [json.loads(row.to_json()) for row in measurements]
+        lines += [{"kind": row.pop("kind"), "run": name, **_rounded(row)} for row in kept]
+    modified = {str(about.get("commit")) for about in environments if str(about.get("commit")).endswith("+")}
+    return "".join(json.dumps(plain(line)) + "\n" for line in lines), tuple(sorted(modified))
+
+
+def _without_defaults(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name == "kind" or value is not _DEFAULTS[name]}
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """Keep six digits, as the page does."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}

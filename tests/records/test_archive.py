@@ -1,0 +1,165 @@
+"""An archived study: read like the study itself, by the report too; damage refused in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.samples import write_others, write_study
+from rueda.errors import RunError
+from rueda.records import Recipe, Row, Run
+from rueda.records.archive import FILE, archive_study, read_archive
+from rueda.records.profile import NoiseScale
+from rueda.records.run import NoiseRow
+from rueda.records.study import Study
+from rueda.report import write_report
+from rueda.report.markdown import markdown_tables
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return write_others(write_study(tmp_path / "study"))
+
+
+def test_the_page_and_the_tables_are_the_same(study: Path, tmp_path: Path) -> None:
+    found = archive_study(study, tmp_path / "kept" / "study")
+    runs = [name for row in Study.load(study).rows for name in row.runs]
+    assert found.file == tmp_path / "kept" / "study" / FILE and found.num_runs == len(runs) > 5
+    assert sorted(file.name for file in found.file.parent.iterdir()) == [
+        "gd.json", "runs.jsonl", "steps.json", "study.json", "throughput.json",
+    ]  # fmt: skip
+    pages = [
+        write_report([place], tmp_path / "page.html").read_bytes() for place in (study, found.file.parent, found.file)
+    ]
+    assert pages[0] == pages[1] == pages[2]
+    assert markdown_tables([study]) == markdown_tables([found.file.parent])
+    # An archive of the archive is the archive.
+    assert archive_study(found.file.parent, tmp_path / "again").file.read_bytes() == found.file.read_bytes()
+
+
+def write_everything(folder: Path) -> Run:
+    """Write a run with all that a run may hold, as the one row of a study."""
+    run = Run(folder / "runs" / "odd")
+    recipe = Recipe(
+        workers=4, milestones=(1.0, 2.5), model={"width": 2, "batch_norm": True}, clip=0.5, seed=7,
+        reasons={"clip": "spikes at step 3"},
+    )  # fmt: skip
+    run.begin(recipe, "clouds", rehearsed=True)
+    common = {"examples": 96, "seconds": 1 / 3, "train_accuracy": None, "rate": 0.1, "global_batch": 32}
+    run.append_all(
+        [
+            Row(kind="step", epoch=0, step=2, train_loss=2 / 3, images_per_second=1e5 / 7, **common),
+            Row(
+                kind="epoch", epoch=1, step=3, train_loss=math.nan, images_per_second=0.0, test_loss=1e-9,
+                test_accuracy=0.25, test_correct=25, rehearsed=True, diverged=True, recalibrated=True, noise_scale=12.5,
+                **common,
+            ),
+            NoiseRow(
+                epoch=1, examples=96, seconds=0.5, global_batch=32,
+                noise=NoiseScale(step=3, steps=2, value=900.0, low=100.0, high=math.inf, variance=9.0, square=0.01),
+            ),
+        ]
+    )  # fmt: skip
+    row: dict[str, Any] = {
+        "name": "odd", "summary": "", "workers": 4, "global_batch": 32, "epochs": 1, "updates": 3,
+        "test_accuracy": None, "seconds": 1.0, "images_per_second": 1.0, "rehearsed": True, "seeds": [7], "diverged": 1,
+        "runs": ["runs/odd"],
+    }  # fmt: skip
+    about = {"format": 1, "kind": "techniques", "task": "clouds", "workers": 4, "epochs": 1, "rows": [row]}
+    (folder / "study.json").write_text(json.dumps(about))
+    return run
+
+
+def test_every_part_of_a_run_comes_back(tmp_path: Path) -> None:
+    run = write_everything(tmp_path / "study")
+    commit = run.environment()["commit"]
+    found = archive_study(tmp_path / "study", tmp_path / "kept")
+    assert found.modified == ((commit,) if commit and commit.endswith("+") else ())
+    [(name, again)] = read_archive(tmp_path / "kept").items()
+    assert name == "runs/odd"
+    assert again.recipe() == run.recipe() and again.recipe().reasons == {"clip": "spikes at step 3"}
+    assert again.environment() == run.environment()
+    assert again.noise_rows() == run.noise_rows() and again.noise_scales()[0].high == math.inf
+    for old, new in zip(run.rows(), again.rows(), strict=True):
+        for field, value in vars(old).items():
+            expected = pytest.approx(value, rel=1e-5) if isinstance(value, float) else value
+            assert getattr(new, field) == expected, field
+    text = found.file.read_text()
+    assert [json.loads(line)["kind"] for line in text.splitlines()] == [
+        "archive", "environment", "run", "step", "epoch", "noise",
+    ]  # fmt: skip
+    assert '"train_loss": 0.666667' in text and text.count("recalibrated") == 1
+
+
+def test_recipes_are_told_by_what_differs(study: Path, tmp_path: Path) -> None:
+    archive_study(study, tmp_path / "kept")
+    lines = [json.loads(line) for line in (tmp_path / "kept" / FILE).read_text().splitlines()]
+    runs = {line["run"]: line for line in lines if line["kind"] == "run"}
+    first, *others = Study.load(study).rows
+    assert "recipe" not in runs[first.runs[0]]
+    assert all("rows" not in line and len(line["recipe"]) < 12 for name, line in runs.items() if name != first.runs[0])
+    assert len([line for line in lines if line["kind"] == "environment"]) == 1
+    for row in others:
+        assert read_archive(tmp_path / "kept")[row.runs[0]].recipe() == Run(study / row.runs[0]).recipe()
+
+
+def damaged(number: int, text: str) -> Any:
+    def damage(lines: list[str]) -> None:
+        lines[number] = text
+
+    return damage
+
+
+DAMAGES = {
+    "not JSON": (damaged(3, "{"), "line 4: expected a line of an archive, got: "),
+    "a list": (damaged(3, "[]"), "line 4"),
+    "no kind": (damaged(3, "{}"), "'kind' is missing or unknown"),
+    "a row of nobody": (damaged(3, '{"kind": "epoch", "run": "runs/none"}'), "'runs/none' is missing or unknown"),
+    "a row without a run": (damaged(3, '{"kind": "epoch"}'), "'run' is missing or unknown"),
+    "another format": (damaged(0, '{"kind": "archive", "format": 9, "recipe": {}}'), "format: expected 1, got 9"),
+    "no header": (lambda lines: lines.pop(0), "line 1: expected a line of an archive, got: kind: expected archive"),
+    "two headers": (lambda lines: lines.append(lines[0]), "archive in the first line alone"),
+    "a run without an environment": (
+        damaged(1, '{"kind": "environment", "number": 5, "about": {}}'),
+        "with a line above",
+    ),
+    "an environment that is a number": (damaged(1, '{"kind": "environment", "number": 1, "about": 1}'), "line 2"),
+    "a run that is a number": (
+        damaged(2, '{"kind": "run", "run": 3, "environment": 1}'),
+        "run.run: expected str, got 3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_one_line(damage: Any, message: str, study: Path, tmp_path: Path) -> None:
+    file = archive_study(study, tmp_path / "kept").file
+    lines = file.read_text().splitlines()
+    damage(lines)
+    file.write_text("\n".join(lines))
+    with pytest.raises(RunError) as error:
+        write_report([file.parent], tmp_path / "page.html")
+    told = str(error.value)
+    assert told.startswith(f"{file}, line ") and message in told and "\n" not in told
+    assert told.endswith("; make it again with `rueda archive`")
+
+
+def test_what_is_no_whole_study_is_not_archived(study: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="choose a new one"):
+        archive_study(study, study)
+    with pytest.raises(RunError, match="expected a study"):
+        archive_study(tmp_path / "nothing", tmp_path / "kept")
+    other = write_study(tmp_path / "other", task="cifar10-cnn")
+    archive_study(other, tmp_path / "taken")
+    with pytest.raises(RunError, match="holds a study of cifar10-cnn"):
+        archive_study(study, tmp_path / "taken")
+    missing = Study.load(study).rows[1].runs[0]
+    shutil.rmtree(study / missing)
+    with pytest.raises(RunError, match="recipe"):
+        archive_study(study, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()

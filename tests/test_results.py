@@ -1,0 +1,174 @@
+"""Every result in the repository says how to get it again, and was made with a commit that is in the history.
+
+Older results, made from modified trees, say so themselves (``provenance`` beside their commit) and stand in a list here
+that may only shrink.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rueda.records import Run
+from rueda.records.archive import FILE as ARCHIVE
+from rueda.records.archive import read_archive
+from rueda.records.study import Study
+from rueda.report.kinds import KINDS, STUDIES
+
+ROOT = Path(__file__).parents[1]
+RESULTS, BENCHMARKS = ROOT / "docs" / "results", ROOT / "benchmarks" / "results"
+FILES = sorted([*RESULTS.glob("*/*.json"), *RESULTS.glob(f"*/{ARCHIVE}"), *BENCHMARKS.glob("*.json")])
+
+OLDER = {
+    "benchmarks/results/curvature.json",
+    "benchmarks/results/ghost_batch_norm.json",
+    "benchmarks/results/gradient_noise.json",
+    "benchmarks/results/hvd.json",
+    "benchmarks/results/landscape.json",
+    "benchmarks/results/launch.json",
+    "benchmarks/results/loader.json",
+    "benchmarks/results/loop.json",
+    "benchmarks/results/noise_scale.json",
+    "benchmarks/results/optimizers.json",
+    "benchmarks/results/plan.json",
+    "benchmarks/results/rehearsal.json",
+    "docs/results/cifar10-64-workers/runs.jsonl",
+    "docs/results/cifar10-64-workers/study.json",
+    "docs/results/cifar10-8-workers/runs.jsonl",
+    "docs/results/cifar10-8-workers/study.json",
+    "docs/results/fashion-mnist-64-workers/runs.jsonl",
+    "docs/results/fashion-mnist-64-workers/study.json",
+    "docs/results/fashion-mnist-8-workers/runs.jsonl",
+    "docs/results/fashion-mnist-8-workers/study.json",
+    "docs/results/examine-cifar10/curvature.json",
+    "docs/results/examine-cifar10/landscape.json",
+    "docs/results/examine-fashion-mnist/curvature.json",
+    "docs/results/examine-fashion-mnist/landscape.json",
+    "docs/results/fashion-mnist-noise/environment.json",
+    "docs/results/fashion-mnist-steps/steps.json",
+    "docs/results/forecast-fashion-mnist/forecast.json",
+    "docs/results/forecast-glyphs/forecast.json",
+}
+"""made before a result had to name a clean commit; take a file out when it is made anew, and add none"""
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def environments(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield what a result says about where it was made; an archive says it of each run."""
+    if file.name == ARCHIVE:
+        yield from (run.environment() for run in read_archive(file.parent).values())
+    elif file.name == "environment.json":
+        yield Run(file.parent).environment()
+    else:
+        yield json.loads(file.read_text())["environment"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_result_says_how_to_get_it_again(file: Path) -> None:
+    found = list(environments(file))
+    assert found
+    for about in found:
+        assert about["command"].strip() and about["time"]
+        assert {"python", "rueda", "torch"} <= about["versions"].keys()
+        assert about["machine"]["processor"] and about["machine"]["cores"] >= 1
+        clean = re.fullmatch("[0-9a-f]{12}", about["commit"] or "") is not None
+        assert clean or about.get("provenance"), (
+            f"{name_of(file)} names {about['commit']}, no clean commit: make it anew"
+        )
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_result_names_its_seeds(file: Path) -> None:
+    if file.name == Study.FILE:
+        assert all(row.seeds for row in Study.load(file).rows)
+    elif file.name == ARCHIVE:
+        assert all(isinstance(run.recipe().seed, int) for run in read_archive(file.parent).values())
+    elif file.name == "environment.json":
+        assert isinstance(Run(file.parent).recipe().seed, int)
+    else:
+        assert "seed" in file.read_text() or name_of(file) in OLDER
+
+
+def test_older_results_are_a_list_that_only_shrinks() -> None:
+    marked = {name_of(file) for file in FILES if any(about.get("provenance") for about in environments(file))}
+    assert marked - OLDER == set(), "a new result has no mark: commit, and make it anew"
+    assert OLDER - marked == set(), "made anew: take it out of OLDER"
+
+
+def test_results_are_few_files() -> None:
+    """A study is its table and an archive of its runs: `rueda archive STUDY docs/results/NAME`."""
+    known = {*STUDIES, *KINDS, ARCHIVE, "environment.json", "metrics.jsonl", "recipe.toml", "README.md", "surface.png"}
+    files = [file for file in RESULTS.rglob("*") if file.is_file() and file.name != "report.html"]
+    assert {file.name for file in files} <= known
+    assert all(len(file.relative_to(RESULTS).parts) <= 2 for file in files)
+    assert {file.parent for file in RESULTS.glob("*/study.json")} == {
+        file.parent for file in RESULTS.glob(f"*/{ARCHIVE}")
+    }
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(file.parent for file in RESULTS.glob("*/study.json")), ids=lambda file: file.name
+)
+def test_an_archive_has_every_run_of_its_study(folder: Path) -> None:
+    study, runs = Study.load(folder), read_archive(folder)
+    for row in study.rows:
+        assert [runs[name].recipe().seed for name in row.runs] == list(row.seeds)
+        last = [runs[name].rows("epoch")[-1] for name in row.runs]
+        assert {one.global_batch for one in last if not one.diverged} <= {row.global_batch}
+        found = [one.test_accuracy for one in last if not one.diverged and one.test_accuracy is not None]
+        assert row.test_accuracy is None or sum(found) / len(found) == pytest.approx(row.test_accuracy, abs=1e-6)
+    assert {name for row in study.rows for name in row.runs} == runs.keys()
+
+
+@pytest.fixture
+def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmarks_common", ROOT / "benchmarks" / "_common.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("commit", ["0123456789ab+", None])
+def test_a_benchmark_of_a_modified_tree_writes_elsewhere_or_not(
+    commit: str | None,
+    common: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    about = {"commit": commit, "command": "loop.py"}
+    monkeypatch.setattr(common, "environment", lambda: about)
+    monkeypatch.setattr(common, "COMMITTED", tmp_path / "committed")
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "committed")
+    with pytest.raises(SystemExit, match="expected a clean commit"):
+        common.save("loop", {"ratio": 1.5})
+    assert not (tmp_path / "committed").exists() and json.loads(capsys.readouterr().out)["ratio"] == 1.5
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "elsewhere")
+    common.save("loop", {"cases": {"a": 1}}, seed=3)
+    assert json.loads((tmp_path / "elsewhere" / "loop.json").read_text()) == {
+        "cases": {"a": 1}, "seed": 3, "environment": about,
+    }  # fmt: skip
+
+
+def test_cases_of_another_commit_are_not_kept(
+    common: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "COMMITTED", tmp_path)
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    assert common.earlier("loop") == {}
+    monkeypatch.setattr(common, "environment", lambda: {"commit": "0123456789ab"})
+    common.save("loop", {"cases": {"a": 1}})
+    assert common.earlier("loop")["cases"] == {"a": 1}
+    monkeypatch.setattr(common, "environment", lambda: {"commit": "ba9876543210"})
+    assert common.earlier("loop") == {}
