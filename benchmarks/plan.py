@@ -118,7 +118,7 @@ def measured(name: str, workers: int, batches: list[int], seconds: float) -> dic
 
 def without(profile: Profile, batches: list[int]) -> Profile:
     """Give the profile as if these batches had not been measured."""
-    from rueda.measure.together import contention, fitted
+    from rueda.measure.together import fitted
 
     steps = tuple(step for step in profile.steps if step.batch not in batches)
     pair, link = profile.together[0], profile.communication[0]
@@ -128,7 +128,7 @@ def without(profile: Profile, batches: list[int]) -> Profile:
     pair = fitted(replace(pair, compute=compute, joined=joined), link, profile.gradient_bytes)
     return replace(
         profile, steps=steps, together=(pair,), overlap=pair.overlap,
-        contention=contention({step.batch: step.seconds for step in steps}, pair),
+        contention=pair.contention(steps),
     )  # fmt: skip
 
 

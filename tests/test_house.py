@@ -32,12 +32,12 @@ ALLOWED: dict[str, set[str]] = {
     "study": {"errors", "files", "records", "terminal", "world", "data", "tasks", "train"},
     "measure": {"errors", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
     "examine": {"errors", "records", "terminal", "world", "data", "nn", "tasks", "train"},
-    "plan": {"errors", "lazy", "records"},
+    "plan": {"errors", "lazy", "records", "terminal"},
     "report": {"errors", "files", "records", "terminal"},
     "hvd": {"errors", "world", "nn"},
     "cli": {
-        *("errors", "files", "records", "world", "tasks", "train", "study", "measure", "plan", "examine", "report"),
-        *("hvd", "__init__"),
+        *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
+        *("report", "hvd", "__init__"),
     },
     "__init__": {"errors", "lazy", "records", "world", "data", "tasks", "train"},
 }

@@ -9,10 +9,10 @@ from harness import workers
 from rueda.errors import WorldError
 from rueda.measure.communication import measure_communication
 from rueda.measure.steps import Stepper
-from rueda.measure.together import contention, measure_together, num_buckets
+from rueda.measure.together import measure_together, num_buckets
 from rueda.measure.workers import Request, measure_here
 from rueda.records import Recipe
-from rueda.records.profile import Communication, Together
+from rueda.records.profile import Communication
 from rueda.world import World, current
 from tinytask import parameters, tiny_task
 
@@ -78,7 +78,3 @@ def test_one_worker_has_nothing_to_exchange() -> None:
 )
 def test_buckets(num_bytes: int, buckets: int) -> None:
     assert num_buckets(num_bytes) == buckets
-
-
-def test_contention_of_no_common_batch_is_not_known() -> None:
-    assert contention({8: 1.0}, Together(workers=2, threads=1, compute=())) is None

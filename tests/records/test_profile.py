@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rueda.errors import ProfileError
-from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime, Together
+from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime, Together, overlapped
 
 
 def step(batch: int) -> StepTime:
@@ -126,3 +126,21 @@ def test_a_file_that_cannot_be_read(make: Any, tmp_path: Path) -> None:
 def test_a_joined_step(compute: float, overlap: float, expected: float) -> None:
     pair = Together(workers=2, threads=1, compute=(), exchange=0.04, overlap=overlap)
     assert pair.joined_seconds(compute) == pytest.approx(expected, rel=1e-3)
+
+
+def test_contention_is_the_median_over_common_batches() -> None:
+    alone = [replace(step(batch), seconds=float(batch)) for batch in (8, 16, 32, 64)]
+    slower = {8: 1.1, 16: 1.2, 32: 1.9, 128: 9.0}
+    compute = tuple(replace(step(batch), seconds=factor * batch) for batch, factor in slower.items())
+    pair = Together(workers=2, threads=1, compute=compute)
+    assert pair.contention(alone) == pytest.approx(1.2) and pair.contention(alone[3:]) is None
+    assert pair.contention([]) is None
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.3, 2.0, 10.0, 300.0])
+def test_overlapped_against_the_formula_in_float64(gamma: float) -> None:
+    compute, exchange = 0.03, 0.04
+    log = max(gamma * math.log(compute), gamma * math.log(exchange))  # logarithms: 0.03^300 underflows
+    total = math.exp(gamma * math.log(compute) - log) + math.exp(gamma * math.log(exchange) - log)
+    assert overlapped(compute, exchange, gamma) == pytest.approx(math.exp((log + math.log(total)) / gamma))
+    assert overlapped(0.03, 0.0, gamma) == pytest.approx(0.03) and overlapped(0.0, 0.0, gamma) == 0.0

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rueda.terminal.delayed import DelayedProgress
+
 if TYPE_CHECKING:
     from rueda.tasks.datasets.published import Progress, Published
 
 data_app = typer.Typer(help="Have the published data sets, checked by checksum.", no_args_is_help=True)
-
-_QUIET_SECONDS = 2.0
 
 
 @data_app.command("get")
@@ -27,8 +25,8 @@ def get(
     """Have a data set, whole and verified: where it lies, from a folder, or from its publisher."""
     from rueda.tasks import datasets
 
-    with _Bar() as progress:
-        folder = datasets.get(name, directory, progress)
+    with DelayedProgress(speak=True) as progress:
+        folder = datasets.get(name, directory, progress.show)
     typer.echo(f"{name}: verified, in {folder}")
 
 
@@ -40,8 +38,8 @@ def list_(
     from rueda.tasks import datasets
 
     rows: list[dict[str, Any]] = [{"name": "glyphs", "state": "generated", "place": None, "folder": None}]
-    with _Bar() as progress:
-        rows += [_look(each, progress) for each in datasets.PUBLISHED.values()]
+    with DelayedProgress(speak=True) as progress:
+        rows += [_look(each, progress.show) for each in datasets.PUBLISHED.values()]
     if json:
         import json as encoder
 
@@ -65,36 +63,3 @@ def _look(published: Published, progress: Progress) -> dict[str, Any]:
     except DataError as error:
         state = f"damaged: {error}"
     return {"name": published.name, "state": state, "place": found.kind, "folder": str(found.folder)}
-
-
-class _Bar:
-    """Progress for work of more than two seconds: a bar on a terminal, a line now and then elsewhere."""
-
-    def __enter__(self) -> Progress:
-        self._start = self._said = time.monotonic()
-        self._bar: Any = None
-        self._task: Any = None
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _show(self, what: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if now - self._start < _QUIET_SECONDS:
-            return
-        if not sys.stderr.isatty():
-            if now - self._said >= _QUIET_SECONDS:
-                self._said = now
-                of = f" of {total:,}" if total else ""
-                typer.echo(f"{what}: {done:,}{of}", err=True)
-            return
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import Progress as RichProgress
-
-            self._bar = RichProgress(console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(what, total=total)
-            self._bar.start()
-        self._bar.update(self._task, description=what, completed=done, total=total)

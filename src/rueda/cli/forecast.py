@@ -99,17 +99,15 @@ def show_forecast(found: Forecast, folder: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(found.to_json())
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rueda.terminal.table import make_table, print_table
 
-    table = Table(title=Text(f"{found.task}: test error after the last epoch, {found.examples:,} examples in all"))
-    for name in ("examples", "passes", "updates", "test error", "law", "zone"):
-        table.add_column(name, justify="left" if name == "zone" else "right")
-    for point, zone, law in rows(found):
-        cells = (f"{point.examples:,}", f"{point.passes:.1f}", f"{point.updates:,}", error_text(point), law, zone)
-        table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    cells = [
+        [f"{point.examples:,}", f"{point.passes:.1f}", f"{point.updates:,}", error_text(point), law, zone]
+        for point, zone, law in rows(found)
+    ]
+    headings = ("examples", "passes", "updates", "test error", "law", "zone")
+    title = f"{found.task}: test error after the last epoch, {found.examples:,} examples in all"
+    print_table(make_table(title, headings, cells, left=("zone",)))
     for line in (*found.notes, *answer(found)):
         typer.echo(line)
     typer.echo(f"forecast: {folder / 'forecast.json'}\npage: {page}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from rueda.cli.numbers import whole_numbers
+from rueda.terminal.numbers import NONE, predicted_time, things
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,9 +111,9 @@ def _list(names: list[str]) -> None:
 
 
 def _tell(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None:
-    from rich.console import Console
+    from rueda.terminal.table import print_table
 
-    Console().print(_table(plan))
+    print_table(_table(plan))
     for text in plan.advice:
         typer.echo(text)
     for text in plan.warnings:
@@ -128,62 +129,43 @@ def _tell(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None:
 
 
 def _table(plan: Plan) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    from rueda.terminal.table import make_table
 
     target = f"updates, time: to where one worker comes in {plan.base_epochs} epochs at batch {plan.base_batch:,}"
-    table = Table(
-        title=Text(f"{plan.task} on {plan.cluster_title or plan.cluster}"), caption=Text(f"* take this; {target}"),
-        caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
     heads = ["workers", "local batch", "global batch", "images/s", "scaling %"]
     heads += ["an example counts %"] * (plan.noise is not None) + ["updates", "time"]
     heads += [str(plan.currency)] * (plan.currency is not None)
-    rows = [_cells(plan, row) for row in plan.best()]
-    for number, head in enumerate(heads):
-        # Figures are never cut; where the terminal is narrow, headings take two lines.
-        width = max([len(cells[number]) for cells in rows] + [len(word) for word in head.split()])
-        table.add_column(head, justify="right", min_width=width)
-    for row, cells in zip(plan.best(), rows, strict=True):
-        table.add_row(*map(Text, cells), style="bold" if row.recommended else "")
-    return table
+    rows = plan.best()
+    return make_table(
+        f"{plan.task} on {plan.cluster_title or plan.cluster}", heads, [_cells(plan, row) for row in rows],
+        caption=f"* take this; {target}", bold=[number for number, row in enumerate(rows) if row.recommended],
+    )  # fmt: skip
 
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:
-    from rueda.plan.advice import time_words
-
     mark = "* " * row.recommended
     cells = [f"{mark}{row.workers:,}", f"{row.local_batch:,}", f"{row.global_batch:,}", f"{row.images_per_second:,.0f}"]
     cells.append(f"{100 * row.efficiency:.1f}")
     if plan.noise is not None:
-        cells.append("-" if row.statistical_efficiency is None else f"{100 * row.statistical_efficiency:.0f}")
-    cells += [f"{row.updates:,.0f}", time_words(row.hours)]
+        cells.append(NONE if row.statistical_efficiency is None else f"{100 * row.statistical_efficiency:.0f}")
+    cells += [f"{row.updates:,.0f}", predicted_time(3600 * row.hours)]
     if plan.currency is not None:
-        cells.append("-" if row.money is None else f"{row.money:,.2f}")
+        cells.append(NONE if row.money is None else f"{row.money:,.2f}")
     return cells
 
 
 def _tell_run(seen: Hindsight) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rueda.terminal.table import make_table, print_table
 
-    who = f"{seen.workers:,} worker{'s' * (seen.workers > 1)}{', rehearsed' * seen.rehearsed}"
-    table = Table(
-        title=Text(f"{seen.run}: {seen.task}, {who}, global batch {seen.global_batch:,}"), box=SIMPLE_HEAD,
-        pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    for head in ("", "predicted", "happened", "happened / predicted"):
-        table.add_column(head, justify="right" if head else "left")
+    who = f"{things(seen.workers, 'worker')}{', rehearsed' * seen.rehearsed}"
+    rows = []
     for one in seen.figures:
         unit = f" {one.unit}" if one.unit else ""
-        cells = ["-" if value is None else f"{value:,.4g}{unit}" for value in (one.predicted, one.happened)]
-        if one.unit == "":
-            cells = ["-" if value is None else f"{value:,.0f}" for value in (one.predicted, one.happened)]
-        table.add_row(one.name, *cells, "-" if one.ratio is None else f"{one.ratio:.2f}")
-    Console().print(table)
+        digits = ",.4g" if one.unit else ",.0f"
+        cells = [NONE if value is None else f"{value:{digits}}{unit}" for value in (one.predicted, one.happened)]
+        rows.append([one.name, *cells, NONE if one.ratio is None else f"{one.ratio:.2f}"])
+    title = f"{seen.run}: {seen.task}, {who}, global batch {seen.global_batch:,}"
+    print_table(make_table(title, ("", "predicted", "happened", "happened / predicted"), rows, left=("",)))
     reached = [f"{100 * value:.1f}" for value in seen.accuracy if value is not None]
     if reached:
         typer.echo(f"test accuracy after each epoch, %: {' '.join(reached)}")

@@ -23,16 +23,9 @@ def print_result(
     if as_json:
         typer.echo(json.dumps(json.loads(file.read_text(encoding="utf-8"))))
     else:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        from rueda.terminal.table import make_table, print_table
 
-        table = Table(title=Text(title))
-        for name in headings:
-            table.add_column(name, justify="right")
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+        print_table(make_table(title, headings, rows))
         typer.echo(f"{summary}\nstudy: {file}")
     write_page(file.parent, as_json)
 

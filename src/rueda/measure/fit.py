@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rueda.errors import ProfileError
+from rueda.records.profile import overlapped
 
 Floats = NDArray[np.float64]
 
@@ -96,8 +97,8 @@ def fit_overlap(compute: Sequence[float], joined: Sequence[float], guess: float)
         raise ProfileError("an overlap needs pairs of step times and a guess of the exchange, all positive")
 
     def model(constants: Floats) -> Floats:
-        gamma = np.exp(constants[1])
-        return np.asarray(np.logaddexp(gamma * np.log(x), gamma * constants[0]) / gamma)
+        exchange, gamma = np.exp(constants)
+        return np.log([overlapped(one, exchange, gamma) for one in compute])
 
     def errors(constants: Floats) -> Floats:
         return np.append(model(constants) - np.log(y), _GUESS_WEIGHT * (constants[0] - np.log(guess)))

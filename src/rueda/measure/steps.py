@@ -21,6 +21,7 @@ from rueda.measure.clock import STAGES, StageClock, wait_for, with_clock
 from rueda.measure.memory import HEADROOM, largest_batch, peak_bytes, reset_peak, usable_bytes
 from rueda.records import Recipe
 from rueda.records.profile import StepTime
+from rueda.records.throughput import saturation
 from rueda.tasks import Task
 from rueda.train.regime import at_fixed_batch
 from rueda.train.training import Training
@@ -29,8 +30,8 @@ from rueda.world import World
 RATE = 1e-6
 """learning rate of measured steps: nothing diverges, nothing is learnt, the time is the same"""
 BLOCK_SECONDS = 0.03
-SATURATED_GAIN = 1.03
-"""a doubled batch that gains less than this, twice, ends the climb"""
+BEYOND_SATURATION = 2
+"""how many batches the climb goes on for after the one at which throughput saturates"""
 FEWEST_ROUNDS = 3
 
 
@@ -143,7 +144,7 @@ def climb(
         all_of_them: do not stop where throughput saturates or a step takes long.
         seconds: for the whole climb; then the batch at hand is the last.
     """
-    found, best, idle, started = Climb(), 0.0, 0, time.perf_counter()
+    found, started = Climb(), time.perf_counter()
     for batch in sorted(batches):
         if not _would_fit(found, batch, stepper.device):
             found.full = batch
@@ -159,10 +160,10 @@ def climb(
             _let_go(stepper)
             break
         found.estimates[batch], found.peaks[batch] = min(times), peak_bytes(stepper.device)
-        speed = batch / min(times)
-        idle = idle + 1 if speed < SATURATED_GAIN * best else 0
-        best = max(best, speed)
-        over = min(times) > longest or idle >= 2 or time.perf_counter() - started > seconds
+        enough = saturation({size: size / each for size, each in found.estimates.items()})
+        beyond = 0 if enough is None else sum(size > enough for size in found.estimates)
+        passed = time.perf_counter() - started
+        over = min(times) > longest or beyond >= BEYOND_SATURATION or passed > seconds
         if over and not all_of_them:
             break
     return found

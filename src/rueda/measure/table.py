@@ -21,20 +21,12 @@ WORKING = 0.8
 
 def table_of(profile: Profile) -> Table:
     """Draw step time against the local batch: one worker alone, then several."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    from rueda.terminal.table import make_table
 
-    # Narrow enough for 80 columns: a number that is cut off says nothing.
-    title = Text(f"{profile.task} on {profile.device}")
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     headings = ["batch", "images/s", "ms", "±", "data", "forward", "backward", "update", "memory"]
     headings += [f"with {pair.workers}\nworkers" for pair in profile.together]
-    for name in headings:
-        table.add_column(name, justify="right", no_wrap=True)
-    for step in profile.steps:
-        table.add_row(*_row(step), *(_joined(pair, step.batch) for pair in profile.together))
-    return table
+    rows = [[*_row(step), *(_joined(pair, step.batch) for pair in profile.together)] for step in profile.steps]
+    return make_table(f"{profile.task} on {profile.device}", headings, rows)
 
 
 def lines_of(profile: Profile) -> list[str]:

@@ -89,18 +89,6 @@ def fitted(together: Together, link: Communication, gradient_bytes: int) -> Toge
     return replace(together, exchange=fit.exchange, overlap=fit.gamma, residual=fit.residual)
 
 
-def contention(alone: dict[int, float], together: Together) -> float | None:
-    """Give the median over the batches of compute seconds together against alone; None if no batch is in both.
-
-    >>> from rueda.measure.steps import Block, summary
-    >>> steps = tuple(summary(batch, [Block(seconds, None)]) for batch, seconds in ((8, 1.1), (16, 2.4)))
-    >>> round(contention({8: 1.0, 16: 2.0}, Together(workers=2, threads=1, compute=steps)), 3)
-    1.15
-    """
-    ratios = [step.seconds / alone[step.batch] for step in together.compute if step.batch in alone]
-    return statistics.median(ratios) if ratios else None
-
-
 def _mean(blocks: Sequence[Sequence[Block]]) -> list[Block]:
     """Average each block over the workers."""
     found = []

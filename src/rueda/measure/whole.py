@@ -18,13 +18,12 @@ from rueda.measure.communication import QUICK_SIZES, SIZES
 from rueda.measure.noise import measure_noise
 from rueda.measure.own_loop import describe
 from rueda.measure.steps import Stepper, default_batches, measure_steps
-from rueda.measure.together import contention
 from rueda.measure.workers import Answer, Request, measure_here, measure_started
 from rueda.records import Recipe
 from rueda.records.profile import Profile, StepTime
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
-from rueda.terminal.phases import MeasureProgress
+from rueda.terminal.phases import PhasesProgress
 from rueda.world import World, open_world
 from rueda.world.cores import usable_cores
 from rueda.world.device import choose_threads
@@ -79,7 +78,7 @@ def measure(
     recipe = found.recipe.with_settings(settings).change(workers=1)
     numbers = _numbers(workers, task, world)
     speak = progress and world.is_main
-    with MeasureProgress(speak=speak, phases=2 + len(numbers)) as bar:
+    with PhasesProgress(speak=speak, phases=2 + len(numbers)) as bar:
         profile = _alone(found, recipe, world, batches, budget, quick, bar)
         batches = _batches_together(profile.steps, recipe.batch, budget.together)
         answers = []
@@ -109,13 +108,13 @@ def with_workers(profile: Profile, answers: Sequence[Answer]) -> Profile:
         communication=tuple(answer.communication for answer in answers),
         together=tuple(answer.together for answer in answers),
         overlap=first.overlap,
-        contention=contention({step.batch: step.seconds for step in profile.steps}, first),
+        contention=first.contention(profile.steps),
     )
 
 
 def _alone(
     task: Task, recipe: Recipe, world: World, batches: Sequence[int] | None, budget: Budget, quick: bool,
-    bar: MeasureProgress,
+    bar: PhasesProgress,
 ) -> Profile:  # fmt: skip
     """Measure one worker while the others wait; an error there is raised on all."""
 

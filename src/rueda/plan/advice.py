@@ -11,6 +11,7 @@ from rueda.plan.noise import is_early
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
+from rueda.terminal.numbers import milliseconds, predicted_time
 
 WORTH = 0.5
 """least progress for the money, against the cheapest way"""
@@ -54,12 +55,12 @@ def _workers(plan: Plan) -> str:
     if row.workers > 1:
         text += f", {row.progress / alone.progress:.3g} times the progress of one worker"
         text += f" at a scaling efficiency of {100 * row.efficiency:.0f} %"
-    text += f", {time_words(row.hours)} to where one worker comes in {time_words(alone.hours)}"
+    text += f", {predicted_time(3600 * row.hours)} to where one worker comes in {predicted_time(3600 * alone.hours)}"
     text += "." if row.money is None else f", {row.money:,.2f} {plan.currency}."
     if most is not row:
         worth = most.progress / (most.workers * alone.progress)
         text += (
-            f" {most.workers:,} workers would take {time_words(most.hours)}"
+            f" {most.workers:,} workers would take {predicted_time(3600 * most.hours)}"
             f"{' at ' + format(most.money, ',.2f') + ' ' + str(plan.currency) if most.money is not None else ''}: "
             f"each gives {100 * worth:.0f} % of what it would give alone."
         )
@@ -103,7 +104,8 @@ def _warnings(plan: Plan) -> list[str]:
             if ratio < 1:
                 found.append(
                     f"{row.workers:,} workers would be slower than one: {ratio:.2f}x the images/s at local batch "
-                    f"{row.local_batch:,} (computing {ms(row.compute_seconds)}, exchanging {ms(row.sync_seconds)}); "
+                    f"{row.local_batch:,} (computing {milliseconds(row.compute_seconds)}, exchanging "
+                    f"{milliseconds(row.sync_seconds)}); "
                     "take a larger local batch, a faster link, or fewer workers."
                 )
     row, rows = plan.chosen, plan.best()
@@ -153,24 +155,3 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
         found.append("The price: the cluster states none.")
     found.append("Time for evaluation, checkpoints and reading data that is not in memory: not counted.")
     return found
-
-
-def time_words(hours: float) -> str:
-    """Write a time.
-
-    >>> [time_words(hours) for hours in (0.001, 0.2, 5, 100, 1000)]
-    ['3.6 s', '12 min', '5 h', '4.2 days', '42 days']
-    """
-    for size, name in ((24, "days"), (1, "h"), (1 / 60, "min")):
-        if hours >= 2 * size or (size == 1 / 60 and hours >= size) or (size == 1 and hours >= 1.5):
-            return f"{hours / size:.2g} {name}"
-    return f"{3600 * hours:.2g} s"
-
-
-def ms(seconds: float) -> str:
-    """Write milliseconds.
-
-    >>> ms(0.0234)
-    '23.4 ms'
-    """
-    return f"{1e3 * seconds:.3g} ms"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
 from rueda.errors import ProfileError, explain
@@ -117,18 +116,12 @@ def this_machine(profile: Profile) -> Cluster:
     if links:
         hops = 2 * (links[-1].workers - 1)
         inside = Link(latency=links[-1].latency / hops, bandwidth=links[-1].bandwidth * hops / links[-1].workers)
+    most = max(profile.together, key=lambda one: one.workers, default=None)
+    contention = None if most is None else most.contention(profile.steps)
     groups = [*(one.workers for one in links), *(one.workers for one in profile.together)]
     return Cluster(
         name=THIS_MACHINE, title=f"the profiled machine: {profile.device}", device=profile.device,
         devices_per_node=max(groups, default=1), max_nodes=1, inside=inside, speed=1.0, jitter=0.0,
-        measured=tuple(links), contention=_contention(profile), is_profiled=True,
+        measured=tuple(links), contention=contention or profile.contention or 1.0, is_profiled=True,
         sources=("measured by `rueda measure`",),
     )  # fmt: skip
-
-
-def _contention(profile: Profile) -> float:
-    """Give how much slower each of the most workers computes than one alone: the median over the batches."""
-    alone = {step.batch: step.seconds for step in profile.steps}
-    most = max(profile.together, key=lambda one: one.workers, default=None)
-    ratios = [] if most is None else [one.seconds / alone[one.batch] for one in most.compute if one.batch in alone]
-    return statistics.median(ratios) if ratios else profile.contention or 1.0

@@ -31,7 +31,7 @@ from rueda.plan.cluster import Cluster
 from rueda.plan.collectives import AllReduce, Shared, all_reduce, share
 from rueda.plan.compute import compute_time
 from rueda.plan.stragglers import slowdown
-from rueda.records.profile import Profile
+from rueda.records.profile import Profile, overlapped
 
 INTERFERENCE = 0.189
 """how much slower a device computes while it exchanges"""
@@ -118,7 +118,7 @@ def predict(
         compute, backward = (seconds / speed * crowd for seconds in (alone.seconds, alone.backward))
         sync = exchange(profile.gradient_bytes, profile.buckets, workers, cluster)
         if cluster.is_profiled and profile.overlap is not None:
-            exposed = _pollux(compute, sync.seconds, profile.overlap) - compute
+            exposed = overlapped(compute, sync.seconds, profile.overlap) - compute
         else:
             exposed = _buckets(backward, sync.seconds, profile.buckets)
         exposed += cluster.cycle / 2  # the last gradient waits for the next look, half a cycle on average
@@ -156,11 +156,6 @@ def crowding(cluster: Cluster, workers: int) -> float:
     if there > full:
         return cluster.contention * there / full
     return 1.0 if full == 1 else 1 + (cluster.contention - 1) * (there - 1) / (full - 1)
-
-
-def _pollux(compute: float, sync: float, gamma: float) -> float:
-    longest = max(compute, sync)  # divided out: a high power of seconds would underflow
-    return float(longest * ((compute / longest) ** gamma + (sync / longest) ** gamma) ** (1 / gamma))
 
 
 def _buckets(backward: float, sync: float, buckets: int) -> float:

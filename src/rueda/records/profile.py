@@ -13,6 +13,8 @@ All times are seconds, all sizes bytes or examples, on one device unless said ot
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -115,7 +117,31 @@ class Together:
         >>> round(pair.joined_seconds(0.04), 3)
         0.07
         """
-        return float((compute**self.overlap + self.exchange**self.overlap) ** (1 / self.overlap))
+        return overlapped(compute, self.exchange, self.overlap)
+
+    def contention(self, alone: Sequence[StepTime]) -> float | None:
+        """Say how many times longer each of these workers computes than one alone: the median over the batches.
+
+        None if no batch was measured both ways.
+        """
+        seconds = {step.batch: step.seconds for step in alone}
+        ratios = [step.seconds / seconds[step.batch] for step in self.compute if step.batch in seconds]
+        return statistics.median(ratios) if ratios else None
+
+
+def overlapped(compute: float, exchange: float, gamma: float) -> float:
+    """Give the time of a step that computes and exchanges, T = (compute^gamma + exchange^gamma)^(1 / gamma).
+
+    Pollux (Qiao et al. 2021): with gamma = 1 nothing of the exchange hides behind the computation; with a large one the
+    step takes as long as the longer of the two.
+
+    >>> overlapped(0.03, 0.04, 1.0), round(overlapped(0.03, 0.04, 2.0), 3), round(overlapped(0.03, 0.04, 99.0), 3)
+    (0.07, 0.05, 0.04)
+    """
+    longest = max(compute, exchange)  # divided out: a high power of seconds would underflow
+    if longest <= 0:
+        return 0.0
+    return float(longest * ((compute / longest) ** gamma + (exchange / longest) ** gamma) ** (1 / gamma))
 
 
 @dataclass(frozen=True, kw_only=True)

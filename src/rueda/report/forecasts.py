@@ -9,7 +9,7 @@ from typing import Any
 from rueda.records.forecast import CurvePoint, Estimate, Forecast, Law
 from rueda.report.figure_parts import log_axis, one_two_five
 from rueda.report.model import Plot, Section, Table, short
-from rueda.terminal.numbers import NONE, count, duration
+from rueda.terminal.numbers import NONE, count, predicted_time
 
 
 def read(place: Path) -> Section:
@@ -42,7 +42,9 @@ def answer(forecast: Forecast) -> list[str]:
             f"A test error of {target:g} needs about {interval(need.examples)} training examples, "
             f"{times:.2g} times the {forecast.examples:,} there are."
         )
-        here = "" if need.seconds is None else f", {duration(need.seconds)} at this machine's speed with one worker"
+        here = (
+            "" if need.seconds is None else f", {predicted_time(need.seconds)} at this machine's speed with one worker"
+        )
         told.append(
             f"Trained like the subsets, {need.passes:.1f} passes over them are {count(round(need.processed))} examples "
             f"in {count(round(need.updates))} updates of batch {forecast.batch}{here}."
@@ -243,6 +245,6 @@ def _between(estimate: Estimate, digits: int) -> str:
 
 
 def _time(hours: Estimate) -> str:
-    low = duration(3600 * hours.low)
-    end = "or more" if hours.high is None else f"to {duration(3600 * hours.high)}"
-    return f"{duration(3600 * hours.value)} ({low} {end})"
+    low = predicted_time(3600 * hours.low)
+    end = "or more" if hours.high is None else f"to {predicted_time(3600 * hours.high)}"
+    return f"{predicted_time(3600 * hours.value)} ({low} {end})"

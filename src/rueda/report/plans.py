@@ -8,7 +8,7 @@ from typing import Any
 from rueda.records.plan import Plan, PlanRow
 from rueda.report.figure_parts import colour, log_axis
 from rueda.report.model import Plot, Section, Table
-from rueda.terminal.numbers import count, digits, duration, milliseconds, percent
+from rueda.terminal.numbers import count, digits, milliseconds, percent, predicted_time
 
 
 def read(place: Path) -> Section:
@@ -52,7 +52,7 @@ def _table(plan: Plan) -> Table:
         cells += [
             (row.epochs, count(round(row.epochs, 1))),
             (row.updates, f"{row.updates:,.0f}"),
-            (row.hours, duration(3600 * row.hours)),
+            (row.hours, predicted_time(3600 * row.hours)),
         ]
         cells += [(row.money, "–" if row.money is None else f"{row.money:,.2f}")] * (plan.currency is not None)
         rows.append([*cells, "take this" if row.recommended else ""])

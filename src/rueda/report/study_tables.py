@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from rueda.records.descent import MEASURED, GradientDescent
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.throughput import Throughput
 from rueda.report.model import Section, Table
-from rueda.terminal.numbers import count, digits, milliseconds, things
+from rueda.terminal.numbers import count, digits, milliseconds, things, with_spread
 
 Cells = list[list[str | tuple[float | None, str]]]
 
@@ -22,7 +20,7 @@ def tell_throughput(section: Section, found: Throughput) -> None:
     cells: Cells = [
         [
             (point.batch, count(point.batch)),
-            (point.images_per_second, _with_spread(point.images_per_second, point.spread)),
+            (point.images_per_second, with_spread(point.images_per_second, point.spread)),
             (point.milliseconds_per_update, milliseconds(point.milliseconds_per_update / 1e3)),
         ]
         for point in sorted(found.points, key=lambda point: point.batch)
@@ -76,21 +74,9 @@ def tell_descent(section: Section, found: GradientDescent) -> None:
     cells: Cells = []
     for row in rows:
         means = [(getattr(row, name), getattr(row, f"{name}_spread")) for name in MEASURED]
-        cells.append([(row.batch, count(row.batch)), *((mean, _with_spread(mean, spread)) for mean, spread in means)])
+        cells.append([(row.batch, count(row.batch)), *((mean, with_spread(mean, spread)) for mean, spread in means)])
     if cells:
         note = f"Means over {things(found.seeds, 'seed')}. ± is the spread over seeds. Rate {found.rate:g}."
         section.tables.append(
             Table(title="Gradient descent on the linear model", heads=["batch", *MEASURED], rows=cells, note=note)
         )
-
-
-def _with_spread(value: float | None, spread: float | None) -> str:
-    """Write a mean up to the second digit of its spread.
-
-    >>> _with_spread(10.0589, 0.25307), _with_spread(2901.38, 479.9), _with_spread(470.0, None), _with_spread(None, 1.0)
-    ('10.06 ± 0.25', '2,901 ± 480', '470', '–')
-    """
-    if value is None or not spread or spread < 1e-9:
-        return digits(value)
-    places = max(0, 1 - math.floor(math.log10(spread)))
-    return f"{value:,.{places}f} ± {spread:,.{places}f}"

@@ -50,8 +50,8 @@ class StudyProgress(OnTerminal):
         """Show how many runs are finished already."""
         if self._bar is not None:
             self._all = self._bar.add_task("runs", total=self._total, completed=self._done)
-        elif self._speak and self._done:
-            self.say(f"{self._done} of {self._total} runs are finished already")
+        elif self._done:
+            self.line(f"{self._done} of {self._total} runs are finished already")
 
     def started(self, job: Job) -> None:
         """Show a run that begins."""
@@ -76,13 +76,6 @@ class StudyProgress(OnTerminal):
             if job.folder in self._lines:
                 self._bar.remove_task(self._lines.pop(job.folder))
         self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {line}")
-
-    def say(self, line: str) -> None:
-        """Print a line above the bar."""
-        if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False)
-        elif self._speak:
-            print(line, file=sys.stderr, flush=True)
 
 
 class RoundsProgress(OnTerminal):

@@ -14,28 +14,21 @@ _STYLES = {"kept": "green", "lost": "red", "diverged": "bold red"}
 
 def table_of(study: Study) -> Table:
     """Make a table that rich prints."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
+    from rueda.terminal.table import make_table
+
     rehearsed = ", rehearsed" if any(row.rehearsed for row in study.rows) else ""
-    table = Table(
-        title=Text(f"{study.task}, accuracy after {study.epochs} epochs: {study.workers:,} workers{rehearsed}"),
-        caption=Text(caption(study)), caption_justify="left", box=SIMPLE_HEAD, pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    cells = [_cells(row, study.epochs) for row in study.rows]
-    headings = ("workers", "condition", "train %", "test %", "updates", "images/s", "time", "against one")
-    for number, heading in enumerate(headings):
-        # Figures are never cut; where the terminal is narrow, headings and conditions take two lines.
-        width = max((len(row[number]) for row in cells), default=0)
-        width = 14 if heading == "condition" else width if heading == "against one" else max(width, len(heading))
-        left = heading in ("condition", "against one")
-        table.add_column(heading, justify="left" if left else "right", min_width=width)
-    for row, texts in zip(study.rows, cells, strict=True):
-        *figures, last = (Text(text) for text in texts)
-        table.add_row(*figures, Text(last.plain, style=_STYLES.get(row.verdict or "", "")))
-    return table
+    return make_table(
+        f"{study.task}, accuracy after {study.epochs} epochs: {study.workers:,} workers{rehearsed}",
+        ("workers", "condition", "train %", "test %", "updates", "images/s", "time", "against one"),
+        [
+            (*_cells(row, study.epochs), Text(verdict(row), style=_STYLES.get(row.verdict or "", "")))
+            for row in study.rows
+        ],
+        left=("condition", "against one"),
+        caption=caption(study),
+    )
 
 
 def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
@@ -48,7 +41,6 @@ def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
         f"{row.updates:,}",
         f"{row.images_per_second:,.0f}",
         f"{row.seconds:,.{0 if row.seconds >= 10 else 1}f} s",
-        verdict(row),
     )
 
 

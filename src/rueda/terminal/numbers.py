@@ -81,6 +81,20 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def predicted_time(seconds: float | None) -> str:
+    """Write a time that was predicted, with two digits: more would promise too much.
+
+    >>> [predicted_time(3600 * hours) for hours in (0.001, 0.2, 5, 100, 1000)]
+    ['3.6 s', '12 min', '5 h', '4.2 days', '42 days']
+    """
+    if seconds is None or number(seconds) is None:
+        return NONE
+    for size, least, unit in ((86400, 2 * 86400, "days"), (3600, 1.5 * 3600, "h"), (60, 60, "min")):
+        if seconds >= least:
+            return f"{digits(seconds / size, 2)} {unit}"
+    return f"{digits(seconds, 2)} s"
+
+
 def milliseconds(seconds: float | None, spread: float | None = None) -> str:
     """Write a short time with three digits, or all before the point; from ten seconds on in seconds.
 
@@ -101,6 +115,18 @@ def digits(value: float | None, num_digits: int = 3) -> str:
     if value is None or number(value) is None:
         return NONE
     return f"{value:,.0f}" if 10**num_digits <= abs(value) < 1e6 else f"{value:.{num_digits}g}"
+
+
+def with_spread(value: float | None, spread: float | None) -> str:
+    """Write a mean up to the second digit of its spread.
+
+    >>> with_spread(10.0589, 0.25307), with_spread(2901.38, 479.9), with_spread(470.0, None), with_spread(None, 1.0)
+    ('10.06 ± 0.25', '2,901 ± 480', '470', '–')
+    """
+    if value is None or not spread or spread < 1e-9:
+        return digits(value)
+    places = max(0, 1 - math.floor(math.log10(spread)))
+    return f"{value:,.{places}f} ± {spread:,.{places}f}"
 
 
 def amount(num_bytes: float) -> str:

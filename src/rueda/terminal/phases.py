@@ -1,14 +1,13 @@
-"""What the user sees while it is measured: a bar over the phases on a terminal, plain lines elsewhere."""
+"""What the user sees of work in phases: a bar over them on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from rueda.terminal.bar import OnTerminal
 
 
-class MeasureProgress(OnTerminal):
+class PhasesProgress(OnTerminal):
     """Shows the phases; silent unless told to speak."""
 
     COLUMNS = ("spinner", "{task.description}", "bar", "{task.completed}/{task.total}", "elapsed")
@@ -27,8 +26,7 @@ class MeasureProgress(OnTerminal):
         """Begin a phase."""
         if self._bar is not None:
             self._bar.update(self._task, description=text, completed=self._done)
-        elif self._speak:
-            print(f"{self._done + 1}/{self._phases} {text}", file=sys.stderr, flush=True)
+        self.line(f"{self._done + 1}/{self._phases} {text}")
         self._done += 1
 
     def tell(self, text: str) -> None:

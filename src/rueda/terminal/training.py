@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -45,17 +44,11 @@ class Progress(OnTerminal):
         self._num_epochs = num_epochs
         self._description = description
         self._task: Any = None
-        self._last = time.monotonic()
 
     def begin(self) -> None:
         """Show what is trained."""
         if self._bar is not None:
             self._task = self._bar.add_task(self._description, note="", total=None)
-
-    @property
-    def due(self) -> bool:
-        """True when something new would be shown: only then are the sums read from the device."""
-        return self._speak and time.monotonic() - self._last > (0.2 if self._bar is not None else 10.0)
 
     def show_step(self, epoch: int, done: int, total: int, loss: float, accuracy: float | None, speed: float) -> None:
         """Show where the epoch is."""
@@ -64,12 +57,4 @@ class Progress(OnTerminal):
         if self._bar is not None:
             title = f"{self._description} {epoch + 1}/{self._num_epochs}"
             self._bar.update(self._task, description=title, completed=done, total=total, note=note)
-        elif self._speak:
-            print(f"epoch {epoch + 1}/{self._num_epochs} step {done}/{total}  {note}", file=sys.stderr, flush=True)
-
-    def say(self, line: str) -> None:
-        """Print a line above the bar."""
-        if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False)
-        elif self._speak:
-            print(line, file=sys.stderr, flush=True)
+        self.line(f"epoch {epoch + 1}/{self._num_epochs} step {done}/{total}  {note}")
