@@ -147,7 +147,7 @@ def by_processor(profile: Profile) -> Profile:
 def one_round(name: str, case: dict[str, list[int]], train_seconds: float) -> list[dict[str, Any]]:
     """Measure, hold out, predict, compare; by the wall clock and by the processor's."""
     from rueda.measure import measure
-    from rueda.measure.whole import Budget
+    from rueda.measure.request import Budget
     from rueda.plan import predict, this_machine
 
     whole = measure(name, workers=[2], batches=sorted([*case["profile"], *case["held out"]]), budget=Budget(**BUDGET))

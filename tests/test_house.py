@@ -27,17 +27,18 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"errors", "world"},
     "optim": {"errors", "lazy", "records", "world"},
     "nn": {"errors", "world"},
-    "tasks": {"errors", "files", "records", "world", "data"},
-    "train": {"errors", "files", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
-    "study": {"errors", "files", "records", "terminal", "world", "data", "tasks", "train"},
-    "measure": {"errors", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
-    "examine": {"errors", "records", "terminal", "world", "data", "nn", "tasks", "train"},
+    "jobs": {"errors", "records", "world"},
+    "tasks": {"errors", "files", "lazy", "records", "world", "data"},
+    "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
+    "study": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "tasks", "train"},
+    "measure": {"errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
+    "examine": {"errors", "lazy", "records", "terminal", "world", "data", "nn", "tasks", "train"},
     "plan": {"errors", "lazy", "records", "terminal"},
     "report": {"errors", "files", "records", "terminal"},
     "hvd": {"errors", "world", "nn"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
-        *("report", "hvd", "__init__"),
+        *("report", "hvd", "jobs", "__init__"),
     },
     "__init__": {"errors", "lazy", "records", "world", "data", "tasks", "train"},
 }
@@ -118,6 +119,28 @@ def test_public_names() -> None:
 def test_nothing_heavy_is_imported_early(code: str) -> None:
     check = f"{code}; import sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+STARTERS = {
+    "jobs/": "runs functions of this package",
+    "world/launch/": "the launcher runs any program",
+    "cli/run.py": "names the interpreter of other hosts to the launcher",
+    "hvd/runner/jobs.py": "the same for Horovod's interface, and its host discovery script",
+    "records/environment.py": "asks git for the commit",
+    "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
+    "report/png.py": "asks a browser for a picture",
+}
+"""what may start a process, and why"""
+
+
+def test_processes_are_started_in_few_places() -> None:
+    signs = re.compile(
+        r"\b(import subprocess|from subprocess|sys\.executable|import multiprocessing|os\.(fork|exec|spawn))"
+    )
+    found = {file.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*.py") if signs.search(file.read_text())}
+    strangers = {file for file in found if not file.startswith(tuple(STARTERS))}
+    assert not strangers, f"{min(strangers)} starts a process: use rueda.jobs"
+    assert all(any(file.startswith(place) for file in found) for place in STARTERS)
 
 
 def test_the_world_knows_nothing_of_horovod() -> None:

@@ -12,10 +12,11 @@
     ├── RunError               a run folder that cannot be written or read
     │   └── CheckpointError    a checkpoint that is torn, corrupt or of another model
     ├── ProfileError           a profile or a cluster that cannot be read, or says too little for a plan
+    ├── JobError               a process that was started for a job ended without its answer
     ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be had
     └── MissingExtra           an optional package is needed; the message names the pip command
 
-The commands print such an error as one line and end with status 2. A message says what was expected,
+The commands print such an error as one line and end with its ``exit_status``, 2. A message says what was expected,
 what came, and what to do: use :func:`explain` to write all three.
 """
 
@@ -24,6 +25,9 @@ from __future__ import annotations
 
 class RuedaError(Exception):
     """The root: a mistake that the user can mend, told in one line."""
+
+    exit_status = 2
+    """of a command that this error ends"""
 
 
 class WorldError(RuedaError):
@@ -60,6 +64,14 @@ class CheckpointError(RunError):
 
 class ProfileError(RuedaError):
     """A profile or a cluster cannot be read, or says too little for a plan."""
+
+
+class JobError(RuedaError):
+    """A process that was started for a job ended without its answer; the command ends with the process's status."""
+
+    def __init__(self, message: str, exit_status: int = 1) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
 
 
 class ExamineError(RuedaError):

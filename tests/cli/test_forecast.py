@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commandline import rueda, settle_in
+from jobshere import run_jobs_here
 from rueda.records.forecast import CurvePoint, Forecast
 from rueda.records.profile import Profile, StepTime
 
@@ -115,7 +116,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_get_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_get_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_jobs_here(monkeypatch)
     save_profile()
     Path("broken.json").write_text("{")
     assert rueda("forecast", "clouds.py", *words) == 2

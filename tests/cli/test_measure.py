@@ -11,9 +11,10 @@ import pytest
 import typer
 
 from commandline import settle_in
+from jobshere import run_jobs_here
 from rueda.cli.measure import EPILOG, measure
 from rueda.errors import RuedaError
-from rueda.measure.whole import Budget
+from rueda.measure.request import Budget
 from rueda.records import Recipe
 from rueda.records.profile import Profile
 
@@ -22,7 +23,7 @@ from rueda.records.profile import Profile
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settle_in(tmp_path, monkeypatch, columns=160)
     little = Budget(steps=0.3, communication=0.1, together=0.3, noise=0.2, longest_step=0.5, sizes=(4, 4096, 65536))
-    monkeypatch.setattr("rueda.measure.whole.QUICK", little)
+    monkeypatch.setattr("rueda.measure.request.QUICK", little)
 
 
 def rueda_measure(*words: str) -> None:
@@ -65,7 +66,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(name: str) -> None:
+def test_mistakes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_jobs_here(monkeypatch)
     words, message = MISTAKES[name]
     with pytest.raises(RuedaError) as caught:
         rueda_measure(*words)

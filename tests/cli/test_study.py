@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from commandline import rueda, settle_in
+from jobshere import run_jobs_here
 from rueda.errors import RunError
+from rueda.jobs import Stopped
 from rueda.records import Run
 from rueda.records.study import Study, StudyRow
-from rueda.study.pool import Stopped
 from rueda.study.techniques import RunsFailed
 
 
@@ -145,7 +146,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_get_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_get_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_jobs_here(monkeypatch)
     Study(task="glyphs-cnn", workers=8, epochs=2).save(Path("other", "study.json"))
     Path("broken").mkdir()
     Path("broken", "study.json").write_text("{")

@@ -10,14 +10,16 @@ import torch
 from torch.utils.data import TensorDataset
 
 from rueda.errors import CheckpointError, ExamineError, RuedaError
-from rueda.examine.landscape.look import Look, look_at
+from rueda.examine.job import examine_subjects
+from rueda.examine.landscape.pictures import compute_pictures
 from rueda.examine.loading import build_model, examples, load_path, load_subject
+from rueda.examine.request import ExamineRequest, LandscapeRequest
 from rueda.examine.words import summary
-from rueda.examine.work import Order, run_order
 from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
 from rueda.tasks.task import Task
 from rueda.train import fit
+from rueda.world import World
 from tinytask import clouds, network, parameters, tiny_task
 
 
@@ -45,11 +47,12 @@ def test_a_rehearsal_is_told_by_the_runs_own_files(tmp_path: Path) -> None:
     folder = tmp_path / "lamb-seed0"
     recipe = tiny_task().recipe.change(workers=2, epochs=1)
     fit(tiny_task(), recipe, folder=folder, progress=False, rehearse=True)
-    order = Order(
-        paths=(folder,), task="tiny", look=Look(points=2), hessian=True, density=False, num_examples=8,
+    request = ExamineRequest(
+        paths=(folder,), task="tiny", landscape=LandscapeRequest(points=2), hessian=True, density=False, num_examples=8,
         splits=("train",), progress=False,
     )  # fmt: skip
-    place = run_order(order, [load_subject(folder, task=tiny_task())])
+    examine_subjects(request, [load_subject(folder, task=tiny_task())], World())
+    place = request.result_folder()
     for found in (Landscape.load(place).members[0], Curvature.load(place).members[0]):
         assert (found.workers, found.rehearsed) == (2, True)
     assert summary(place)[0].startswith("lamb-seed0, 2 workers, rehearsed: surface of 2 x 2 points")
@@ -71,7 +74,9 @@ def test_the_path_begins_at_the_initial_model(run: Path) -> None:
     assert all(torch.equal(states[-1][name], value) for name, value in subject.model.state_dict().items())
     start = build_model(subject.task, subject.recipe)
     assert all(torch.equal(states[0][name], value) for name, value in start.state_dict().items())
-    member = look_at(subject, subject.objectives(num_examples=50), Look(pictures=("path",), points=3))
+    member = compute_pictures(
+        subject, subject.objectives(num_examples=50), LandscapeRequest(pictures=("path",), points=3)
+    )
     assert member.path is not None and member.path.trail is not None
     assert member.path.trail.steps == (0, 5, 10, 15) and member.path.batch_norm == "recalibrated"
     own = subject.objectives(num_examples=50)["train"].value()
@@ -159,4 +164,4 @@ def test_other_bad_input(run: Path, tmp_path: Path) -> None:
     for wrong, line in (({"points": 1}, "points"), ({"span": 0.0}, "span"), ({"pictures": ("moon",)}, "pictures"),
                         ({"batch_norm": "no"}, "batch_norm"), ({"normalise": "no"}, "normalise")):  # fmt: skip
         with pytest.raises(ExamineError, match=f"{line}: expected"):
-            Look(**wrong)  # type: ignore[arg-type]
+            LandscapeRequest(**wrong)  # type: ignore[arg-type]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from harness import workers
 from rueda.errors import WorldError
 from rueda.measure.communication import measure_communication
+from rueda.measure.parts import measure_together_here
+from rueda.measure.request import QUICK, TogetherRequest
 from rueda.measure.steps import Stepper
 from rueda.measure.together import measure_together, num_buckets
-from rueda.measure.workers import Request, measure_here
 from rueda.records import Recipe
 from rueda.records.profile import Communication
 from rueda.world import World, current
@@ -59,11 +62,9 @@ def test_the_joined_steps_average_and_the_others_do_not() -> None:
 
 @workers(2)
 def test_what_workers_are_asked_for_they_answer() -> None:
-    request = Request(
-        recipe=Recipe(batch=8).to_toml(), batches=(8, 16), sizes=(4, 4096, 65536), step_seconds=0.2,
-        communication_seconds=0.1,
-    )  # fmt: skip
-    answer = measure_here(tiny_task(), request, current())
+    budget = replace(QUICK, sizes=(4, 4096, 65536), together=0.2, communication=0.1)
+    request = TogetherRequest(task="clouds", recipe=Recipe(batch=8), batches=(8, 16), budget=budget)
+    answer = measure_together_here(tiny_task(), request)
     assert answer.communication.workers == answer.together.workers == 2
     assert [step.batch for step in answer.together.joined] == [8, 16]
 

@@ -8,7 +8,8 @@ import torch
 from harness import workers
 from rueda.errors import ProfileError, RecipeError
 from rueda.measure import measure
-from rueda.measure.whole import FULL, QUICK, Budget, _batches_together
+from rueda.measure.request import FULL, QUICK, Budget
+from rueda.measure.whole_task import _batches_together
 from rueda.records.profile import Profile, StepTime
 from rueda.world import current
 from tinytask import tiny_task

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from jobshere import run_jobs_here
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Run
 from rueda.records.forecast import Forecast
 from rueda.study import learning_curve
-from rueda.study.learning_curve import balanced_subset, geometric_sizes, measure_learning_curve, subset_of
+from rueda.study.learning_curve import geometric_sizes, measure_learning_curve
+from rueda.study.subset import balanced_subset, subset_of
 from rueda.tasks.task import cross_entropy
 from rueda.train import fit
 from tinytask import clouds, tiny_task
@@ -81,7 +83,7 @@ def test_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
     real = learning_curve.run_here
 
-    def watched(task: object, jobs: list[learning_curve.SubsetJob], **more: object) -> None:
+    def watched(task: object, jobs: list[learning_curve.SubsetRun], **more: object) -> None:
         ran.extend((job.examples, job.seed) for job in jobs)
         real(task, jobs, **more)  # type: ignore[arg-type]
 
@@ -95,7 +97,7 @@ def test_an_interrupted_curve_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     words = {"sizes": [30, 60], "seeds": 1, "folder": tmp_path / "cut", "progress": False}
     real, count = learning_curve.run_here, 0
 
-    def stopped(task: object, jobs: list[learning_curve.SubsetJob], **more: object) -> None:
+    def stopped(task: object, jobs: list[learning_curve.SubsetRun], **more: object) -> None:
         nonlocal count
         count += 1
         if count == 2:
@@ -134,7 +136,8 @@ def test_mistakes(words: dict[str, object], kind: type[Exception], message: str,
         measure_learning_curve(tiny_task(), folder=tmp_path, progress=False, **words)  # type: ignore[arg-type]
 
 
-def test_no_metric_no_forecast() -> None:
+def test_no_metric_no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_jobs_here(monkeypatch)
     with pytest.raises(TaskError, match="task linear has no metric"):
         measure_learning_curve("linear")
 

@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 import rueda.train
-from rueda.errors import DataError, RecipeError, RunError, TaskError
+from jobshere import run_jobs_here
+from rueda import jobs
+from rueda.errors import DataError, JobError, RecipeError, RunError, TaskError
 from rueda.files.lock import held
+from rueda.jobs import Stopped
 from rueda.records import Recipe, Row, Run
 from rueda.records.recipe.named import NAMED
 from rueda.records.study import Study
 from rueda.study import study_techniques
 from rueda.study.conditions import COMBINATIONS, Condition, condition, conditions
-from rueda.study.pool import Stopped
 from rueda.study.runs import is_finished, summarise
 from rueda.study.table import table_of, verdict
 from rueda.study.techniques import RunsFailed
@@ -174,7 +176,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown field": ({"settings": ["bacth=3"]}, "did you mean batch?"),
     "a task without accuracy": ({"task": "linear"}, "task linear has not"),
     "no rows": ({"rows": []}, "rows: expected a named recipe or more, got []"),
-    "one worker to confirm": ({"workers": 1, "confirm": lambda *_: 0}, "--confirm runs the best row of many workers"),
+    "one worker to confirm": ({"workers": 1, "confirm": True}, "--confirm runs the best row of many workers"),
+    "no file to confirm": ({"confirm": True}, "workers can be started for a task by name or file only, got Task"),
     "a row for another model": (
         {"task": replace(tiny_task(), model=lambda **_: network()), "rows": ["naive", "ghost-batch-norm"]},
         "row ghost-batch-norm: ghost_batch needs a model with batch norm",
@@ -210,7 +213,10 @@ def start(tmp_path: Path, *, rows: list[str], seconds: float, epochs: int, jobs:
     script = tmp_path / "study.py"
     script.write_text(STUDY.format(task=str(task), rows=rows, epochs=epochs, folder=str(tmp_path / "study"), jobs=jobs))
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, str(script)], env=environ, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, str(script)], env=environ, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background of a script
+    )  # fmt: skip
 
 
 def wait_until(condition: Any, seconds: float = 60) -> None:
@@ -260,13 +266,14 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     task.write_text(
         TASK.format(tests=str(Path(__file__).parents[1]), seconds=0.0)
         + "\nfrom rueda.errors import DataError\n"
-        + "def broken():\n    raise DataError('the disk is gone')\n"
-        + "import os\nif os.path.exists(sys.argv[-1]) and 'naive' in sys.argv[-1]:\n"
-        + "    task = replace(task, train=broken)\n"
+        + "def gone(*_):\n    raise DataError('the disk is gone')\n"
+        + "def broken(batch_norm=False):\n    model = network(batch_norm=batch_norm)\n"
+        + "    if batch_norm:\n        model.register_forward_hook(gone)\n    return model\n"
+        + "task = replace(task, model=broken)\n"
     )
-    with pytest.raises(RunError, match=r"1 of 2 runs failed \(naive, seed 0: the disk is gone\)"):
+    with pytest.raises(RunError, match=r"1 of 2 runs failed \(batch-norm, seed 0: the disk is gone\)"):
         study_techniques(
-            str(task), 4, rows=["naive", "one-worker"], epochs=1, folder=tmp_path / "study", progress=False
+            str(task), 4, rows=["batch-norm", "one-worker"], epochs=1, folder=tmp_path / "study", progress=False
         )  # fmt: skip
     assert [row.name for row in Study.load(tmp_path / "study").rows] == ["one-worker"]
 
@@ -301,17 +308,31 @@ def test_a_name_leads_out_of_no_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert [one.name for one in (tmp_path / "here" / "runs").iterdir()] == ["study-evil-bold-x-2"]
 
 
-def test_what_ends_a_confirmation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_ends_a_confirmation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tmp_path / "clouds.py"
+    task.write_text(TASK.format(tests=str(Path(__file__).parents[1]), seconds=0.0))
+    run_jobs_here(monkeypatch)
+    here, ended = jobs.run, [Exception()]
+
+    def run(job: Any, *, workers: int = 1, show: bool = False) -> Any:
+        if workers == 1:
+            return here(job)
+        raise ended[-1]
+
+    monkeypatch.setattr(jobs, "run", run)
     options: dict[str, Any] = {"rows": ["naive"], "epochs": 1, "folder": tmp_path / "study", "progress": False}
-    for status in (1, 2, 134, 137):  # a worker that was killed has stopped nothing on purpose
-        with pytest.raises(RunsFailed, match=f"naive on 2 real workers ended with status {status}; look at"):
-            study_techniques(tiny_task(), 2, confirm=lambda *_, status=status: status, **options)  # type: ignore[misc]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with pytest.raises(Stopped) as stop:
-            study_techniques(tiny_task(), 2, confirm=lambda *_, number=number: 128 + number, **options)  # type: ignore[misc]
-        assert stop.value.signal == number
+    for error in (JobError("killed by SIGKILL", 137), DataError("the disk is gone")):
+        ended.append(error)
+        with pytest.raises(RunsFailed, match=rf"naive on 2 real workers failed \({error}\); look at") as failed:
+            study_techniques(str(task), 2, confirm=True, **options)
+        assert [row.name for row in failed.value.study.rows] == ["naive"]
+    ended.append(Stopped(signal.SIGTERM))  # type: ignore[arg-type]
+    with pytest.raises(Stopped):
+        study_techniques(str(task), 2, confirm=True, **options)
     gone = {**options, "folder": tmp_path / "gone", "settings": ["rate=1e39"], "progress": True}
-    study_techniques(tiny_task(), 2, confirm=lambda *_: 0, **gone)
+    study_techniques(str(task), 2, confirm=True, **gone)
     shown = capsys.readouterr().err
     assert "nothing to confirm: no row of 2 workers ended without diverging" in shown
     assert "naive, seed 0: diverged in the epoch that ended at update " in shown

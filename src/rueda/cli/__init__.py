@@ -22,4 +22,4 @@ def main() -> None:
         app()
     except RuedaError as error:
         print(f"rueda: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -12,7 +11,7 @@ import typer
 from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
-    from rueda.examine.work import Order
+    from rueda.examine.request import ExamineRequest
 
 EPILOG = "Example: rueda examine runs/one-worker runs/naive --landscape --points 21 --workers 2 --png figures"
 WORTH_STARTING_SECONDS = 20.0
@@ -77,9 +76,7 @@ def examine(
 ) -> None:
     """Look at what was trained: the landscape around it, its sharpness, its curvature."""
     from rueda.errors import ExamineError, explain
-    from rueda.examine.landscape.look import Look
-    from rueda.examine.work import Order
-    from rueda.records.environment import environment
+    from rueda.examine.request import ExamineRequest, LandscapeRequest
     from rueda.report.png import find_browser
 
     if workers is not None and workers < 1:
@@ -87,72 +84,53 @@ def examine(
     asked = {"surface": landscape, "path": path, "lines": line, "interpolation": interpolate}
     nothing = not any((*asked.values(), sharpness, hessian))
     pictures = tuple(name for name, wanted in asked.items() if wanted or (nothing and name == "surface"))
-    look = Look(
+    wanted = LandscapeRequest(
         pictures=pictures, points=points, span=span, num_lines=lines, seed=seed, normalise=normalise,
         batch_norm=batch_norm,
     )  # fmt: skip
-    order = Order(
-        paths=tuple(paths), look=look, sharpness=sharpness, hessian=hessian, density=density, task=task,
+    request = ExamineRequest(
+        paths=tuple(paths), landscape=wanted, sharpness=sharpness, hessian=hessian, density=density, task=task,
         settings=tuple(settings or ()), checkpoint=checkpoint, num_examples=examples or None,
-        splits=tuple(splits.split(",")), folder=folder, progress=not as_json, command=environment()["command"],
+        splits=tuple(splits.split(",")), folder=folder, progress=not as_json,
     )  # fmt: skip
     if png is not None:
         find_browser()  # said before the work, not after
     with resumable():
-        _work(order, workers)
+        _examine(request, workers)
     if os.environ.get("RANK", "0") == "0":
-        _tell(order, png, as_json)
+        _tell(request.result_folder(), png, as_json)
 
 
-def _work(order: Order, workers: int | None) -> None:
-    """Do the work here, or start workers that do it; mistakes are met here, before any start."""
-    from rueda.examine.work import estimate, load, run_order
+def _examine(request: ExamineRequest, workers: int | None) -> None:
+    """Compute in this process if it is the only worker, or one that somebody started; otherwise start the workers."""
+    from rueda.jobs import Job, run
 
-    subjects = load(order)
-    if "WORLD_SIZE" in os.environ:  # somebody has started workers: this is one of them
-        run_order(order, subjects)
-        return
-    if workers is None:
-        import torch
-
+    if "WORLD_SIZE" in os.environ:
+        workers = 1
+    if workers is None or workers == 1:
+        from rueda.examine.job import estimate_seconds, examine_subjects, load_subjects
+        from rueda.world import open_world
         from rueda.world.cores import usable_cores
 
-        most = torch.cuda.device_count() or usable_cores()
-        workers = most if most > 1 and estimate(order, subjects) > WORTH_STARTING_SECONDS else 1
-    if workers == 1:
-        run_order(order, subjects)
-        return
-    status = _launch(order, workers)
-    if status == 130 or status == 143:
-        raise KeyboardInterrupt
-    if status != 0:
-        raise typer.Exit(status)
+        world, subjects = open_world(), load_subjects(request)
+        if workers is None:
+            import torch
+
+            most = torch.cuda.device_count() or usable_cores()
+            workers = most if most > 1 and estimate_seconds(request, subjects) > WORTH_STARTING_SECONDS else 1
+        if workers == 1:
+            examine_subjects(request, subjects, world)
+            return
+    from rueda.examine.request import ExamineAnswer
+
+    run(Job(function="rueda.examine.job:examine", request=request, answer=ExamineAnswer), workers=workers)
 
 
-def _launch(order: Order, workers: int) -> int:
-    from tempfile import TemporaryDirectory
-
-    from rueda.world.launch import Host, LaunchPlan, Show, launch
-
-    terminal = {"RUEDA_TERMINAL": os.ttyname(sys.stderr.fileno())} if order.progress and sys.stderr.isatty() else {}
-    with TemporaryDirectory(prefix="rueda-") as scratch:
-        file = Path(scratch, "order.json")
-        file.write_text(order.to_json(), encoding="utf-8")
-        plan = LaunchPlan(
-            program=(sys.executable, "-m", "rueda.examine.worker", str(file)),
-            hosts=(Host(name="localhost", slots=workers),),
-            environment=terminal,
-        )
-        return launch(plan, show=Show(quiet_ranks=True))
-
-
-def _tell(order: Order, png: Path | None, as_json: bool) -> None:
+def _tell(folder: Path, png: Path | None, as_json: bool) -> None:
     """Draw the page, then print what was found and where it is, or the files."""
-    from rueda.examine.work import place
     from rueda.records import curvature, landscape
     from rueda.report import write_figures, write_report
 
-    folder = place(order)
     files = [folder / name for name in (landscape.FILE, curvature.FILE) if (folder / name).is_file()]
     page = write_report([folder], folder / "report.html")
     figures = [] if png is None else write_figures(page, png)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from rueda.cli.numbers import whole_numbers
+from rueda.cli.stopping import stoppable
 
 EPILOG = "Example: rueda measure glyphs-cnn --quick --output glyphs.json && rueda plan glyphs.json --workers 1,2,4,8"
 
@@ -33,19 +35,16 @@ def measure(
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure how a task trains here: step time, memory, communication, gradient noise scale."""
-    from rueda.measure import measure as measure_task
-    from rueda.world import open_world
+    from rueda.measure.whole_task import measure_task
+    from rueda.world.identity import identify
 
-    try:
+    with stoppable("stopped; nothing was written"):
         profile = measure_task(
             task, workers=None if workers is None else whole_numbers("--workers", workers, "2,4"),
             batches=None if batches is None else whole_numbers("--batches", batches, "16,64"),
             settings=settings or [], quick=quick, progress=not as_json,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        typer.echo("stopped; nothing was written", err=True)
-        raise typer.Exit(130) from None
-    if not open_world().is_main:
+    if identify(os.environ).rank != 0:
         return
     profile.save(output)
     if as_json:

@@ -1,19 +1,26 @@
-"""Ctrl-C in a command that goes on when it is called again."""
+"""Ctrl-C and SIGTERM in a command."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import typer
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
-    """Say in one line that a signal stopped the work and that nothing is lost; the status is 128 + its number."""
+def stoppable(line: str | None = None) -> Iterator[None]:
+    """End the command with status 128 + n if signal n stopped the work; ``line`` says what became of it."""
+    from rueda.jobs.stopping import as_stopped
+
     try:
         yield
-    except KeyboardInterrupt as stop:
-        typer.echo("stopped; the same command goes on where it was", err=True)
-        raise typer.Exit(128 + getattr(stop, "signal", signal.SIGINT)) from None
+    except KeyboardInterrupt as interrupt:
+        if line is not None:
+            typer.echo(line, err=True)
+        raise typer.Exit(as_stopped(interrupt).exit_status) from None
+
+
+def resumable() -> AbstractContextManager[None]:
+    """End a command that goes on when it is called again, as :func:`stoppable` does."""
+    return stoppable("stopped; the same command goes on where it was")

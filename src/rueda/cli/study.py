@@ -12,7 +12,6 @@ from rueda.cli.stopping import resumable
 from rueda.cli.study_output import default_folder, write_page
 
 if TYPE_CHECKING:
-    from rueda.records import Recipe
     from rueda.records.study import Study
 
 EPILOG = "Example: rueda study glyphs-cnn --workers 8 --rows one-worker,naive,lamb,batch-norm+linear-warmup --seeds 3"
@@ -44,7 +43,7 @@ def study(
         try:
             found = study_techniques(
                 task, folder=folder, workers=workers, rows=_names(rows), seeds=seeds, epochs=epochs,
-                settings=settings or [], jobs=jobs, confirm=_launch if confirm else None, progress=not as_json,
+                settings=settings or [], jobs=jobs, confirm=confirm, progress=not as_json,
             )  # fmt: skip
         except RunsFailed as error:  # the rows that finished are shown all the same
             show_study(error.study, folder, as_json)
@@ -70,10 +69,3 @@ def show_study(found: Study, folder: Path, as_json: bool) -> None:
         console.print(table_of(found))
         typer.echo(f"study: {folder / 'study.json'}")
     write_page(folder, as_json)
-
-
-def _launch(task: str, recipe: Recipe, folder: Path) -> int:
-    from rueda.cli.train import launch_training
-
-    typer.echo(f"on {recipe.workers} real workers:", err=True)
-    return launch_training(task, recipe, folder, resume=True)

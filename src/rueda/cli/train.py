@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 if TYPE_CHECKING:
-    from rueda.records import Recipe, Run
-    from rueda.train import Result
+    from rueda.records import Run
+    from rueda.train.request import TrainAnswer, TrainRequest
 
 EPILOG = "Example: rueda train glyphs-cnn --workers 2 --set batch=128 --set rate=0.1 --epochs 3"
 
@@ -40,74 +39,41 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a task on one worker or many."""
+    from datetime import datetime
+
+    from rueda.cli.stopping import stoppable
     from rueda.errors import RunError
     from rueda.records import Run
-    from rueda.tasks import load_task
+    from rueda.train.request import TrainRequest
 
     if resume and run is None:
         raise RunError("--resume needs --run, the folder of the run to go on with")
-    loaded = load_task(task)
-    chosen = loaded.recipe if not resume or run is None else _recorded(Run(run), loaded.recipe)
-    if recipe is not None:
-        from rueda.records import Recipe
-
-        chosen = Recipe.load(recipe, base=chosen)
-    options = {"workers": workers, "epochs": epochs, "target_accuracy": target_accuracy, "patience": patience}
-    chosen = chosen.with_settings(settings or [])
-    chosen = chosen.change(**{name: value for name, value in options.items() if value is not None})
-    folder = run or _new_folder(loaded.name)
-    show = not as_json
-    if "WORLD_SIZE" in os.environ or chosen.workers == 1 or rehearse:
-        from rueda.train import fit
-
-        result = fit(
-            loaded, chosen, folder=folder, resume=resume, tensorboard=tensorboard, progress=show, rehearse=rehearse
-        )
-        status = _status(result)
-    else:
-        status = launch_training(task, chosen, folder, resume=resume, tensorboard=tensorboard, show=show)
-    if os.environ.get("RANK", "0") == "0" and "RUEDA_TRAIN_WORKER" not in os.environ and status == 0:
-        _tell(Run(folder), as_json)
-    raise typer.Exit(status)
+    request = TrainRequest(
+        task=task, recipe_file=recipe, settings=tuple(settings or ()), workers=workers, epochs=epochs,
+        target_accuracy=target_accuracy, patience=patience, folder=run, date=f"{datetime.now():%Y%m%d-%H%M%S}",
+        resume=resume, tensorboard=tensorboard, rehearse=rehearse, progress=not as_json,
+    )  # fmt: skip
+    with stoppable():
+        answer = _train(request)
+    if os.environ.get("RANK", "0") == "0":
+        _tell(Run(answer.folder), as_json)
 
 
-def launch_training(
-    task: str, recipe: Recipe, folder: Path, *, resume: bool = False, tensorboard: bool = False, show: bool = True
-) -> int:
-    """Train in ``recipe.workers`` processes of this machine and give their exit status."""
-    from tempfile import TemporaryDirectory
+def _train(request: TrainRequest) -> TrainAnswer:
+    """Train in this process if it is the only worker, or one that somebody started; otherwise start the workers."""
+    from rueda.jobs import run
+    from rueda.train.request import train_job
 
-    from rueda.world.launch import Host, LaunchPlan, Show, launch
+    workers = 1 if request.rehearse or "WORLD_SIZE" in os.environ else request.known_workers()
+    if workers is None or workers <= 1:
+        from rueda.tasks import load_task
+        from rueda.train.job import resolved_recipe, train_task
 
-    with TemporaryDirectory(prefix="rueda-") as scratch:
-        file = Path(scratch, "recipe.toml")
-        recipe.save(file)
-        words = [sys.executable, "-m", "rueda", "train", task, "--recipe", str(file), "--run", str(folder)]
-        words += ["--resume"] * resume + ["--tensorboard"] * tensorboard + ["--json"] * (not show)
-        environment = {"RUEDA_TRAIN_WORKER": "1"}
-        if show and sys.stderr.isatty():
-            environment["RUEDA_TERMINAL"] = os.ttyname(sys.stderr.fileno())
-        plan = LaunchPlan(
-            program=tuple(words), hosts=(Host(name="localhost", slots=recipe.workers),), environment=environment
-        )
-        return launch(plan, show=Show(quiet_ranks=True))
-
-
-def _recorded(run: Run, default: Recipe) -> Recipe:
-    """Give the recipe of the run to go on with; a run that never began has none."""
-    return run.recipe() if (run.folder / "recipe.toml").exists() else default
-
-
-def _new_folder(name: str) -> Path:
-    from datetime import datetime
-
-    from rueda.tasks.naming import folder_name
-
-    return Path("runs", f"{folder_name(name)}-{datetime.now():%Y%m%d-%H%M%S}")
-
-
-def _status(result: Result) -> int:
-    return 128 + result.signal if result.status == "interrupted" and result.signal else 0
+        task = load_task(request.task)
+        workers = workers if workers == 1 else resolved_recipe(task, request).workers
+        if workers == 1:
+            return train_task(task, request)
+    return run(train_job(request), workers=workers)
 
 
 def _tell(run: Run, as_json: bool) -> None:

@@ -15,35 +15,60 @@ Everything works on any model, loss and loader::
 ``grid``                      points spread over workers, kept as they come
 ``hessian``                   top eigenvalues, trace and spectral density, each with its error
 ``sharpness``                 how far the loss rises nearby
-``loading``, ``look``         from a run folder or any checkpoint to all of this
+``loading``, ``pictures``     from a run folder or any checkpoint to all of this; ``job`` is ``rueda examine``
 ============================  =========================================================================================
+
+Importing the package loads no torch; its names do, when they are first used.
 """
 
 from __future__ import annotations
 
-from rueda.examine.curvature.hessian import hessian
-from rueda.examine.curvature.sharpness import sharpness
-from rueda.examine.landscape.directions import random_direction
-from rueda.examine.landscape.grid import Work
-from rueda.examine.landscape.interpolation import interpolate
-from rueda.examine.landscape.line import lines
-from rueda.examine.landscape.look import Look, look_at
-from rueda.examine.landscape.path import path_surface
-from rueda.examine.landscape.surface import surface
-from rueda.examine.loading import load_subject
-from rueda.examine.objective.objective import Objective
+from typing import TYPE_CHECKING
+
+from rueda.lazy import lazily
+
+if TYPE_CHECKING:
+    from rueda.examine.curvature.hessian import hessian
+    from rueda.examine.curvature.sharpness import sharpness
+    from rueda.examine.landscape.directions import random_direction
+    from rueda.examine.landscape.grid import Execution
+    from rueda.examine.landscape.interpolation import interpolate
+    from rueda.examine.landscape.line import lines
+    from rueda.examine.landscape.path import path_surface
+    from rueda.examine.landscape.pictures import compute_pictures
+    from rueda.examine.landscape.surface import surface
+    from rueda.examine.loading import load_subject
+    from rueda.examine.objective.objective import Objective
+    from rueda.examine.request import LandscapeRequest
+
+_HOMES = {
+    "Execution": "landscape.grid",
+    "LandscapeRequest": "request",
+    "Objective": "objective.objective",
+    "compute_pictures": "landscape.pictures",
+    "hessian": "curvature.hessian",
+    "interpolate": "landscape.interpolation",
+    "lines": "landscape.line",
+    "load_subject": "loading",
+    "path_surface": "landscape.path",
+    "random_direction": "landscape.directions",
+    "sharpness": "curvature.sharpness",
+    "surface": "landscape.surface",
+}
 
 __all__ = [
-    "Look",
+    "Execution",
+    "LandscapeRequest",
     "Objective",
-    "Work",
+    "compute_pictures",
     "hessian",
     "interpolate",
     "lines",
     "load_subject",
-    "look_at",
     "path_surface",
     "random_direction",
     "sharpness",
     "surface",
 ]
+
+__getattr__ = lazily(__name__, _HOMES)

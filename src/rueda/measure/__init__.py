@@ -6,21 +6,30 @@
 ``together``       what workers of one machine cost each other; overlap
 ``noise``          the gradient noise scale, in a short training
 ``own_loop``       the same from a user's own loop
-``whole``          all of it: :func:`measure`
+``parts``          these as jobs: one worker alone, several together
+``whole_task``     all of it: :func:`measure`
 =================  ==============================================================================
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.measure.communication import measure_communication
     from rueda.measure.own_loop import StepMeter
-    from rueda.measure.whole import measure
+    from rueda.measure.whole_task import measure_task as measure
 
 __all__ = ["StepMeter", "measure", "measure_communication"]
 
-__getattr__ = lazily(__name__, {"StepMeter": "own_loop", "measure": "whole", "measure_communication": "communication"})
+_find = lazily(__name__, {"StepMeter": "own_loop", "measure_communication": "communication"})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "measure":
+        from rueda.measure.whole_task import measure_task
+
+        return measure_task
+    return _find(name)

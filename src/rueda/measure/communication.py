@@ -16,12 +16,10 @@ import torch.distributed as dist
 from rueda.errors import WorldError
 from rueda.measure.clock import wait_for
 from rueda.measure.fit import fit_line
+from rueda.measure.request import SIZES
 from rueda.records.profile import AllReduceTime, Communication
 from rueda.world import World
 
-SIZES = (4, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
-"""bytes: from one number to the gradients of a ResNet-50 and half"""
-QUICK_SIZES = (4, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _ROUNDS = 3
 _MOST = 50
 """all-reduces of one size in a round"""

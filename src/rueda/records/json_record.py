@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from itertools import repeat
@@ -121,7 +121,10 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return _tuple_reader(get_args(hint))
     if is_dataclass(hint):
         return _dataclass_reader(hint)
-    accepted = dict if origin is dict else hint
+    if hint is Path:
+        text = _reader(str)
+        return lambda value: Path(text(value))
+    accepted = dict if origin in (dict, Mapping) else hint
     name = getattr(hint, "__name__", hint)
 
     def read(value: Any) -> Any:

@@ -1,10 +1,28 @@
-"""Many runs side by side: the technique table, throughput against batch, steps to a target, gradient descent."""
+"""Many runs side by side: the technique table, throughput against batch, steps to a target, gradient descent.
+
+Importing the package loads no torch; some of its names do, when they are first used.
+"""
 
 from __future__ import annotations
 
-from rueda.study.gradient_descent import study_gradient_descent
-from rueda.study.steps_to_target import study_steps_to_target
-from rueda.study.techniques import study_techniques
-from rueda.study.throughput import study_throughput
+from typing import TYPE_CHECKING
+
+from rueda.lazy import lazily
+
+if TYPE_CHECKING:
+    from rueda.study.gradient_descent import study_gradient_descent
+    from rueda.study.steps_to_target import study_steps_to_target
+    from rueda.study.techniques import study_techniques
+    from rueda.study.throughput import study_throughput
 
 __all__ = ["study_gradient_descent", "study_steps_to_target", "study_techniques", "study_throughput"]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "study_gradient_descent": "gradient_descent",
+        "study_steps_to_target": "steps_to_target",
+        "study_techniques": "techniques",
+        "study_throughput": "throughput",
+    },
+)

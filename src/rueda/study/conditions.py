@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rueda.errors import RecipeError, TaskError, explain
 from rueda.records import Recipe
 from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.records.study import BASELINE
-from rueda.tasks import Task
-from rueda.train.normalisation import convert
+
+if TYPE_CHECKING:
+    from rueda.tasks import Task
 
 COMBINATIONS = (
     "one-worker+batch-norm",
@@ -69,6 +71,8 @@ def conditions(
         names: the rows; by default all named recipes and :data:`COMBINATIONS`. What was named must fit; of the
             default rows, those that do not are left out.
     """
+    from rueda.train.normalisation import convert
+
     if names is not None and not names:
         raise RecipeError(
             explain("rows", expected="a named recipe or more", got=list(names), do="see `rueda recipe list`")

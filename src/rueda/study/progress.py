@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import RuedaError
-from rueda.study.pool import Job
+from rueda.study.planned_run import PlannedRun
 from rueda.study.runs import last_row
 from rueda.terminal.bar import OnTerminal
 from rueda.train.regime import adapted
@@ -16,10 +16,10 @@ from rueda.train.regime import adapted
 _LOOK_SECONDS = 1.0
 
 
-def run_line(job: Job) -> str:
+def run_line(run: PlannedRun) -> str:
     """Say what a finished run came to."""
-    row = last_row(job.folder)
-    title = f"{job.name}, seed {job.seed}"
+    row = last_row(run.folder)
+    title = f"{run.name}, seed {run.seed}"
     if row is None:
         return title
     if row.diverged:
@@ -53,11 +53,11 @@ class StudyProgress(OnTerminal):
         elif self._done:
             self.line(f"{self._done} of {self._total} runs are finished already")
 
-    def started(self, job: Job) -> None:
+    def started(self, run: PlannedRun) -> None:
         """Show a run that begins."""
         if self._bar is not None:
-            title = f"{job.name}, seed {job.seed}, epochs"
-            self._lines[job.folder] = self._bar.add_task(title, total=adapted(job.recipe).epochs)
+            title = f"{run.name}, seed {run.seed}, epochs"
+            self._lines[run.folder] = self._bar.add_task(title, total=adapted(run.recipe).epochs)
 
     def waiting(self) -> None:
         """Look, about once a second, how far the runs are."""
@@ -68,13 +68,13 @@ class StudyProgress(OnTerminal):
             row = last_row(folder)
             self._bar.update(line, completed=0 if row is None else row.epoch)
 
-    def finished(self, job: Job, line: str) -> None:
+    def finished(self, run: PlannedRun, line: str) -> None:
         """Show a run that has ended."""
         self._done += 1
         if self._bar is not None:
             self._bar.update(self._all, completed=self._done)
-            if job.folder in self._lines:
-                self._bar.remove_task(self._lines.pop(job.folder))
+            if run.folder in self._lines:
+                self._bar.remove_task(self._lines.pop(run.folder))
         self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {line}")
 
 

@@ -10,20 +10,28 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rueda.errors import RunError, TaskError
 from rueda.files.atomic import write_atomically
-from rueda.tasks import Task
-from rueda.tasks.loading import task_file
+
+if TYPE_CHECKING:
+    from rueda.tasks import Task
 
 _RECORD = "task.json"
 
 
 def checksum_of(task: Task | str) -> str | None:
     """Give the SHA-256 of a task's file; None for a built-in task and for one that exists in no file."""
-    file = task_file(task) if isinstance(task, str) else None
-    if file is None:
+    if not isinstance(task, str):
         return None
+    from rueda.tasks.loading import task_file
+
+    file = task_file(task)
+    return None if file is None else _digest(file)
+
+
+def _digest(file: Path) -> str:
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
@@ -34,7 +42,7 @@ def sign(folder: Path, task: Task | str, checksum: str | None) -> None:
     """Write beside a run's recipe which state of the file it is trained with; refuse one that has changed meanwhile."""
     if checksum is None:
         return
-    if checksum_of(task) != checksum:
+    if _digest(Path(str(task))) != checksum:
         raise RunError(f"{task} was changed while the study ran; put the old file back, or choose another --folder")
     write_atomically(folder / _RECORD, json.dumps({"sha256": checksum}).encode())
 

@@ -12,15 +12,15 @@ class PhasesProgress(OnTerminal):
 
     COLUMNS = ("spinner", "{task.description}", "bar", "{task.completed}/{task.total}", "elapsed")
 
-    def __init__(self, *, speak: bool, phases: int) -> None:
+    def __init__(self, *, speak: bool, phases: int, done: int = 0) -> None:
         super().__init__(speak=speak)
-        self._phases, self._done = phases, 0
+        self._phases, self._done = phases, done
         self._task: Any = None
 
     def begin(self) -> None:
-        """Show that nothing is done yet."""
+        """Show what is done already."""
         if self._bar is not None:
-            self._task = self._bar.add_task("", total=self._phases)
+            self._task = self._bar.add_task("", total=self._phases, completed=self._done)
 
     def phase(self, text: str) -> None:
         """Begin a phase."""

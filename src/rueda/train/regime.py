@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rueda.optim.batch_growth import BatchGrowth, Realisation, from_noise_scale, realise, stretch
-from rueda.optim.noise import sigma_for
 from rueda.optim.scaling import rate_factor
 from rueda.records import Recipe
 from rueda.records.profile import NoiseScale
@@ -91,5 +90,7 @@ def noise_sigma(recipe: Recipe, global_batch: int) -> float:
     """
     if recipe.gradient_noise == 0:
         return 0.0
+    from rueda.optim.noise import sigma_for  # loads torch, which `adapted` is used without
+
     factor = rate_factor(recipe.scaling, recipe.scale)
     return recipe.gradient_noise * sigma_for(global_batch, recipe.base_batch or recipe.local_batch, rate_factor=factor)

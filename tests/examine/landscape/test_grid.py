@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from rueda.errors import RunError
-from rueda.examine.landscape.grid import Journal, Work, axis, measure
+from rueda.examine.landscape.grid import Execution, Journal, axis, measure
 from rueda.examine.landscape.surface import surface
 from rueda.examine.objective.objective import Objective, Values
 
@@ -42,7 +42,7 @@ def counted(folder: Path, num_points: int, *, weight: float = 2.0, key: str = "k
 
     found = None
     try:
-        found = measure({"train": here}, num_points, go, key=[key], work=Work(folder=folder))
+        found = measure({"train": here}, num_points, go, key=[key], execution=Execution(folder=folder))
     except KeyboardInterrupt:
         assert stop_at >= 0
     if found is not None:
@@ -106,7 +106,7 @@ def test_resumed_after_a_kill_it_is_the_same_surface(tmp_path: Path) -> None:
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from test_grid import objective
-        from rueda.examine.landscape.grid import Work, axis
+        from rueda.examine.landscape.grid import Execution, axis
         from rueda.examine.landscape.surface import surface
         here, real, count = objective(), type(objective()).values, 0
         def values(self):
@@ -116,7 +116,8 @@ def test_resumed_after_a_kill_it_is_the_same_surface(tmp_path: Path) -> None:
                 os.kill(os.getpid(), 9)
             return real(self)
         type(here).values = values
-        surface({{"train": here}}, x=axis(-1, 1, 5), y=axis(-1, 1, 3), work=Work(folder=Path({str(tmp_path)!r})))
+        kept = Execution(folder=Path({str(tmp_path)!r}))
+        surface({{"train": here}}, x=axis(-1, 1, 5), y=axis(-1, 1, 3), execution=kept)
         """
     )
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -124,7 +125,7 @@ def test_resumed_after_a_kill_it_is_the_same_surface(tmp_path: Path) -> None:
     kept = Path(next(tmp_path.glob(LINES))).read_text().splitlines()
     assert len(kept) == 1 + 7
     axes = {"x": axis(-1, 1, 5), "y": axis(-1, 1, 3)}
-    assert surface({"train": objective()}, **axes, work=Work(folder=tmp_path)) == surface(
+    assert surface({"train": objective()}, **axes, execution=Execution(folder=tmp_path)) == surface(
         {"train": objective()}, **axes
     )
     assert len(Path(next(tmp_path.glob(LINES))).read_text().splitlines()) == 1 + 15

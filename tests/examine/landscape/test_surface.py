@@ -123,9 +123,9 @@ def test_three_workers_give_the_same_bits() -> None:
 
 
 def alone(world: object) -> list[object]:
-    from rueda.examine.landscape.grid import Work
+    from rueda.examine.landscape.grid import Execution
 
-    found = surface(objectives(), x=axis(-1, 1, 5), y=axis(-1, 1, 3), work=Work(world=world))  # type: ignore[arg-type]
+    found = surface(objectives(), x=axis(-1, 1, 5), y=axis(-1, 1, 3), execution=Execution(world=world))  # type: ignore[arg-type]
     return [(sheet.loss, sheet.error) for sheet in found.sheets]
 
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from rueda.errors import ExamineError, explain
+from rueda.examine.request import NORMALISATIONS
 from rueda.world.seeds import derive
 
 TINY = 1e-10
-NORMALISATIONS = ("filter", "layer", "none")
 
 Direction = list[Tensor]
 """a tensor a parameter, in their order"""

@@ -32,7 +32,7 @@ Objectives = Mapping[str, Objective]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Execution:
     """Who computes the points, and what the user sees meanwhile."""
 
     world: World | None = None
@@ -50,7 +50,7 @@ def measure(
     go: Callable[[int], None],
     *,
     key: Sequence[object],
-    work: Work | None = None,
+    execution: Execution | None = None,
     description: str = "points",
     recalibrate_on: Inputs | None = None,
 ) -> dict[str, list[Values]]:
@@ -61,27 +61,27 @@ def measure(
         num_points: how many points there are.
         go: moves the model to a point, by its number.
         key: what tells these points from others, beside model and examples: axes, directions.
-        work: who computes.
+        execution: who computes.
         description: of the progress bar.
         recalibrate_on: inputs over which batch-norm statistics are recomputed at every point.
     """
-    work = work or Work()
-    world = work.world or current()
+    execution = execution or Execution()
+    world = execution.world or current()
     first = next(iter(objectives.values()))
     if any(other.model is not first.model for other in objectives.values()):
         raise ExamineError("the splits of a surface: expected one model, got several; use Objective.with_examples")
     told = [one.fingerprint() for one in objectives.values()]
     if recalibrate_on is not None:
         told.append(checksum(recalibrate_on if isinstance(recalibrate_on, tuple) else [recalibrate_on]))
-    journal = Journal(work.folder, digest([torch.__version__, *objectives, *told, *key]), world.rank)
+    journal = Journal(execution.folder, digest([torch.__version__, *objectives, *told, *key]), world.rank)
     done: dict[int, list[Values]] = world.broadcast_object(journal.read() if world.is_main else {})
     done = {index: values for index, values in done.items() if index < num_points}
     missing = [index for index in range(num_points) if index not in done]
     mine = missing[world.rank :: world.size]
     new: dict[int, list[Values]] = {}
-    bar = PointsProgress(speak=work.progress and world.is_main, description=description, total=num_points,
+    bar = PointsProgress(speak=execution.progress and world.is_main, description=description, total=num_points,
                          done=len(done))  # fmt: skip
-    with bar, first, _threads(first.device, work.threads), contextlib.closing(journal):
+    with bar, first, _threads(first.device, execution.threads), contextlib.closing(journal):
         for index in mine:
             go(index)
             if recalibrate_on is not None:

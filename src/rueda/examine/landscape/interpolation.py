@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rueda.errors import ExamineError, explain
 from rueda.examine.landscape.directions import between, check_direction
-from rueda.examine.landscape.grid import Objectives, Work, axis, measure, to_sheets
+from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.borrow import check_finite
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import checksum
@@ -32,7 +32,7 @@ def interpolate(
     names: tuple[str, str] = ("A", "B"),
     alphas: Sequence[float] | None = None,
     recalibrate_on: Inputs | None = None,
-    work: Work | None = None,
+    execution: Execution | None = None,
 ) -> Interpolation:
     """Evaluate the line from the objectives' model (alpha = 0) to another model of the same kind (alpha = 1).
 
@@ -43,7 +43,7 @@ def interpolate(
         alphas: where; by default 25 points in [-1, 2].
         recalibrate_on: training inputs over which batch-norm statistics are recomputed at each point; without them the
             statistics are interpolated.
-        work: who computes.
+        execution: who computes.
 
     Raises:
         ExamineError: B is another kind of model, or the same weights as A.
@@ -73,7 +73,7 @@ def interpolate(
         len(steps),
         go,
         key=("interpolation", checksum(last), checksum(other for _, other in buffers.values()), steps),
-        work=work,
+        execution=execution,
         description=f"from {names[0]} to {names[1]}",
         recalibrate_on=recalibrate_on,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rueda.errors import ExamineError, explain
 from rueda.examine.landscape.directions import random_direction
-from rueda.examine.landscape.grid import Objectives, Work, axis, measure, to_sheets
+from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import checksum
 from rueda.records.landscape import Lines
@@ -20,7 +20,7 @@ def lines(
     seed: int = 0,
     normalise: str = "filter",
     recalibrate_on: Inputs | None = None,
-    work: Work | None = None,
+    execution: Execution | None = None,
 ) -> Lines:
     """Evaluate lines through the model as it is.
 
@@ -31,7 +31,7 @@ def lines(
         seed: of the directions.
         normalise: ``filter``, ``layer`` or ``none``.
         recalibrate_on: inputs over which batch-norm statistics are recomputed at each point.
-        work: who computes.
+        execution: who computes.
     """
     if num_directions < 1:
         raise ExamineError(explain("lines", expected="1 or more directions", got=num_directions, do="correct it"))
@@ -43,7 +43,7 @@ def lines(
         num_directions * len(steps),
         lambda index: first.move([drawn[index // len(steps)]], [steps[index % len(steps)]]),
         key=("lines", *(checksum(one) for one in drawn), steps),
-        work=work,
+        execution=execution,
         description="lines",
         recalibrate_on=recalibrate_on,
     )

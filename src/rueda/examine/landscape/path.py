@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rueda.errors import ExamineError, explain
-from rueda.examine.landscape.grid import Objectives, Work, axis
+from rueda.examine.landscape.grid import Execution, Objectives, axis
 from rueda.examine.landscape.surface import surface
 from rueda.examine.objective.examples import Inputs
 from rueda.records.landscape import Surface, Trail
@@ -83,7 +83,7 @@ def path_surface(
     loss: Sequence[float] = (),
     rebuilt_start: bool = False,
     recalibrate_on: Inputs | None = None,
-    work: Work | None = None,
+    execution: Execution | None = None,
 ) -> Surface:
     """Evaluate the surface in the plane of the path, around its end, with the path on it.
 
@@ -96,7 +96,7 @@ def path_surface(
         rebuilt_start: the first was not kept, but built again from the seed.
         recalibrate_on: inputs over which batch-norm statistics are recomputed at each point: with batch norm, the
             statistics of the last model say little about the first.
-        work: who computes.
+        execution: who computes.
     """
     first = next(iter(objectives.values()))
     points = torch.stack([first.flatten(one).cpu() for one in checkpoints])
@@ -104,7 +104,7 @@ def path_surface(
     x, y = (_axis(coordinates[:, column], num_points) for column in (0, 1))
     split = [[part.to(first.device) for part in first.split(direction)] for direction in directions]
     found = surface(
-        objectives, (split[0], split[1]), x=x, y=y, recalibrate_on=recalibrate_on, work=work,
+        objectives, (split[0], split[1]), x=x, y=y, recalibrate_on=recalibrate_on, execution=execution,
         told="principal components of the training path",
     )  # fmt: skip
     trail = Trail(

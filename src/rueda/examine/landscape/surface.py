@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rueda.examine.landscape.directions import check_direction, cosine, random_direction
-from rueda.examine.landscape.grid import Objectives, Work, axis, measure, to_sheets
+from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import checksum
 from rueda.records.landscape import Surface
@@ -27,7 +27,7 @@ def surface(
     normalise: str = "filter",
     recalibrate_on: Inputs | None = None,
     told: str = "given",
-    work: Work | None = None,
+    execution: Execution | None = None,
 ) -> Surface:
     """Evaluate a surface around the model as it is.
 
@@ -41,7 +41,7 @@ def surface(
         recalibrate_on: training inputs over which batch-norm statistics are recomputed at each point; by default the
             model's own are used everywhere, as Li et al. do.
         told: what the record says of given directions.
-        work: who computes; by default the workers of this process.
+        execution: who computes; by default the workers of this process.
 
     >>> import torch
     >>> from rueda.examine.objective.objective import Objective
@@ -67,7 +67,7 @@ def surface(
         len(xs) * len(ys),
         lambda index: first.move((one, other), (xs[index % len(xs)], ys[index // len(xs)])),
         key=("surface", checksum([*one, *other]), xs, ys),
-        work=work,
+        execution=execution,
         description="surface",
         recalibrate_on=recalibrate_on,
     )

@@ -231,29 +231,25 @@ class Recipe:
         >>> recipe.global_batch, recipe.reasons["batch"]
         (1024, 'noise scale 980')
         """
-        try:
-            document = tomlkit.parse(text)
-        except TOMLKitError as error:
-            raise RecipeError(f"expected TOML (name = value, a line each), got: {error}; correct the file") from None
-        _check_names(document)
-        hints = _hints()
-        values = {name: take_value(name, value, hints[name]) for name, value in document.unwrap().items()}
-        comments = {name: _comment(document.item(name)) for name in document}
-        reasons = {name: comment for name, comment in comments.items() if comment}
+        values, reasons = _read_fields(text)
         start = base or cls()
         return replace(start, reasons={**start.reasons, **reasons}, **values)
 
     @classmethod
     def load(cls, file: Path, *, base: Recipe | None = None) -> Recipe:
         """Read a recipe file."""
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(
-                explain(str(file), expected="a recipe file", got=str(error), do="check the path")
-            ) from None
+        text = _read_text(file)
         try:
             return cls.from_toml(text, base=base)
+        except RecipeError as error:
+            raise RecipeError(f"{file}: {error}") from None
+
+    @staticmethod
+    def fields_in(file: Path) -> dict[str, Any]:
+        """Read the fields that a recipe file sets; whether they fit together depends on the recipe that it changes."""
+        text = _read_text(file)
+        try:
+            return _read_fields(text)[0]
         except RecipeError as error:
             raise RecipeError(f"{file}: {error}") from None
 
@@ -265,6 +261,26 @@ class Recipe:
 def field_names() -> list[str]:
     """List the fields that a recipe file may have."""
     return [item.name for item in fields(Recipe) if item.name != "reasons"]
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(explain(str(file), expected="a recipe file", got=str(error), do="check the path")) from None
+
+
+def _read_fields(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read the values of a TOML text and their reasons, which are its comments."""
+    try:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise RecipeError(f"expected TOML (name = value, a line each), got: {error}; correct the file") from None
+    _check_names(document)
+    hints = _hints()
+    values = {name: take_value(name, value, hints[name]) for name, value in document.unwrap().items()}
+    comments = {name: _comment(document.item(name)) for name in document}
+    return values, {name: comment for name, comment in comments.items() if comment}
 
 
 def _hints() -> dict[str, Any]:

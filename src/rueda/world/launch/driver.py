@@ -19,6 +19,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -59,26 +60,28 @@ class _Agent:
             self.process.stdin.write(packet(order))
 
 
-def launch(plan: LaunchPlan, *, show: Show | None = None) -> int:
+def launch(plan: LaunchPlan, *, show: Show | None = None, failed: Callable[[Failure, str], None] | None = None) -> int:
     """Run a plan to its end and give the exit status: 0, the failing worker's, or 128 + n for signal n.
 
     Args:
         plan: what to run, and where.
         show: how to show what the workers write.
+        failed: called with the first failure and the end of that worker's standard error, which by default are printed.
 
     Raises:
         LaunchError: a host, a program or a directory is not there; the message names it.
     """
     output = Output(show or Show(), workers=plan.workers)
     try:
-        return _Driver(plan, output).run()
+        return _Driver(plan, output, failed).run()
     finally:
         output.close()
 
 
 class _Driver:
-    def __init__(self, plan: LaunchPlan, output: Output) -> None:
+    def __init__(self, plan: LaunchPlan, output: Output, failed: Callable[[Failure, str], None] | None = None) -> None:
         self._plan = plan
+        self._failed = failed or (lambda failure, words: output.note(describe(failure, words)))
         self._output = output
         self._selector = selectors.DefaultSelector()
         self._agents: list[_Agent] = []
@@ -310,7 +313,7 @@ class _Driver:
             raise self._error
         if self._failures:
             failure = first_of(self._failures)
-            self._output.note(describe(failure, self._output.last_words(failure.rank)))
+            self._failed(failure, self._output.last_words(failure.rank))
             return failure.exit_status
         if self._signal is not None:
             return 128 + self._signal

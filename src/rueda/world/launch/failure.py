@@ -69,6 +69,11 @@ def describe(failure: Failure, words: str) -> str:
     epoch 1
     no such file
     """
+    return "\n".join([summary(failure), *last_traceback(words)])
+
+
+def summary(failure: Failure) -> str:
+    """Say in a line who failed and how."""
     if failure.status < 0:
         try:
             name = signal.Signals(-failure.status).name
@@ -79,7 +84,7 @@ def describe(failure: Failure, words: str) -> str:
             how += " (if nobody sent it, the host ran out of memory)"
     else:
         how = f"failed with exit status {failure.status}"
-    return "\n".join([f"rank {failure.rank} on {failure.host} {how}", *last_traceback(words)])
+    return f"rank {failure.rank} on {failure.host} {how}"
 
 
 def last_traceback(words: str) -> list[str]:

@@ -5,45 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rueda.errors import RecipeError, RunError
 from rueda.records import Recipe
 from rueda.records.archive import FILE as ARCHIVE
-from rueda.records.environment import environment
 from rueda.records.study import BASELINE, Study, StudyRow
 from rueda.study.conditions import Condition
-from rueda.study.pool import Job
+from rueda.study.planned_run import PlannedRun
 from rueda.study.runs import differences, is_finished, recorded_recipe, summarise
 from rueda.study.task_file import refuse_mixture
-from rueda.tasks import Task
+
+if TYPE_CHECKING:
+    from rueda.study.planning import StudyPlan
+    from rueda.tasks import Task
 
 _AGAIN = "remove it: the runs are kept, and the same command writes it again"
 
 
-class Book:
+class StudyFolder:
     """A folder with one study: its rows share the task, the number of workers and the base recipe."""
 
-    def __init__(
-        self, root: Path, task: Task | str, name: str, base: Recipe, workers: int, checksum: str | None = None
-    ) -> None:
+    def __init__(self, plan: StudyPlan, task: Task | str, workers: int) -> None:
         """Open a folder, new or old.
 
         Args:
-            root: the folder.
+            plan: its rows and the recipe of which they are made.
             task: as the user gave it.
-            name: what the task calls itself.
-            base: one worker's recipe, of which all rows are made.
             workers: of all rows but the controls.
-            checksum: of the task's file, if it has one.
 
         Raises:
             RunError: the folder holds another study, or a damaged one.
         """
-        self.root, self._file = root, root / "study.json"
-        about = environment()
-        command = about["command"]
+        root, base, checksum = plan.folder, plan.base, plan.task_file
+        self.root, self._file, self._chosen = root, root / "study.json", plan.conditions
+        command = plan.environment["command"]
         self._study = Study(
-            task=name, workers=workers, epochs=base.epochs, environment=about, command=command,
+            task=plan.task, workers=workers, epochs=base.epochs, environment=plan.environment, command=command,
             commands=(command,), recipe=_without_seed(base), task_file=checksum,
         )  # fmt: skip
         self.kept: dict[str, StudyRow] = {}
@@ -75,28 +73,31 @@ class Book:
             before, asked = differences(recorded.change(seed=base.seed), base)
             raise RunError(f"{self.root} was trained with {before}, now asked: {asked}; choose another --folder")
 
-    def write(self, chosen: Sequence[Condition]) -> Study:
+    def write(self) -> Study:
         """Summarise what is finished and write ``study.json``; rows of earlier studies stay."""
         found = dict(self.kept)
-        for one in chosen:
+        for one in self._chosen:
             runs = [
-                (job.seed, job.folder)
-                for job in self.jobs(one, _seeds_in(self.root, one.name))
-                if is_finished(job.folder, job.recipe)
+                (run.seed, run.folder)
+                for run in runs_of(self.root, one, _seeds_in(self.root, one.name))
+                if is_finished(run.folder, run.recipe)
             ]
             row = summarise(one, self.root, runs, rehearsed=one.recipe.workers > 1)
             if row is not None:
                 found[one.name] = row
-        order = {one.name: number for number, one in enumerate(chosen)}
+        order = {one.name: number for number, one in enumerate(self._chosen)}
         rows = sorted(found.values(), key=lambda row: order.get(row.name, len(order)))
         study = replace(self._study, rows=tuple(rows)).judged()
         study.save(self._file)
         return study
 
-    def jobs(self, one: Condition, seeds: Sequence[int]) -> list[Job]:
-        """List the runs of a row."""
-        folder = self.root / "runs"
-        return [Job(one.name, seed, one.recipe.change(seed=seed), folder / f"{one.name}-seed{seed}") for seed in seeds]
+
+def runs_of(root: Path, one: Condition, seeds: Sequence[int]) -> list[PlannedRun]:
+    """List the runs of a row in a study's folder."""
+    return [
+        PlannedRun(one.name, seed, one.recipe.change(seed=seed), root / "runs" / f"{one.name}-seed{seed}")
+        for seed in seeds
+    ]
 
 
 def _seeds_in(root: Path, name: str) -> list[int]:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from jobshere import run_jobs_here
 from rueda.errors import RunError
 from rueda.records import Recipe
 from rueda.records.archive import archive_study
 from rueda.records.study import Study
-from rueda.study import study_techniques, techniques
-from rueda.study.pool import Job, run_here
-from rueda.tasks import load_task
+from rueda.study import study_techniques
 from tinytask import tiny_task
 
 TASK = """
@@ -97,12 +96,7 @@ def test_a_damaged_table_is_told_how_to_mend(text: str, message: str, tmp_path: 
 
 @pytest.fixture
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train tasks of files here, since processes with torch cost seconds."""
-
-    def run(task: str, todo: list[Job], jobs: int, *, waiting: Any, **told: Any) -> None:
-        run_here(load_task(task), todo, **told)
-
-    monkeypatch.setattr(techniques, "run_in_processes", run)
+    run_jobs_here(monkeypatch)
 
 
 @pytest.mark.usefixtures("_in_this_process")
@@ -128,12 +122,10 @@ def test_a_file_that_changes_while_the_study_runs(tmp_path: Path, monkeypatch: p
     file, study = tmp_path / "mine.py", tmp_path / "study"
     file.write_text(TASK.format(tests=str(Path(__file__).parents[1])))
 
-    def run(task: str, todo: list[Job], jobs: int, *, waiting: Any, **told: Any) -> None:
-        for job in todo:
-            run_here(load_task(task), [job], **told)
-            file.write_text(file.read_text() + "# changed\n")
+    def change() -> None:
+        file.write_text(file.read_text() + "# changed\n")
 
-    monkeypatch.setattr(techniques, "run_in_processes", run)
+    run_jobs_here(monkeypatch, after_each=change)
     with pytest.raises(RunError, match="was changed while the study ran; put the old file back, or choose another"):
         table(study, "naive", "lamb", task=str(file))
     assert [row.name for row in Study.load(study).rows] == ["naive"]

@@ -1,0 +1,104 @@
+"""What ``rueda examine`` asks of the processes that compute, and what they answer. Nothing here loads torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rueda.errors import ExamineError, explain
+from rueda.records.landscape import PICTURES
+
+SPLITS = ("train", "test")
+NORMALISATIONS = ("filter", "layer", "none")
+BATCH_NORM = ("auto", "running", "recalibrate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandscapeRequest:
+    """Which pictures of the landscape are wanted, and how fine."""
+
+    pictures: tuple[str, ...] = ("surface",)
+    """among ``surface``, ``path``, ``lines`` and ``interpolation``"""
+    points: int | None = None
+    """of each axis; by default 51, and 25 for an interpolation"""
+    span: float = 1.0
+    """surface and lines reach from -span to span"""
+    num_lines: int = 1
+    seed: int = 0
+    """of the random directions"""
+    normalise: str = "filter"
+    batch_norm: str = "auto"
+    """``running``: the model's own statistics at every point (interpolation: interpolated); ``recalibrate``: recomputed
+    at every point over the training examples; ``auto``: as the papers do, running for surface and lines, recalibrated
+    for path and interpolation, where the weights go far"""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.pictures if name not in PICTURES]
+        rules = {
+            "pictures": (not unknown, f"some of {', '.join(PICTURES)}", unknown),
+            "points": (self.points is None or self.points >= 2, "2 or more", self.points),
+            "span": (0 < self.span < float("inf"), "a number above 0", self.span),
+            "lines": (self.num_lines >= 1, "1 or more", self.num_lines),
+            "normalise": (self.normalise in NORMALISATIONS, f"one of {', '.join(NORMALISATIONS)}", self.normalise),
+            "batch_norm": (self.batch_norm in BATCH_NORM, f"one of {', '.join(BATCH_NORM)}", self.batch_norm),
+        }
+        for name, (holds, expected, got) in rules.items():
+            if not holds:
+                raise ExamineError(explain(name, expected=expected, got=got, do="correct it"))
+
+    def num_points(self) -> int:
+        """Count the points of all pictures."""
+        side = self.points or 51
+        counts = {
+            "surface": side * side,
+            "path": side * side,
+            "lines": side * self.num_lines,
+            "interpolation": self.points or 25,
+        }
+        return sum(counts[name] for name in self.pictures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamineRequest:
+    """What is to be examined, how, and where the result goes."""
+
+    paths: tuple[Path, ...]
+    landscape: LandscapeRequest = field(default_factory=LandscapeRequest)
+    sharpness: bool = False
+    hessian: bool = False
+    density: bool = True
+    """the spectral density, too, where the Hessian is asked for"""
+    task: str | None = None
+    settings: tuple[str, ...] = ()
+    checkpoint: str = "last"
+    num_examples: int | None = 1024
+    splits: tuple[str, ...] = SPLITS
+    folder: Path | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.splits if name not in SPLITS]
+        if unknown or not self.splits or len(set(self.splits)) != len(self.splits):
+            raise ExamineError(
+                explain("--splits", expected="train, test or both", got=",".join(self.splits), do="correct it")
+            )
+        if "interpolation" in self.landscape.pictures and len(self.paths) != 2:
+            raise ExamineError(
+                explain("--interpolate", expected="two runs or checkpoints", got=len(self.paths), do="name two")
+            )
+
+    def result_folder(self) -> Path:
+        """Give the folder of the result."""
+        if self.folder is not None:
+            return self.folder
+        if len(self.paths) == 1:
+            (path,) = self.paths
+            return path if path.is_dir() else Path("runs", f"examine-{path.name.split('.')[0]}")
+        return Path("runs", "examine-" + "-".join(path.resolve().name.split(".")[0] for path in self.paths)[:80])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamineAnswer:
+    """Where the records of an examination are."""
+
+    folder: Path

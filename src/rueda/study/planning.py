@@ -1,0 +1,98 @@
+"""The plan of a technique table, which needs the task itself: its recipe, its model, the size of its training set.
+
+``rueda study`` asks for it in a process of its own (:func:`plan`), so that the process that waits for the runs loads no
+torch and executes no task file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rueda.errors import DataError, TaskError
+from rueda.jobs import Job
+from rueda.records import Recipe
+from rueda.records.environment import environment
+from rueda.study.conditions import Condition, conditions
+from rueda.study.runs import is_finished
+from rueda.study.study_folder import runs_of
+from rueda.study.task_file import checksum_of
+from rueda.tasks.naming import folder_name
+
+if TYPE_CHECKING:
+    from rueda.tasks import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRequest:
+    """What a technique table is asked to compare; the fields are those of :func:`rueda.study.study_techniques`."""
+
+    task: str
+    workers: int
+    rows: tuple[str, ...] | None = None
+    seeds: int = 1
+    epochs: int | None = None
+    settings: tuple[str, ...] = ()
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """The rows of a technique table, checked against the task."""
+
+    task: str
+    """what the task calls itself"""
+    task_file: str | None
+    """checksum of the file that defines it; None for a built-in task"""
+    base: Recipe
+    """one worker's recipe, of which all rows are made"""
+    conditions: tuple[Condition, ...]
+    left_out: tuple[str, ...]
+    """a line for each default row that does not fit the task"""
+    folder: Path
+    environment: dict[str, Any]
+
+
+def plan(request: StudyRequest) -> StudyPlan:
+    """Load the task and plan its study."""
+    from rueda.tasks import load_task
+
+    return plan_task(load_task(request.task), request, checksum_of(request.task))
+
+
+def plan_job(request: StudyRequest) -> Job[StudyPlan]:
+    """Make the job of a plan."""
+    return Job(function="rueda.study.planning:plan", request=request, answer=StudyPlan)
+
+
+def plan_task(task: Task, request: StudyRequest, checksum: str | None = None) -> StudyPlan:
+    """Plan the study of a task that is loaded already.
+
+    Raises:
+        RuedaError: the task has no metric, a row does not fit it, or a batch is larger than its training set.
+    """
+    if task.metric is None:
+        raise TaskError(f"a study compares accuracy, which task {task.name} has not; give it a metric")
+    base = task.recipe.with_settings(request.settings).change(workers=1, target_accuracy=None)
+    base = base if request.epochs is None else base.change(epochs=request.epochs)
+    chosen, left_out = conditions(task, base, request.workers, request.rows)
+    folder = request.folder or Path("runs", f"study-{folder_name(task.name)}-{request.workers}")
+    _check_batches(task, chosen, folder, range(base.seed, base.seed + request.seeds))
+    return StudyPlan(
+        task=task.name, task_file=checksum, base=base, conditions=tuple(chosen), left_out=tuple(left_out),
+        folder=folder, environment=environment(),
+    )  # fmt: skip
+
+
+def _check_batches(task: Task, chosen: list[Condition], root: Path, seeds: range) -> None:
+    """Refuse, before anything is trained, a global batch larger than the training set."""
+    from rueda.data.partition import check_batch
+
+    todo = [run for one in chosen for run in runs_of(root, one, seeds) if not is_finished(run.folder, run.recipe)]
+    num_examples = len(task.load("train")) if todo else 0  # type: ignore[arg-type]
+    for run in todo:
+        try:
+            check_batch(num_examples, run.recipe.local_batch, run.recipe.workers)
+        except DataError as error:
+            raise DataError(f"row {run.name}: {error}") from None

@@ -1,0 +1,96 @@
+"""A subset of a task's training data, and the trainings on it: the part of a learning curve that needs the task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, Subset
+
+from rueda.data import Arrays
+from rueda.errors import TaskError
+from rueda.records.environment import environment
+from rueda.records.forecast import Forecast
+from rueda.study.learning_curve import CurveRequest, SubsetRequest
+from rueda.tasks.loading import load_task_and_data
+from rueda.tasks.task import Task
+from rueda.train.job import train_task
+from rueda.train.request import TrainAnswer
+from rueda.world.seeds import derive
+
+
+def balanced_subset(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Draw indices of ``size`` examples at random, every class within one example of its share.
+
+    >>> labels = np.array([0] * 60 + [1] * 30 + [2] * 10)
+    >>> np.bincount(labels[balanced_subset(labels, 20, seed=0)]).tolist()
+    [12, 6, 2]
+    """
+    draw = np.random.default_rng(derive("subset", seed, size))
+    order = draw.permutation(len(labels))
+    place = np.empty(len(labels))
+    # Spread each class evenly over [0, 1): then the first m of all have each class's share.
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        place[members] = (np.arange(len(members)) + draw.random()) / len(members)
+    return np.argsort(place, kind="stable")[:size].astype(np.int64)
+
+
+def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
+    """Give the task with a subset of its training data, repeated to the length of its epoch.
+
+    Args:
+        task: with its training data.
+        size: different examples; that of the whole set changes nothing.
+        seed: of the draw.
+        growth: how an epoch grows with the size, from 0 to 1.
+    """
+    data: Any = task.load("train")
+    whole = len(data)
+    if size == whole:
+        return replace(task, train=data)
+    labels = data.targets.numpy() if isinstance(data, Arrays) else np.zeros(whole, dtype=np.int64)
+    if labels.dtype != np.int64 or labels.ndim != 1:
+        labels = np.zeros(whole, dtype=np.int64)  # no classes: any examples do
+    chosen = balanced_subset(labels, size, seed)
+    length = round(whole ** (1 - growth) * size**growth)
+    repeated = np.resize(chosen, length)  # over and over; the last round may be a part, equal in classes, too
+    part = data.subset(repeated) if isinstance(data, Arrays) else Subset(data, repeated.tolist())
+    return replace(task, train=part)
+
+
+def train_subset(request: SubsetRequest) -> TrainAnswer:
+    """Train on a subset that the seed of the recipe draws."""
+    training = request.training
+    assert training.recipe is not None
+    task = load_task_and_data(training.task)
+    return train_task(subset_of(task, request.examples, training.recipe.seed, request.growth), training)
+
+
+def plan(request: CurveRequest) -> Forecast:
+    """Load the task and say what is measured, before anything is."""
+    return plan_task(load_task_and_data(request.task), request)
+
+
+def plan_task(task: Task, request: CurveRequest) -> Forecast:
+    """Say what is measured of a task that is loaded already."""
+    if task.metric is None:
+        raise TaskError(f"a forecast is about the share of wrong answers; task {task.name} has no metric; add one")
+    recipe = task.recipe.with_settings(request.settings).change(workers=1, target_accuracy=None)
+    recipe = recipe if request.epochs is None else recipe.change(epochs=request.epochs)
+    train, test = task.load("train"), task.load("test")
+    return Forecast(
+        task=task.name, examples=len(train), test_examples=len(test), chance=_chance(test),  # type: ignore[arg-type]
+        batch=recipe.global_batch, epochs=recipe.epochs, growth=request.growth, recipe=recipe.to_toml(),
+        environment=(about := environment()), command=about["command"],
+    )  # fmt: skip
+
+
+def _chance(test: Arrays | Dataset[Any]) -> float:
+    """Error of always naming the most frequent class; 1 where the classes are not to be seen."""
+    if not isinstance(test, Arrays) or test.targets.dtype != torch.int64 or test.targets.ndim != 1:
+        return 1.0
+    return 1 - int(torch.bincount(test.targets).max()) / len(test)
