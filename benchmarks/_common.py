@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,27 @@ def compare(
 def ratio(seconds: Mapping[str, list[float]], name: str, against: str) -> float:
     """Return the median over rounds of one candidate's time over another's, each round being one pair."""
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[against], strict=True))
+
+
+def answer_of(command: Sequence[str], num_workers: int) -> Any:
+    """Run a command in processes of its own, as a launcher would, and read the last line of rank 0 as JSON.
+
+    Gives None if one of them failed.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    processes = []
+    for rank in range(num_workers):
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if num_workers > 1:
+            environ |= {"RANK": str(rank), "WORLD_SIZE": str(num_workers), "LOCAL_RANK": str(rank)}
+            environ |= {"LOCAL_WORLD_SIZE": str(num_workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        processes.append(subprocess.Popen([sys.executable, *command], env=environ, text=True, stdout=subprocess.PIPE))
+    answers = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        return None
+    return json.loads(answers[0].strip().splitlines()[-1])
 
 
 def save(name: str, result: dict[str, Any], *, seed: int = 0) -> None:

@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -30,7 +29,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from _common import save
+from _common import answer_of, save
 
 NUM_TRAIN = 2560
 NUM_EPOCHS = 3
@@ -214,24 +213,8 @@ RATIOS = [
 
 def measure(name: str) -> float | None:
     """Run one measurement in processes of its own."""
-    from socket import socket
-
-    size = 2 if " on 2" in name else 1
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    processes = []
-    for rank in range(size):
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if size > 1:
-            environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-            environ |= {"LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = [sys.executable, __file__, "--measure", name]
-        processes.append(subprocess.Popen(command, env=environ, text=True, stdout=subprocess.PIPE))
-    answers = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        return None
-    return float(json.loads(answers[0].strip().splitlines()[-1]))
+    speed: float | None = answer_of([__file__, "--measure", name], 2 if " on 2" in name else 1)
+    return speed
 
 
 def main() -> None:

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from _common import earlier, save
+from _common import answer_of, earlier, save
 
 if TYPE_CHECKING:
     from rueda.train.recorder import Recorder
@@ -97,25 +94,11 @@ def size_of(name: str) -> int:
 
 def measure(name: str, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Run one case in processes of its own."""
-    from socket import socket
-
-    size = size_of(name)
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     with TemporaryDirectory() as folder:
-        processes = []
-        for rank in range(size):
-            environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-            if size > 1:
-                environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-                environ |= {"LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            command = [sys.executable, __file__, "--case", name, "--rounds", str(rounds), "--folder", folder]
-            processes.append(subprocess.Popen(command, env=environ, text=True, stdout=subprocess.PIPE))
-        answers = [process.communicate()[0] for process in processes]
-        if any(process.returncode for process in processes):
-            raise SystemExit(f"{name}: could not be measured")
-    found: dict[str, list[tuple[float, float]]] = json.loads(answers[0].strip().splitlines()[-1])
+        command = [__file__, "--case", name, "--rounds", str(rounds), "--folder", folder]
+        found: dict[str, list[tuple[float, float]]] | None = answer_of(command, size_of(name))
+    if found is None:
+        raise SystemExit(f"{name}: could not be measured")
     return found
 
 
