@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from itertools import count
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
-from rueda.hvd.core import coordinator as words
 from rueda.hvd.core import entries as e
 from rueda.hvd.core import reduce
-from rueda.hvd.core.coordinator import Coordinator
+from rueda.hvd.core.coordinator import Coordinator, Response
 from rueda.hvd.core.entries import describe_mismatch, from_bytes, raw_bytes, sign
 from rueda.hvd.core.known_order import BUCKET_BYTES, make_layout
+from rueda.hvd.core.messages import (
+    Abort,
+    AllLeft,
+    Define,
+    Join,
+    Joined,
+    Leave,
+    Message,
+    Refuse,
+    Request,
+    Run,
+    Withdraw,
+    decode,
+    encode,
+)  # fmt: skip
 from rueda.hvd.core.settings import Settings, read_settings
 from rueda.hvd.core.star import Channel, pack
 from rueda.hvd.core.timeline import Timeline
@@ -28,7 +43,7 @@ MISMATCHES: dict[str, tuple[Any, str]] = {
     "collective": (sign(e.BROADCAST, [ONES]), "collective allreduce on ranks 0, 2, collective broadcast on rank 1"),
     "factor": (sign(e.ALLREDUCE, [ONES], prescale=0.5), "factor 1.0 on ranks 0, 2, prescale factor 0.5 on rank 1"),
     "group": (sign(e.ALLREDUCE, [ONES, ONES]), "number of tensors 1 on ranks 0, 2, number of tensors 2 on rank 1"),
-    "device": ((*sign(e.ALLREDUCE, [ONES])[:5], "cuda", ("float32",), ((2, 3),)), "cpu on ranks 0, 2, device cuda"),
+    "device": (sign(e.ALLREDUCE, [ONES])._replace(device="cuda"), "cpu on ranks 0, 2, device cuda on rank 1"),
 }  # fmt: skip
 
 
@@ -36,7 +51,7 @@ MISMATCHES: dict[str, tuple[Any, str]] = {
 def test_a_mismatch_names_tensor_ranks_and_difference(what: str) -> None:
     other, expected = MISMATCHES[what]
     good = sign(e.ALLREDUCE, [ONES])
-    text = describe_mismatch((0, "conv1.weight"), {0: good, 1: other, 2: good})
+    text = describe_mismatch("conv1.weight", {0: good, 1: other, 2: good})
     assert "'conv1.weight'" in text and expected in text
 
 
@@ -44,32 +59,81 @@ def coordinator(size: int, **settings: Any) -> Coordinator:
     return Coordinator(size, Settings(**settings), Timeline())
 
 
-def request(name: str, tensor: torch.Tensor = ONES, kind: int = e.ALLREDUCE, number: int = 0, **more: Any) -> Any:
-    return (words.REQUEST, number, name, sign(kind, [tensor], **more), None, None)
+_numbers = count()
 
 
-def names_run(responses: Any) -> list[str]:
-    return [name for _, response in responses if response[0] == words.RUN for name in response[3]]
+def request(
+    name: str, tensor: torch.Tensor = ONES, kind: int = e.ALLREDUCE, process_set: int = 0, **more: Any
+) -> list[Message]:
+    """What a rank says to run a collective whose signature it has not defined before."""
+    number = next(_numbers)
+    return [Define(number, sign(kind, [tensor], **more)), Request(process_set, name, number, None, None)]
+
+
+def requests(*names: str) -> list[Message]:
+    return [message for name in names for message in request(name)]
+
+
+def names_run(responses: list[Response]) -> list[str]:
+    return [name for response in responses if isinstance(response.message, Run) for name in response.message.names]
+
+
+def test_messages_survive_the_wire() -> None:
+    signature = sign(e.ALLREDUCE, [ONES, ONES.double()], prescale=0.5)
+    messages = [
+        Define(3, signature), Request(1, "a", 3, [2, 3], b"x"), Withdraw(0, "b"), Join(), Leave(),
+        Run(e.ALLREDUCE, 1, ["a"], [None], [[b"x", None]], {"a": signature}), Refuse(0, "a", True, "no"), Joined(2),
+        AllLeft(), Abort("late", True),
+    ]  # fmt: skip
+    assert {type(message) for message in messages} == set(get_args(Message))
+    left, right = socket.socketpair()
+    sender, receiver = channel(left), channel(right)
+    sender.send(pack(encode(messages)))
+    (plain,) = receiver.receive()
+    read = decode(plain)
+    assert read == messages and [type(message) for message in read] == [type(message) for message in messages]
+    define, run = read[0], read[5]
+    assert isinstance(define, Define) and define.signature.prescale == 0.5  # by name again
+    assert isinstance(run, Run) and run.absent["a"].types == ("float32", "float64")
+    left.close()
+    right.close()
+
+
+def channel(connection: socket.socket) -> Channel:
+    """Make a channel of a socket that need not be TCP's."""
+    made = Channel.__new__(Channel)
+    connection.setblocking(False)
+    made.connection, made.closed, made._incoming, made._outgoing = connection, False, bytearray(), bytearray()
+    return made
 
 
 def test_order_does_not_matter_and_ready_ones_travel_together() -> None:
     c = coordinator(2)
-    c.take(0, [request("a"), request("b"), request("c")])
+    c.take(0, requests("a", "b", "c"))
     assert c.respond() == []
-    c.take(1, [request("c"), request("a")])
+    c.take(1, requests("c", "a"))
     responses = c.respond()
-    assert names_run(responses) == ["c", "a"] and len(responses) == 1 and tuple(responses[0][0]) == (0, 1)
-    c.take(1, [request("b")])
+    assert names_run(responses) == ["c", "a"] and len(responses) == 1 and tuple(responses[0].ranks) == (0, 1)
+    c.take(1, request("b"))
     assert names_run(c.respond()) == ["b"] and not c.table
 
 
 def test_a_mismatch_goes_to_all_and_the_rest_runs() -> None:
     c = coordinator(2)
-    c.take(0, [request("a"), request("b")])
-    c.take(1, [request("a", torch.ones(7)), request("b")])
-    (members, error), (_, run) = c.respond()
-    assert tuple(members) == (0, 1) and error[0] == words.ERROR and error[2] == "a" and "[7] on rank 1" in error[4]
-    assert run[3] == ["b"]
+    c.take(0, requests("a", "b"))
+    c.take(1, [*request("a", torch.ones(7)), *request("b")])
+    (ranks, refusal), (_, run) = c.respond()
+    assert tuple(ranks) == (0, 1) and isinstance(refusal, Refuse) and refusal.mismatch
+    assert refusal.name == "a" and "[7] on rank 1" in refusal.text
+    assert isinstance(run, Run) and run.names == ["b"]
+
+
+def test_a_number_beyond_the_cache_means_what_it_was_told_last() -> None:
+    c = coordinator(2, cache_capacity=0)
+    one, other = sign(e.ALLREDUCE, [ONES]), sign(e.ALLREDUCE, [torch.ones(7)])
+    for rank in range(2):
+        c.take(rank, [Define(0, one), Request(0, "a", 0, None, None), Define(0, other), Request(0, "b", 0, None, None)])
+    assert names_run(c.respond()) == ["a", "b"] and not c._known
 
 
 @pytest.mark.parametrize(
@@ -82,57 +146,64 @@ def test_a_mismatch_goes_to_all_and_the_rest_runs() -> None:
 )  # fmt: skip
 def test_what_runs_while_a_rank_has_joined(kind: int, operation: int, runs: bool) -> None:
     c = coordinator(3)
-    c.take(2, [(words.JOIN,)])
-    c.take(0, [request("a", kind=kind, operation=operation)])
-    c.take(1, [request("a", kind=kind, operation=operation)])
-    ((members, response),) = c.respond()
-    assert tuple(members) == (0, 1, 2)
-    assert (response[0] == words.RUN) == runs
+    c.take(2, [Join()])
+    c.take(0, request("a", kind=kind, operation=operation))
+    c.take(1, request("a", kind=kind, operation=operation))
+    ((ranks, answer),) = c.respond()
+    assert tuple(ranks) == (0, 1, 2)
     if runs:
-        assert response[6] == [sign(kind, [ONES], operation=operation)]  # the joined rank learns what to give
+        assert isinstance(answer, Run)
+        assert answer.absent == {"a": sign(kind, [ONES], operation=operation)}  # the joined rank learns what to give
     else:
-        assert "joined" in response[4] and "[2]" in response[4]
-    c.take(0, [(words.JOIN,)])
+        assert isinstance(answer, Refuse) and "joined" in answer.text and "[2]" in answer.text
+    c.take(0, [Join()])
     assert c.respond() == []
-    c.take(1, [(words.JOIN,)])
-    ((_, response),) = c.respond()
-    assert response == (words.JOINED, 1) and not c.joined
+    c.take(1, [Join()])
+    ((_, answer),) = c.respond()
+    assert isinstance(answer, Joined) and answer.last_rank == 1 and not c.joined
 
 
 def test_a_join_releases_what_waited_for_it() -> None:
     c = coordinator(2)
-    c.take(0, [request("a"), request("b")])
-    c.take(1, [(words.JOIN,)])
+    c.take(0, requests("a", "b"))
+    c.take(1, [Join()])
     assert names_run(c.respond()) == ["a", "b"]
 
 
 def test_who_left_is_not_waited_for() -> None:
     c = coordinator(3)
-    c.take(0, [request("a")])
-    c.take(2, [(words.BYE,)])
-    ((members, response),) = c.respond()
-    assert list(members) == [0] and "needs rank 2, which has shut down" in response[4]
-    c.take(1, [request("a")])
-    ((members, response),) = c.respond()
-    assert list(members) == [1] and response[0] == words.ERROR
+    c.take(0, request("a"))
+    c.take(2, [Leave()])
+    ((ranks, answer),) = c.respond()
+    assert list(ranks) == [0] and isinstance(answer, Refuse) and "needs rank 2, which has shut down" in answer.text
+    c.take(1, request("a"))
+    ((ranks, answer),) = c.respond()
+    assert list(ranks) == [1] and isinstance(answer, Refuse)
 
 
 def test_process_sets_have_names_of_their_own() -> None:
     c = coordinator(3)
-    for rank in range(3):
-        c.take(rank, [(words.REQUEST, 0, "add", (*sign(e.ADD_SET)[:-1], ((0, 2),)), None, None)])
-    ((_, response),) = c.respond()
-    assert response[4] == [1] and c.sets[1] == (0, 2)
-    c.take(0, [request("a", number=1), request("a")])
-    c.take(2, [request("a", number=1)])
-    ((members, response),) = c.respond()
-    assert tuple(members) == (0, 2) and response[2] == 1
+
+    def all_say(kind: int) -> Run:
+        for rank in range(3):
+            c.take(rank, [Define(0, sign(kind, ranks=(0, 2))), Request(0, "change", 0, None, None)])
+        ((_, run),) = c.respond()
+        assert isinstance(run, Run)
+        return run
+
+    assert all_say(e.ADD_SET).extras == [1] and c.sets[1] == (0, 2)
+    c.take(0, [*request("a", process_set=1), *request("a")])
+    c.take(2, request("a", process_set=1))
+    ((ranks, run),) = c.respond()
+    assert tuple(ranks) == (0, 2) and isinstance(run, Run) and run.process_set == 1
+    assert all_say(e.REMOVE_SET).extras == [[1]] and list(c.sets) == [0]
+    assert all_say(e.REMOVE_SET).extras == [[]]  # which is not there any more
 
 
 def test_a_stall_is_reported_with_name_and_ranks(caplog: pytest.LogCaptureFixture) -> None:
     c = coordinator(4, stall_seconds=0.001, stall_shutdown_seconds=100.0)
-    c.take(0, [request("layer.weight")])
-    c.take(2, [request("layer.weight")])
+    c.take(0, request("layer.weight"))
+    c.take(2, request("layer.weight"))
     c.table[0, "layer.weight"].since -= 50
     c.table[0, "layer.weight"].reported -= 50
     assert c.check_stalls() is None
@@ -145,9 +216,7 @@ def test_a_stall_is_reported_with_name_and_ranks(caplog: pytest.LogCaptureFixtur
 
 def test_messages_survive_any_cut() -> None:
     left, right = socket.socketpair()
-    receiver = Channel.__new__(Channel)
-    left.setblocking(False)
-    receiver.connection, receiver.closed, receiver._incoming, receiver._outgoing = left, False, bytearray(), bytearray()
+    receiver = channel(left)
     messages = [[(1, "a", b"x" * n, None, (1.5, True))] for n in (0, 3, 70_000)]
     data = b"".join(pack(message) for message in messages)
     got = []

@@ -124,8 +124,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ValueError(f"{process_set}: expected a new set, but these ranks are registered; use that set")
     if not ranks or not 0 <= ranks[0] <= ranks[-1] < engine.size:
         raise ValueError(f"{process_set}: expected ranks from 0 to {engine.size - 1}, at least one")
-    shape: tuple[tuple[int, ...], ...] = (tuple(ranks),)
-    entry = Entry((0, engine.ledger.name(0, ADD_SET)), (*sign(ADD_SET)[:-1], shape), [])
+    entry = Entry(0, engine.ledger.name(0, ADD_SET), sign(ADD_SET, ranks=tuple(ranks)), [])
     process_set.process_set_id = engine.run(entry)
     _registered.append(process_set)
     return process_set
@@ -134,10 +133,10 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregister a set, on all ranks; False for the set of all ranks and for one that is not registered."""
     engine = life.engine()
-    if process_set.process_set_id in (None, 0) or process_set.process_set_id not in engine.sets:
+    number = process_set.process_set_id
+    if number in (None, 0) or number not in engine.sets:
         return False
-    shape: tuple[tuple[int, ...], ...] = ((process_set.process_set_id or 0,),)
-    engine.run(Entry((0, engine.ledger.name(0, REMOVE_SET)), (*sign(REMOVE_SET)[:-1], shape), []))
+    engine.run(Entry(0, engine.ledger.name(0, REMOVE_SET), sign(REMOVE_SET, ranks=engine.sets[number]), []))
     process_set.process_set_id = None
     if process_set in _registered:
         _registered.remove(process_set)

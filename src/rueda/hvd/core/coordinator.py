@@ -1,28 +1,16 @@
 """Rank 0 decides what runs next: it matches names, finds mismatches, serves joined ranks and reports stalls.
 
-Every rank sends batches of requests; a collective is *ready* when all ranks of its process set have asked for it.
-Responses go to all of them in one order, and every rank runs them in that order: so it does not matter in which order
-the ranks submitted. Nothing here touches a tensor.
-
-========================================================  ==========================================================
-a rank says                                               the coordinator answers
-========================================================  ==========================================================
-``DEFINE number, signature``                              nothing: the next requests say the number only
-``REQUEST set, name, signature, extra, payload``          ``RUN kind, set, names, extras, payloads, signatures`` to
-                                                          all members, or ``ERROR set, name, text``
-``JOIN``                                                  ``JOINED last rank`` when all have
-``BYE``                                                   ``BYE`` when all have
-``WITHDRAW set, name``                                    nothing
-                                                          ``ABORT text``: the world is given up
-========================================================  ==========================================================
+Every rank sends batches of messages (:mod:`rueda.hvd.core.messages`); a collective is *ready* when all ranks of its
+process set have requested it. Responses go to all of them in one order, and every rank runs them in that order: so it
+does not matter in which order the ranks submitted. Nothing here touches a tensor.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from rueda.hvd.core.entries import (
     ADASUM,
@@ -38,24 +26,50 @@ from rueda.hvd.core.entries import (
     Signature,
     describe_mismatch,
 )  # fmt: skip
+from rueda.hvd.core.messages import (
+    AllLeft,
+    Define,
+    Join,
+    Joined,
+    Leave,
+    Message,
+    Payloads,
+    Refuse,
+    Request,
+    Run,
+    Withdraw,
+)  # fmt: skip
 from rueda.hvd.core.settings import Settings
 from rueda.hvd.core.timeline import Timeline
-
-DEFINE, REQUEST, JOIN, BYE, WITHDRAW, RUN, ERROR, JOINED, ABORT = range(9)
-MISMATCH, UNUSABLE = range(2)  # what an ERROR is about
 
 _log = logging.getLogger("rueda.hvd")
 
 
+class Response(NamedTuple):
+    """A message, and the ranks that it is for."""
+
+    ranks: Sequence[int]
+    message: Message
+
+
 class _Waiting:
-    """A name that some ranks have asked for: since when, and what each said."""
+    """A collective that some ranks have requested: which, since when, and what each said."""
 
-    __slots__ = ("parts", "reported", "since")
+    __slots__ = (
+        "alike", "key", "name", "process_set", "ready", "reported", "requests", "signature", "signatures", "since",
+    )  # fmt: skip
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, process_set: int, name: str, signature: Signature, since: float) -> None:
+        self.process_set = process_set
+        self.name = name
+        self.key: Key = (process_set, name)
+        self.signature = signature  # of the first
+        self.alike = True  # all signatures equal the first; where False, some may differ
+        self.ready = False
         self.since = since
         self.reported = since
-        self.parts: dict[int, tuple[Signature, Any, bytes | None]] = {}
+        self.requests: dict[int, Request] = {}
+        self.signatures: dict[int, Signature] = {}
 
 
 class Coordinator:
@@ -70,182 +84,191 @@ class Coordinator:
         self._settings = settings
         self._timeline = timeline
         self._signatures: list[dict[int, Signature]] = [{} for _ in range(size)]
-        self._ready: list[Key] = []
-        self._responses: list[tuple[Iterable[int], tuple[Any, ...]]] = []
+        self._known: dict[Signature, Signature] = {}  # one object for all that are equal: compared at a glance
+        self._ready: list[_Waiting] = []
+        self._responses: list[Response] = []
         self._next_set = 1
 
     # What the ranks say.
 
-    def take(self, rank: int, batch: list[tuple[Any, ...]]) -> None:
-        """Note a rank's batch."""
-        for item in batch:
-            what = item[0]
-            if what == REQUEST:
-                self._request(rank, *item[1:])
-            elif what == DEFINE:
-                self._signatures[rank][item[1]] = item[2]
-            elif what == JOIN:
+    def take(self, rank: int, messages: Iterable[Message]) -> None:
+        """Note a rank's messages."""
+        for message in messages:
+            if isinstance(message, Request):
+                self._request(rank, message)
+            elif isinstance(message, Define):
+                self._define(rank, message.number, message.signature)
+            elif isinstance(message, Join):
                 self._join(rank)
-            elif what == WITHDRAW:
-                self._withdraw(rank, (item[1], item[2]))
-            elif what == BYE:
+            elif isinstance(message, Withdraw):
+                self._withdraw(rank, (message.process_set, message.name))
+            elif isinstance(message, Leave):
                 self.leave(rank)
 
-    def _request(
-        self, rank: int, number: int, name: str, signature: int | Signature, extra: Any, payload: bytes | None
-    ) -> None:
-        key = (number, name)
-        signed = self._signatures[rank][signature] if isinstance(signature, int) else signature
-        waiting = self.table.get(key)
+    def _define(self, rank: int, number: int, signature: Signature) -> None:
+        if number < self._settings.cache_capacity:
+            signature = self._known.setdefault(signature, signature)
+        self._signatures[rank][number] = signature
+
+    def _request(self, rank: int, request: Request) -> None:
+        process_set, name, number, extra, _ = request
+        signature = self._signatures[rank][number]
+        waiting = self.table.get((process_set, name))
         if waiting is None:
-            age = extra if signed[0] == STUCK else 0.0
-            waiting = self.table[key] = _Waiting(time.monotonic() - age)
+            age = extra if signature.kind == STUCK else 0.0
+            waiting = _Waiting(process_set, name, signature, time.monotonic() - age)
+            self.table[waiting.key] = waiting
             if self._timeline.active:
-                self._timeline.begin([name], f"NEGOTIATE_{KINDS[signed[0]].upper()}")
-        waiting.parts[rank] = (signed, extra, payload)
+                self._timeline.begin([name], f"NEGOTIATE_{KINDS[signature.kind].upper()}")
+        elif signature is not waiting.signature and signature != waiting.signature:
+            waiting.alike = False
+        waiting.requests[rank] = request
+        waiting.signatures[rank] = signature
         if self._timeline.active:
             self._timeline.mark(name, str(rank))
-        members = self.sets.get(number)
+        members = self.sets.get(process_set)
         if members is None:
-            self._refuse(key, f"process set {number}: expected a registered one, but it was removed", [rank])
-        elif len(waiting.parts) == len(members):
-            self._ready.append(key)
+            self._refuse(waiting, f"process set {process_set}: expected a registered one, but it was removed", [rank])
+        elif len(waiting.requests) == len(members):
+            self._release(waiting)
         elif self.joined or self.gone:
-            self._look_again(key, waiting, members)
+            self._look_again(waiting, members)
 
-    def _look_again(self, key: Key, waiting: _Waiting, members: tuple[int, ...]) -> None:
+    def _release(self, waiting: _Waiting) -> None:
+        waiting.ready = True
+        self._ready.append(waiting)
+
+    def _look_again(self, waiting: _Waiting, members: tuple[int, ...]) -> None:
+        """Refuse what needs a rank that has left; release what lacks joined ranks only."""
         left = self.gone.intersection(members)
         if left:
-            rank = min(left)
-            self._refuse(key, f"{key[1]!r} needs rank {rank}, which has shut down", list(waiting.parts))
-        elif all(rank in waiting.parts or rank in self.joined for rank in members):
-            self._ready.append(key)
+            text = f"{waiting.name!r} needs rank {min(left)}, which has shut down"
+            self._refuse(waiting, text, list(waiting.requests))
+        elif all(rank in waiting.requests or rank in self.joined for rank in members):
+            self._release(waiting)
 
     def _join(self, rank: int) -> None:
         self.joined.add(rank)
         if len(self.joined) == self.size:
             self.joined.clear()
             self._responses += self._ready_responses()  # what was ready while others were still away comes first
-            self._responses.append((range(self.size), (JOINED, rank)))
+            self._responses.append(Response(range(self.size), Joined(rank)))
             return
         if self.gone:
-            self._responses.append(
-                ([rank], (ERROR, 0, "", UNUSABLE, f"join needs rank {min(self.gone)}, which has shut down"))
-            )
+            self._refuse_join(rank, min(self.gone))
             self.joined.discard(rank)
             return
-        for key, waiting in list(self.table.items()):
-            if key not in self._ready:
-                self._look_again(key, waiting, self.sets[key[0]])
+        for waiting in list(self.table.values()):
+            if not waiting.ready:
+                self._look_again(waiting, self.sets[waiting.process_set])
 
     def _withdraw(self, rank: int, key: Key) -> None:
         waiting = self.table.get(key)
-        if waiting is not None and key not in self._ready:
-            waiting.parts.pop(rank, None)
-            if not waiting.parts:
+        if waiting is not None and not waiting.ready:
+            waiting.requests.pop(rank, None)
+            waiting.signatures.pop(rank, None)
+            if not waiting.requests:
                 del self.table[key]
 
     def leave(self, rank: int) -> None:
         """Note that a rank has shut down: what needs it cannot run any more."""
         self.gone.add(rank)
-        for key, waiting in list(self.table.items()):
-            if key not in self._ready and rank in self.sets.get(key[0], ()):
-                self._look_again(key, waiting, self.sets[key[0]])
+        for waiting in list(self.table.values()):
+            if not waiting.ready and rank in self.sets.get(waiting.process_set, ()):
+                self._look_again(waiting, self.sets[waiting.process_set])
         for other in self.joined:
-            self._responses.append(([other], (ERROR, 0, "", UNUSABLE, f"join needs rank {rank}, which has shut down")))
+            self._refuse_join(other, rank)
         self.joined.clear()
         if len(self.gone) == self.size:
-            self._responses.append((range(self.size), (BYE,)))
+            self._responses.append(Response(range(self.size), AllLeft()))
 
     # What they are told.
 
-    def respond(self) -> list[tuple[Iterable[int], tuple[Any, ...]]]:
-        """Give the responses that are due, each with the ranks it is for, in the order in which all must run them."""
+    def respond(self) -> list[Response]:
+        """Give the responses that are due, in the order in which all ranks must run them."""
         if not self._ready and not self._responses:
             return []
         responses = [*self._responses, *self._ready_responses()]
         self._responses = []
         return responses
 
-    def _ready_responses(self) -> list[tuple[Iterable[int], tuple[Any, ...]]]:
-        responses: list[tuple[Iterable[int], tuple[Any, ...]]] = []
+    def _ready_responses(self) -> list[Response]:
+        responses: list[Response] = []
         ready, self._ready = self._ready, []
-        last: tuple[int, int] | None = None
-        for key in ready:
-            waiting = self.table.pop(key)
+        run: Run | None = None  # the last response, if the next collective may travel with it
+        for waiting in ready:
+            del self.table[waiting.key]
             if self._timeline.active:
-                self._timeline.end([key[1]])
-            members = self.sets[key[0]]
-            parts = waiting.parts
-            signature = next(iter(parts.values()))[0]
-            alike = len(parts) == len(members) and all(part[0] == signature for part in parts.values())
-            problem = None if alike else self._problem(key, parts, members)
+                self._timeline.end([waiting.name])
+            kind, members = waiting.signature.kind, self.sets[waiting.process_set]
+            complete = len(waiting.requests) == len(members)
+            problem = None if complete and waiting.alike else self._problem(waiting, members)
             if problem is not None:
-                responses.append((members, (ERROR, *key, *problem)))
-                last = None
+                responses.append(Response(members, problem))
+                run = None
                 continue
-            kind = signature[0]
             if kind == STUCK:
                 continue
-            extra, payload = self._gathered(kind, signature, parts, members)
-            absent = signature if len(parts) < len(members) else None
-            if last == (kind, key[0]):  # travels with the one before
-                for column, value in zip(responses[-1][1][3:], (key[1], extra, payload, absent), strict=True):
-                    column.append(value)
-            else:
-                responses.append((members, (RUN, kind, key[0], [key[1]], [extra], [payload], [absent])))
-                last = (kind, key[0])
+            extra, payload = self._gathered(waiting, members)
+            if run is None or run.kind != kind or run.process_set != waiting.process_set:
+                run = Run(kind, waiting.process_set, [], [], [], {})
+                responses.append(Response(members, run))
+            run.names.append(waiting.name)
+            run.extras.append(extra)
+            run.payloads.append(payload)
+            if not complete:
+                run.absent[waiting.name] = waiting.signature
             if kind in (ADD_SET, REMOVE_SET):
-                last = None
+                run = None
         return responses
 
-    def _problem(
-        self, key: Key, parts: dict[int, tuple[Signature, Any, bytes | None]], members: tuple[int, ...]
-    ) -> tuple[int, str] | None:
-        first = next(iter(parts.values()))[0]
-        for signature, _, _ in parts.values():
-            if signature != first:
-                return MISMATCH, describe_mismatch(key, {rank: part[0] for rank, part in parts.items()})
-        if len(parts) < len(members) and first[0] not in (BARRIER, STUCK):
-            absent = [rank for rank in members if rank not in parts]
-            if first[0] != ALLREDUCE:
-                return UNUSABLE, (
-                    f"{KINDS[first[0]]} {key[1]!r} cannot run while ranks {absent} have joined and have nothing to "
-                    "give; use allreduce, or call it before join"
-                )
-            if first[1] not in (SUM, AVERAGE, ADASUM):
-                return UNUSABLE, (
-                    f"allreduce {key[1]!r}: expected Average, Sum or Adasum while ranks {absent} have joined, "
-                    "since they give zeros; use one of these"
-                )
-        return None
+    def _problem(self, waiting: _Waiting, members: tuple[int, ...]) -> Refuse | None:
+        """Say why a collective that all ranks have requested, but for the joined ones, cannot run."""
+        name, signature = waiting.name, waiting.signature
+        if len(set(waiting.signatures.values())) > 1:
+            return Refuse(waiting.process_set, name, True, describe_mismatch(name, waiting.signatures))
+        absent = [rank for rank in members if rank not in waiting.requests]
+        text = ""
+        if absent and signature.kind not in (ALLREDUCE, BARRIER, STUCK):
+            text = (
+                f"{KINDS[signature.kind]} {name!r} cannot run while ranks {absent} have joined and have nothing to "
+                "give; use allreduce, or call it before join"
+            )
+        elif absent and signature.kind == ALLREDUCE and signature.operation not in (SUM, AVERAGE, ADASUM):
+            text = (
+                f"allreduce {name!r}: expected Average, Sum or Adasum while ranks {absent} have joined, "
+                "since they give zeros; use one of these"
+            )
+        return Refuse(waiting.process_set, name, False, text) if text else None
 
-    def _gathered(
-        self,
-        kind: int,
-        signature: Signature,
-        parts: dict[int, tuple[Signature, Any, bytes | None]],
-        members: tuple[int, ...],
-    ) -> tuple[Any, list[bytes | None] | None]:
-        if kind == ADD_SET:
+    def _gathered(self, waiting: _Waiting, members: tuple[int, ...]) -> tuple[Any, Payloads]:
+        """Give what the ranks sent beside their signatures: the extras, and the payloads where all sent them."""
+        signature, requests = waiting.signature, waiting.requests
+        if signature.kind == ADD_SET:
             number = self._next_set
             self._next_set += 1
-            self.sets[number] = signature[7][0]
+            self.sets[number] = signature.ranks
             return number, None
-        if kind == REMOVE_SET:
-            self.sets.pop(signature[7][0][0], None)
-            return None, None
-        if kind == ALLREDUCE and signature[7] and next(iter(parts.values()))[2] is None:
+        if signature.kind == REMOVE_SET:
+            removed = [number for number, ranks in self.sets.items() if number and ranks == signature.ranks]
+            for number in removed:
+                del self.sets[number]
+            return removed, None
+        if signature.kind == ALLREDUCE and signature.shapes and next(iter(requests.values())).payload is None:
             return None, None  # the usual case for all that is large
-        in_order = [parts.get(rank) for rank in members]
-        extras = [None if part is None else part[1] for part in in_order]
-        payloads = [None if part is None else part[2] for part in in_order]
-        complete = all(part is None or part[2] is not None for part in in_order)
+        in_order = [requests.get(rank) for rank in members]
+        extras = [None if request is None else request.extra for request in in_order]
+        payloads = [None if request is None else request.payload for request in in_order]
+        complete = all(request is None or request.payload is not None for request in in_order)
         return (extras if any(extra is not None for extra in extras) else None), (payloads if complete else None)
 
-    def _refuse(self, key: Key, text: str, ranks: list[int]) -> None:
-        self.table.pop(key, None)
-        self._responses.append((ranks, (ERROR, *key, UNUSABLE, text)))
+    def _refuse(self, waiting: _Waiting, text: str, ranks: list[int]) -> None:
+        self.table.pop(waiting.key, None)
+        self._responses.append(Response(ranks, Refuse(waiting.process_set, waiting.name, False, text)))
+
+    def _refuse_join(self, rank: int, gone: int) -> None:
+        text = f"join needs rank {gone}, which has shut down"
+        self._responses.append(Response([rank], Refuse(0, "", False, text)))
 
     # Stalls.
 
@@ -255,14 +278,15 @@ class Coordinator:
         if not self.table or not (limit or end):
             return None
         now = time.monotonic()
-        for key, waiting in self.table.items():
+        for waiting in self.table.values():
             age = now - waiting.since
-            missing = [r for r in self.sets.get(key[0], ()) if r not in waiting.parts and r not in self.joined]
+            members = self.sets.get(waiting.process_set, ())
+            missing = [rank for rank in members if rank not in waiting.requests and rank not in self.joined]
             if not missing:
                 continue
             story = (
-                f"{KINDS[next(iter(waiting.parts.values()))[0][0]]} {key[1]!r} was submitted by ranks "
-                f"{sorted(waiting.parts)} {age:.0f} s ago and not by ranks {missing}"
+                f"{KINDS[waiting.signature.kind]} {waiting.name!r} was submitted by ranks "
+                f"{sorted(waiting.requests)} {age:.0f} s ago and not by ranks {missing}"
             )
             if end and age > end:
                 return f"stalled: {story}; given up after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={end:g}"

@@ -19,12 +19,12 @@ import weakref
 from typing import Any
 
 from rueda.hvd.common.exceptions import HorovodInternalError
-from rueda.hvd.core import coordinator as words
 from rueda.hvd.core.coordinator import Coordinator
 from rueda.hvd.core.entries import ALLREDUCE, BARRIER, REDUCESCATTER, STUCK, Entry, raw_bytes, sign
 from rueda.hvd.core.execute import Executor
 from rueda.hvd.core.groups import Groups, moved_in_by, wait_for
 from rueda.hvd.core.ledger import Ledger
+from rueda.hvd.core.messages import Leave, Message, Withdraw
 from rueda.hvd.core.negotiation import Negotiation
 from rueda.hvd.core.reduce import check_operation
 from rueda.hvd.core.settings import Settings
@@ -104,10 +104,10 @@ class Engine:
             HorovodInternalError: the world has failed before.
         """
         signature = entry.signature
-        if signature not in self.ledger.numbers and signature[0] in (ALLREDUCE, REDUCESCATTER):
+        if signature not in self.ledger.signatures and signature.kind in (ALLREDUCE, REDUCESCATTER):
             for tensor in entry.tensors:
-                check_operation(signature[1], tensor.dtype)
-        if signature[5] == "cpu":
+                check_operation(signature.operation, tensor.dtype)
+        if signature.device == "cpu":
             num_bytes = sum([tensor.nbytes for tensor in entry.tensors])
             if num_bytes <= self._ride_bytes and self.size > 1:
                 entry.payload = raw_bytes(entry.tensors)
@@ -160,7 +160,7 @@ class Engine:
         orders = [order for order in [reference() for reference in self.orders] if order is not None]
         for order in orders:
             order.leave()
-        entry = Entry((0, "join"), sign(BARRIER), [])
+        entry = Entry(0, "join", sign(BARRIER), [])
         self.ledger.add_join(entry)
         if self.size == 1:
             self._take_wheel_once()
@@ -172,14 +172,15 @@ class Engine:
 
     def report_stuck(self, name: str, seconds: float) -> None:
         """Tell rank 0 that something which is not negotiated has been waiting here, so that it can name who is late."""
-        self._say((words.REQUEST, 0, name, sign(STUCK), seconds, None))
+        self.ledger.request(0, name, sign(STUCK), seconds)
+        self._wires.ring()
 
     def report_free(self, name: str) -> None:
         """Take back :meth:`report_stuck`."""
-        self._say((words.WITHDRAW, 0, name))
+        self._say(Withdraw(0, name))
 
-    def _say(self, item: tuple[Any, ...]) -> None:
-        self.ledger.say(item)
+    def _say(self, message: Message) -> None:
+        self.ledger.say(message)
         self._wires.ring()
 
     def close(self) -> None:
@@ -200,7 +201,7 @@ class Engine:
         self.timeline.stop()
 
     def _part(self) -> None:
-        self._say((words.BYE,))
+        self._say(Leave())
         deadline = time.monotonic() + PARTING_SECONDS
         negotiation = self._negotiation
         while not negotiation.parted and self.failure is None and time.monotonic() < deadline:

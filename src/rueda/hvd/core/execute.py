@@ -10,8 +10,8 @@ Three ways for the data:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,11 +33,21 @@ from rueda.hvd.core.entries import (
     from_bytes,
 )  # fmt: skip
 from rueda.hvd.core.groups import OPERATIONS, Groups, moved_in_by, wait_for
+from rueda.hvd.core.messages import Payloads, Run
 from rueda.hvd.core.movers import MOVERS, overwrite
 from rueda.hvd.core.timeline import Timeline
 
-Piece = tuple[Entry, int]  # an entry and the number of one of its tensors
-Payloads = list[bytes | None] | None
+Piece: TypeAlias = tuple[Entry, int]  # an entry and the position of one of its tensors
+
+
+class Reduction(NamedTuple):
+    """What tensors must have in common to be reduced as one."""
+
+    operation: int
+    prescale: float
+    postscale: float
+    device: str
+    dtype: torch.dtype
 
 
 class Executor:
@@ -59,20 +69,13 @@ class Executor:
         self.fusion_bytes = fusion_bytes
         self.timeline = timeline
 
-    def run(
-        self,
-        kind: int,
-        number: int,
-        names: list[str],
-        extras: list[Any],
-        payloads: list[Payloads],
-        absent: list[Signature | None],
-    ) -> list[Entry]:
+    def run(self, response: Run) -> list[Entry]:
         """Run one response; gives the entries that are finished."""
+        kind, number, names, extras, payloads, absent = response
         table = self.entries
         entries = [
-            table.pop((number, name)) if (number, name) in table else _ghost((number, name), signature)
-            for name, signature in zip(names, absent, strict=True)
+            table.pop((number, name)) if (number, name) in table else _zeros(number, name, absent[name])
+            for name in names
         ]
         if self.timeline.active:
             self.timeline.begin(names, KINDS[kind].upper())
@@ -106,49 +109,56 @@ class Executor:
         for entry in entries:
             entry.result = entry.outputs if entry.outputs is not None else [None] * len(entry.tensors)
         if len(entries) == 1 and len(entries[0].tensors) == 1:
-            settings = _settings(entries[0], 0)
-            if payloads[0] is not None:
-                self._ride(settings, [(entries[0], 0)], [payloads[0]], len(members))
+            (entry,), (payload,) = entries, payloads
+            reduction = _reduction(entry.signature, entry.tensors[0].dtype)
+            if payload is not None:
+                self._ride(reduction, [(entry, 0)], [payload], len(members))
             else:
-                self._travel(settings, [(entries[0], 0)], number, members)
+                self._travel(reduction, [(entry, 0)], number, members)
             return
-        riding: dict[Any, list[tuple[Entry, int, int, Payloads]]] = {}
-        travelling: dict[Any, list[Piece]] = {}
+        riding: dict[tuple[Reduction, tuple[bool, ...]], tuple[list[Piece], list[Sequence[bytes | None]]]] = {}
+        travelling: dict[Reduction, list[Piece]] = {}
         last: Signature | None = None
+        together: list[Piece] | None = None
         for entry, payload in zip(entries, payloads, strict=True):
-            if payload is None and len(entry.tensors) == 1:  # the usual case: many of them, signed alike
-                if entry.signature is not last:
-                    last = entry.signature
-                    usual = travelling.setdefault(_settings(entry, 0), [])
-                usual.append((entry, 0))
+            if entry.signature is not last:  # many are signed alike
+                last = entry.signature
+                reductions = [_reduction(last, tensor.dtype) for tensor in entry.tensors]
+                together = None
+            if payload is None and len(reductions) == 1:  # the usual case: many of them
+                if together is None:
+                    together = travelling.setdefault(reductions[0], [])
+                together.append((entry, 0))
                 continue
+            if payload is None:
+                for position, reduction in enumerate(reductions):
+                    travelling.setdefault(reduction, []).append((entry, position))
+                continue
+            gaps = tuple([part is None for part in payload])  # who is absent must be so from all that are combined
             start = 0
-            for index, tensor in enumerate(entry.tensors):
-                settings = _settings(entry, index)
-                if payload is None:
-                    travelling.setdefault(settings, []).append((entry, index))
-                else:
-                    # Who is absent must be absent from all that are combined at once.
-                    gaps = tuple(part is None for part in payload)
-                    end = start + tensor.numel() * tensor.element_size()
-                    parts = [None if part is None else part[start:end] for part in payload]
-                    riding.setdefault((*settings, gaps), []).append((entry, index, end, parts))
-                    start = end
-        for settings, rides in riding.items():
-            self._ride(settings[:-1], [ride[:2] for ride in rides], [ride[3] for ride in rides], len(members))
-        for settings, pieces in travelling.items():
+            for position, reduction in enumerate(reductions):
+                end = start + entry.tensors[position].nbytes
+                pieces, parts = riding.setdefault((reduction, gaps), ([], []))
+                pieces.append((entry, position))
+                parts.append([None if part is None else part[start:end] for part in payload])
+                start = end
+        for (reduction, _), (pieces, parts) in riding.items():
+            self._ride(reduction, pieces, parts, len(members))
+        for reduction, pieces in travelling.items():
             for batch in self._batches(pieces):
-                self._travel(settings, batch, number, members)
+                self._travel(reduction, batch, number, members)
 
-    def _ride(self, settings: Any, pieces: list[Piece], payloads: list[Any], num_ranks: int) -> None:
+    def _ride(
+        self, reduction: Reduction, pieces: list[Piece], parts: list[Sequence[bytes | None]], num_ranks: int
+    ) -> None:
         if self.timeline.active:
             with self.timeline.phase(_names(pieces, self.timeline), "RIDE"):
-                _combine_here(settings, pieces, payloads, num_ranks)
+                _combine_here(reduction, pieces, parts, num_ranks)
         else:
-            _combine_here(settings, pieces, payloads, num_ranks)
+            _combine_here(reduction, pieces, parts, num_ranks)
 
-    def _travel(self, settings: Any, pieces: list[Piece], number: int, members: tuple[int, ...]) -> None:
-        operation, prescale, postscale, device, dtype = settings
+    def _travel(self, reduction: Reduction, pieces: list[Piece], number: int, members: tuple[int, ...]) -> None:
+        operation, prescale, postscale, device, dtype = reduction
         wire = reduce.travelling_type(dtype, operation)
         tensors = [entry.tensors[index] for entry, index in pieces]
         sizes = [tensor.numel() for tensor in tensors]
@@ -160,8 +170,9 @@ class Executor:
             elif wire != dtype:
                 flat = tensors[0].view(-1).to(wire)
             else:
-                # In place the tensor is the buffer, unless it had to be made contiguous or is a ghost's.
-                flat = tensors[0].view(-1) if pieces[0][0].outputs is not None else tensors[0].view(-1).clone()
+                ((first, _),) = pieces
+                # In place the tensor is the buffer, unless it had to be made contiguous or stands for a joined rank.
+                flat = tensors[0].view(-1) if first.outputs is not None else tensors[0].view(-1).clone()
             reduce.scale(flat, prescale)
         if len(members) > 1:
             with self.timeline.phase(names, "GROUP_ALLREDUCE"):
@@ -178,8 +189,8 @@ class Executor:
         batch: list[Piece] = []
         num_bytes = 0
         for piece in pieces:
-            own = piece[0].tensors[piece[1]]
-            own_bytes = own.numel() * own.element_size()
+            entry, index = piece
+            own_bytes = entry.tensors[index].nbytes
             if batch and num_bytes + own_bytes > self.fusion_bytes:
                 yield batch
                 batch, num_bytes = [], 0
@@ -192,17 +203,17 @@ class Executor:
 
     def _one(self, kind: int, number: int, entry: Entry, extra: Any, payload: Payloads) -> None:
         if kind == ADD_SET:
-            self.sets[extra] = entry.signature[7][0]
+            self.sets[extra] = entry.signature.ranks
             entry.result = extra
         elif kind == REMOVE_SET:
-            removed = entry.signature[7][0][0]
-            self.sets.pop(removed, None)
-            self.groups.drop(str(removed))
+            for removed in extra:
+                del self.sets[removed]
+                self.groups.drop(str(removed))
         elif kind != BARRIER and entry.tensors:
             members = self.sets[number]
             group = None
             if payload is None and len(members) > 1:
-                group = self.groups.get(str(number), members, entry.signature[5])
+                group = self.groups.get(str(number), members, entry.signature.device)
             rank = members.index(self.rank)
             parts = None if payload is None else [part for part in payload if part is not None]
             entry.result = MOVERS[kind](entry, group, parts, rank, members, extra)
@@ -210,34 +221,37 @@ class Executor:
             entry.result = []
 
 
-def _combine_here(settings: Any, pieces: list[Piece], payloads: list[Any], num_ranks: int) -> None:
-    """Reduce the payloads of all ranks that lie here already."""
-    operation, prescale, postscale, _, dtype = settings
-    if len(payloads) == 1:
-        parts = [from_bytes(part, dtype) for part in payloads[0] if part is not None]
+def _combine_here(
+    reduction: Reduction, pieces: list[Piece], parts: list[Sequence[bytes | None]], num_ranks: int
+) -> None:
+    """Reduce tensors whose bytes have arrived already: for each piece those of all ranks, None for the joined ones."""
+    operation, prescale, postscale, _, dtype = reduction
+    if len(pieces) == 1:
+        (only,) = parts
+        values = [from_bytes(part, dtype) for part in only if part is not None]
     else:
-        present = [rank for rank in range(num_ranks) if payloads[0][rank] is not None]
-        parts = [from_bytes(b"".join([payload[rank] for payload in payloads]), dtype) for rank in present]
+        by_rank = [own for own in zip(*parts, strict=True) if own[0] is not None]
+        values = [from_bytes(b"".join(own), dtype) for own in by_rank]
     if prescale != 1.0:
-        parts = [reduce.scale(part, prescale) for part in parts]
-    sizes = [entry.tensors[index].numel() for entry, index in pieces]
-    total = reduce.combine(parts, operation, sizes)
+        values = [reduce.scale(value, prescale) for value in values]
+    sizes = [entry.tensors[position].numel() for entry, position in pieces]
+    total = reduce.combine(values, operation, sizes)
     if operation == AVERAGE or postscale != 1.0:
         reduce.finish(total, operation, num_ranks, postscale)
     _hand_out(total, pieces, sizes)
 
 
-def _settings(entry: Entry, index: int) -> tuple[int, float, float, str, torch.dtype]:
-    signature = entry.signature
-    return signature[1], signature[3], signature[4], signature[5], entry.tensors[index].dtype
+def _reduction(signature: Signature, dtype: torch.dtype) -> Reduction:
+    return Reduction(signature.operation, signature.prescale, signature.postscale, signature.device, dtype)
 
 
-def _ghost(key: Key, signature: Signature | None) -> Entry:
-    """Make what a joined rank contributes: zeros."""
-    assert signature is not None, f"{key} was released, but neither submitted here nor described"
-    shapes, types, device = signature[7], signature[6], signature[5]
-    tensors = [torch.zeros(shape, dtype=TYPES[name], device=device) for shape, name in zip(shapes, types, strict=True)]
-    return Entry(key, signature, tensors if signature[0] == ALLREDUCE else [], tensors)
+def _zeros(process_set: int, name: str, signature: Signature) -> Entry:
+    """Make what a rank that has joined contributes to the others' reduction."""
+    tensors = [
+        torch.zeros(shape, dtype=TYPES[dtype], device=signature.device)
+        for shape, dtype in zip(signature.shapes, signature.types, strict=True)
+    ]
+    return Entry(process_set, name, signature, tensors if signature.kind == ALLREDUCE else [], tensors)
 
 
 def _hand_out(flat: Tensor, pieces: list[Piece], sizes: list[int]) -> None:
@@ -264,4 +278,4 @@ def _hand_out(flat: Tensor, pieces: list[Piece], sizes: list[int]) -> None:
 
 
 def _names(pieces: list[Piece], timeline: Timeline) -> list[str]:
-    return [entry.key[1] for entry, _ in pieces] if timeline.active else []
+    return [entry.name for entry, _ in pieces] if timeline.active else []

@@ -54,8 +54,9 @@ class Groups:
 
     def drop(self, name: str) -> None:
         """Close the groups of this name."""
-        for key in [key for key in self._groups if key[0] == name]:
-            _close(self._groups.pop(key))
+        for other, device in list(self._groups):
+            if other == name:
+                _close(self._groups.pop((other, device)))
 
     def drop_later(self, name: str) -> None:
         """Note groups to be closed: while garbage is collected is no time to close connections."""

@@ -11,8 +11,8 @@ import threading
 from typing import Any
 
 from rueda.hvd.common.exceptions import HorovodInternalError
-from rueda.hvd.core import coordinator as words
 from rueda.hvd.core.entries import KINDS, Entry, Key, Signature
+from rueda.hvd.core.messages import Define, Join, Message, Request, request
 
 
 class Ledger:
@@ -24,8 +24,8 @@ class Ledger:
 
     def __init__(self, cache_capacity: int) -> None:
         self.entries: dict[Key, Entry] = {}
-        self.outbox: list[tuple[Any, ...]] = []
-        self.numbers: dict[Signature, tuple[int, Signature]] = {}
+        self.outbox: list[Message] = []
+        self.signatures: dict[Signature, tuple[int, Signature]] = {}  # the number of each, and the one kept object
         self.failure: HorovodInternalError | None = None
         self._cache_capacity = cache_capacity
         self._counts: dict[tuple[int, int], int] = {}
@@ -69,27 +69,29 @@ class Ledger:
                 raise type(self.failure)(*self.failure.args)
             if entry.key in self.entries:
                 raise ValueError(
-                    f"{entry.key[1]!r}: expected a name that is not in flight, got one that is; "
+                    f"{entry.name!r}: expected a name that is not in flight, got one that is; "
                     "synchronise the first, or give them different names"
                 )
             self.entries[entry.key] = entry
             outbox = self.outbox
             first = not outbox
-            known = self.numbers.get(signature)
-            if known is None:
-                known = self._define(signature)
-            number, entry.signature = known
-            outbox.append((words.REQUEST, *entry.key, number, entry.extra, entry.payload))
+            number, entry.signature = self.signatures.get(signature) or self._define(signature)
+            outbox.append(request((entry.process_set, entry.name, number, entry.extra, entry.payload)))
         return first
 
-    def _define(self, signature: Signature) -> tuple[Any, Signature]:
-        """Give a signature a number, once it was spelled out; and the one object that stands for all its equals."""
-        if len(self.numbers) >= self._cache_capacity:
-            return signature, signature
-        number = len(self.numbers)
-        self.numbers[signature] = (number, signature)
-        self.outbox.append((words.DEFINE, number, signature))
+    def _define(self, signature: Signature) -> tuple[int, Signature]:
+        """Tell rank 0 the number of a signature; when the cache is full, it is one that is defined anew each time."""
+        number = len(self.signatures)
+        if number < self._cache_capacity:
+            self.signatures[signature] = (number, signature)
+        self.outbox.append(Define(number, signature))
         return number, signature
+
+    def request(self, process_set: int, name: str, signature: Signature, extra: Any) -> None:
+        """Note a request that belongs to no entry."""
+        with self._lock:
+            number, _ = self.signatures.get(signature) or self._define(signature)
+            self.outbox.append(Request(process_set, name, number, extra, None))
 
     def add_join(self, entry: Entry) -> None:
         """Note that this rank joins; the entry ends when all have.
@@ -101,14 +103,14 @@ class Ledger:
             if self.failure is not None:
                 raise type(self.failure)(*self.failure.args)
             self._joining = entry
-            self.outbox.append((words.JOIN,))
+            self.outbox.append(Join())
 
-    def say(self, item: tuple[Any, ...]) -> None:
-        """Note words for rank 0 that belong to no entry."""
+    def say(self, message: Message) -> None:
+        """Note a message to rank 0 that belongs to no entry."""
         with self._lock:
-            self.outbox.append(item)
+            self.outbox.append(message)
 
-    def take_outbox(self) -> list[tuple[Any, ...]]:
+    def take_outbox(self) -> list[Message]:
         """Give all that waits to be told, and begin anew."""
         with self._lock:
             batch, self.outbox = self.outbox, []
@@ -116,11 +118,11 @@ class Ledger:
 
     # What ends.
 
-    def refuse(self, key: Key, error: HorovodInternalError) -> None:
+    def refuse(self, process_set: int, name: str, error: HorovodInternalError) -> None:
         """End one collective with an error; where the name is empty, the join."""
-        entry = self._take_joining() if key[1] == "" else None
+        entry = self._take_joining() if name == "" else None
         if entry is None:
-            entry = self.entries.pop(key, None)
+            entry = self.entries.pop((process_set, name), None)
         if entry is not None:
             entry.error = error
             entry.done = True

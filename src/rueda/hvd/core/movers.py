@@ -58,7 +58,7 @@ def broadcast(
     entry: Entry, group: Any, parts: list[bytes] | None, rank: int, members: tuple[int, ...], extra: Any
 ) -> list[Tensor]:
     """Give every rank the root's tensor."""
-    root = members.index(entry.signature[2])
+    root = members.index(entry.signature.root)
     tensor = entry.tensors[0]
     if parts is not None:
         result = from_bytes(parts[root], tensor.dtype).view(tensor.shape)
@@ -101,7 +101,7 @@ def reducescatter(
     entry: Entry, group: Any, parts: list[bytes] | None, rank: int, members: tuple[int, ...], extra: Any
 ) -> list[Tensor]:
     """Give every rank its rows of the reduced tensor."""
-    _, operation, _, prescale, postscale, _, _, _ = entry.signature
+    operation, prescale = entry.signature.operation, entry.signature.prescale
     results = []
     start = 0
     for tensor in entry.tensors:
@@ -127,7 +127,7 @@ def reducescatter(
                     group._reduce_scatter_base(own, wire, options).wait()
                 else:
                     group.allreduce([wire], how).wait()
-        own = reduce.finish(own, operation, len(members), postscale)
+        own = reduce.finish(own, operation, len(members), entry.signature.postscale)
         results.append(own.to(tensor.dtype, copy=True))
     return results
 

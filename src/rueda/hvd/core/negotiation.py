@@ -6,14 +6,12 @@ One thread at a time is at the wheel (:mod:`rueda.hvd.core.engine` says which), 
 
 from __future__ import annotations
 
-from typing import Any
-
 from rueda.hvd.common.exceptions import HorovodInternalError, MismatchError, StallError
-from rueda.hvd.core import coordinator as words
 from rueda.hvd.core.coordinator import Coordinator
 from rueda.hvd.core.entries import KINDS, Entry
 from rueda.hvd.core.execute import Executor
 from rueda.hvd.core.ledger import Ledger
+from rueda.hvd.core.messages import Abort, AllLeft, Joined, Message, Refuse, Run, decode, encode
 from rueda.hvd.core.star import pack
 from rueda.hvd.core.timeline import Timeline
 from rueda.hvd.core.wires import Wires
@@ -61,7 +59,7 @@ class Negotiation:
             self._coordinator.take(0, batch)
             self._release()
         else:
-            self._wires.send(0, pack(batch))
+            self._wires.send(0, pack(encode(batch)))
 
     def hear(self, milliseconds: float | None) -> None:
         """Wait so long for words of others; rank 0 answers, the others obey."""
@@ -69,9 +67,9 @@ class Negotiation:
         for rank, messages, gone in self._wires.read(milliseconds):
             for message in messages:
                 if coordinator is not None:
-                    coordinator.take(rank, message)
+                    coordinator.take(rank, decode(message))
                 else:
-                    for response in message:
+                    for response in decode(message):
                         self._obey(response)
             if gone:
                 self._lost(rank)
@@ -87,46 +85,43 @@ class Negotiation:
         responses = self._coordinator.respond()
         if not responses:
             return
-        everybody = [response for members, response in responses if len(list(members)) == self._size]
+        everybody = [message for ranks, message in responses if len(ranks) == self._size]
         if len(everybody) == len(responses):
-            frame = pack(everybody)
+            frame = pack(encode(everybody))
             for rank in self._wires.channels:
                 self._wires.send(rank, frame)
             mine = everybody
         else:
             for rank in self._wires.channels:
-                own = [response for members, response in responses if rank in members]
+                own = [message for ranks, message in responses if rank in ranks]
                 if own:
-                    self._wires.send(rank, pack(own))
-            mine = [response for members, response in responses if 0 in members]
-        for response in mine:
-            self._obey(response)
+                    self._wires.send(rank, pack(encode(own)))
+            mine = [message for ranks, message in responses if 0 in ranks]
+        for message in mine:
+            self._obey(message)
 
-    def _obey(self, response: tuple[Any, ...]) -> None:
-        what = response[0]
-        if what == words.RUN:
+    def _obey(self, message: Message) -> None:
+        if isinstance(message, Run):
             try:
-                entries = self._executor.run(*response[1:])
+                entries = self._executor.run(message)
             except Exception as error:
-                text = f"{KINDS[response[1]]} {response[3]}: {str(error).splitlines()[0] if str(error) else error!r}"
+                reason = str(error).splitlines()[0] if str(error) else repr(error)
+                text = f"{KINDS[message.kind]} {message.names}: {reason}"
                 failure = HorovodInternalError(f"{text}; the world is given up: call hvd.shutdown() and hvd.init()")
                 failure.__cause__ = error
                 self.fail(failure, tell=True)
                 return
             for entry in entries:
                 entry.done = True
-        elif what == words.ERROR:
-            _, number, name, about, text = response
-            error_type = MismatchError if about == words.MISMATCH else HorovodInternalError
-            self._ledger.refuse((number, name), error_type(text))
-        elif what == words.JOINED:
-            self._ledger.end_join(response[1])
-        elif what == words.BYE:
+        elif isinstance(message, Refuse):
+            error_type = MismatchError if message.mismatch else HorovodInternalError
+            self._ledger.refuse(message.process_set, message.name, error_type(message.text))
+        elif isinstance(message, Joined):
+            self._ledger.end_join(message.last_rank)
+        elif isinstance(message, AllLeft):
             self.parted = True
-        elif what == words.ABORT:
-            self.fail(
-                StallError(response[1]) if response[1].startswith("stalled") else HorovodInternalError(response[1])
-            )
+        elif isinstance(message, Abort):
+            self.fail(StallError(message.text) if message.stalled else HorovodInternalError(message.text))
 
     def _lost(self, rank: int) -> None:
         """A connection has closed: normal after a good-bye, else the rank has died."""
@@ -137,12 +132,12 @@ class Negotiation:
     def fail(self, failure: HorovodInternalError, *, tell: bool = False) -> None:
         """Give the world up: everything in flight, and everything submitted later, raises."""
         if self._ledger.fail(failure) and tell:
-            self.tell(str(failure))
+            self.tell(str(failure), stalled=isinstance(failure, StallError))
 
-    def tell(self, text: str) -> None:
+    def tell(self, text: str, *, stalled: bool = False) -> None:
         """Let rank 0 tell the others, as far as they are still there, that the world is given up."""
         if self._coordinator is not None:
-            frame = pack([(words.ABORT, text)])
+            frame = pack(encode([Abort(text, stalled)]))
             for rank in self._wires.channels:
                 if rank not in self._coordinator.gone:
                     self._wires.send(rank, frame)

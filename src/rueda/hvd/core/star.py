@@ -89,7 +89,7 @@ class Channel:
             if not data:
                 self.closed = True
                 break
-            if not incoming and len(data) >= 4 and len(data) - 4 == _LENGTH.unpack_from(data)[0]:
+            if not incoming and len(data) >= 4 and len(data) - 4 == _length(data):
                 messages.append(marshal.loads(memoryview(data)[4:]))  # the usual case: one message, whole
             else:
                 incoming += data
@@ -97,7 +97,7 @@ class Channel:
                 break
         start = 0
         while len(incoming) - start >= 4:
-            end = start + 4 + _LENGTH.unpack_from(incoming, start)[0]
+            end = start + 4 + _length(incoming, start)
             if end > len(incoming):
                 break
             messages.append(marshal.loads(memoryview(incoming)[start + 4 : end].tobytes()))
@@ -110,6 +110,13 @@ class Channel:
         """Close the socket."""
         self.closed = True
         self.connection.close()
+
+
+def _length(data: bytes | bytearray, start: int = 0) -> int:
+    """Read how many bytes follow in a frame."""
+    length: int
+    (length,) = _LENGTH.unpack_from(data, start)
+    return length
 
 
 def pack(message: Any) -> bytes:

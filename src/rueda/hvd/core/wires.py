@@ -10,11 +10,17 @@ import contextlib
 import select
 import socket
 import threading
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from rueda.hvd.core.star import Channel
 
-Arrived: TypeAlias = tuple[int, list[Any], bool]  # from which rank, its messages, and whether it has gone
+
+class Arrived(NamedTuple):
+    """What came from a rank since the last look, and whether its connection has closed."""
+
+    rank: int
+    messages: list[Any]
+    closed: bool
 
 
 class Wires:
@@ -76,7 +82,7 @@ class Wires:
             if channel.closed:
                 del self._ranks[number]
                 self._reader.unregister(number)
-            arrived.append((rank, messages, channel.closed))
+            arrived.append(Arrived(rank, messages, channel.closed))
         return arrived
 
     def _watch(self, channel: Channel) -> None:

@@ -39,7 +39,7 @@ def make_entry(
     full_name = name if name is not None else engine.ledger.name(number, kind)
     ready = [(tensor.detach() if tensor.requires_grad else tensor).contiguous() for tensor in tensors]
     signature = sign(kind, ready, operation=operation, root=root, prescale=prescale, postscale=postscale)
-    return Entry((number, full_name), signature, ready, outputs, extra)
+    return Entry(number, full_name, signature, ready, outputs, extra)
 
 
 # One for each kind.
