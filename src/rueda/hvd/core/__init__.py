@@ -6,6 +6,7 @@ file                concept
 ``entries``         a collective in flight: what a rank submits, what the ranks must agree on
 ``settings``        the ``HOROVOD_*`` variables
 ``star``            the control channel: one socket from every rank to rank 0
+``messages``        what a rank and rank 0 say to each other, a named tuple each
 ``coordinator``     rank 0 matches names, finds mismatches, serves joined ranks, reports stalls
 ``engine``          submits and waits; a thread that goes on while the script computes
 ``ledger``          what this rank has submitted and not yet seen the end of

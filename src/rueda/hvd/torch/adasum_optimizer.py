@@ -22,19 +22,19 @@ class DistributedAdasum(Distributed):
         before = [parameter.detach().clone() for parameter in parameters]
         result = super(Distributed, self).step(closure)
         with torch.no_grad():
-            pairs = [
+            compressed = [
                 compression.compress(parameter.detach() - start)
                 for parameter, start in zip(parameters, before, strict=True)
             ]
             exchange.bind()
             reduced = ops.grouped_allreduce(
-                [pair[0] for pair in pairs],
+                [small for small, _ in compressed],
                 name=f"{exchange.title}.updates",
                 op=ops.Adasum,
                 process_set=exchange.process_set,
             )
-            for parameter, start, update, pair in zip(parameters, before, reduced, pairs, strict=True):
-                parameter.copy_(start + compression.decompress(update, pair[1]))
+            for parameter, start, update, (_, context) in zip(parameters, before, reduced, compressed, strict=True):
+                parameter.copy_(start + compression.decompress(update, context))
         self._begin_anew()
         return result
 

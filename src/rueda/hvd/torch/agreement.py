@@ -8,6 +8,7 @@ sparse on any rank stays outside, since it is gathered, not summed.
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import torch
 
@@ -29,23 +30,29 @@ def agree_on_order(named: Named, finals: list[int], name: str, process_set: Proc
         HorovodInternalError: somebody has joined, or the world has failed.
     """
     sparse = [parameter.grad is not None and parameter.grad.is_sparse for parameter in named.parameters]
-    said = [
-        [named.names[n] for n in finals],
-        [one for one, is_sparse in zip(named.names, sparse, strict=True) if is_sparse],
-    ]
-    words = torch.frombuffer(bytearray(json.dumps(said).encode() + b"\n"), dtype=torch.uint8)
-    heard = ops.allgather(words, name=name, process_set=process_set)
-    proposals = [json.loads(line) for line in bytes(heard.tolist()).splitlines()]
-    return settle(named.names, proposals)
+    own = Proposal(
+        final=[named.names[n] for n in finals],
+        sparse=[one for one, is_sparse in zip(named.names, sparse, strict=True) if is_sparse],
+    )
+    data = torch.frombuffer(bytearray(json.dumps(own).encode() + b"\n"), dtype=torch.uint8)
+    gathered = ops.allgather(data, name=name, process_set=process_set)
+    return merge_orders(named.names, [Proposal(*json.loads(line)) for line in bytes(gathered.tolist()).splitlines()])
 
 
-def settle(names: list[str], proposals: list[list[list[str]]]) -> list[int]:
-    """Make one order of what the ranks have told: names that became final, and names that were sparse, of each.
+class Proposal(NamedTuple):
+    """What a rank tells: the parameters whose gradients became final, in that order, and those with sparse ones."""
 
-    >>> settle(["a", "b", "c", "d"], [[["d", "b"], []], [["b", "a", "d"], ["c"]]])
+    final: list[str]
+    sparse: list[str]
+
+
+def merge_orders(names: list[str], proposals: list[Proposal]) -> list[int]:
+    """Make one order of the proposals of all ranks.
+
+    >>> merge_orders(["a", "b", "c", "d"], [Proposal(["d", "b"], []), Proposal(["b", "a", "d"], ["c"])])
     [3, 1, 0]
     """
     number_of = {name: number for number, name in enumerate(names)}
-    never = {number_of[name] for proposal in proposals for name in proposal[1]}
-    first = [number_of[name] for name in proposals[0][0]]
+    never = {number_of[name] for proposal in proposals for name in proposal.sparse}
+    first = [number_of[name] for name in proposals[0].final]
     return [n for n in dict.fromkeys([*first, *reversed(range(len(names)))]) if n not in never]

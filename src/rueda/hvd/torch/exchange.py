@@ -102,14 +102,14 @@ class Exchange:
         self._handles[number] = (handle, context)
 
     def _submit_group(self, group: list[int]) -> None:
-        pairs = [self.compression.compress(_dense(self._gradient(number))) for number in group]
+        compressed = [self.compression.compress(_dense(self._gradient(number))) for number in group]
         prescale, postscale = self._factors
         handle = ops.grouped_allreduce_async_(
-            [pair[0] for pair in pairs], name=self._label(group[0]), op=self._op, prescale_factor=prescale,
+            [small for small, _ in compressed], name=self._label(group[0]), op=self._op, prescale_factor=prescale,
             postscale_factor=postscale, process_set=self.process_set,
         )  # fmt: skip
-        for number, pair in zip(group, pairs, strict=True):
-            self._handles[number] = (handle, pair[1])
+        for number, (_, context) in zip(group, compressed, strict=True):
+            self._handles[number] = (handle, context)
 
     def _gradient(self, number: int) -> Tensor:
         parameter = self.named.parameters[number]

@@ -8,7 +8,7 @@ and the others nothing. The backward pass communicates too: all ranks must run i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,14 @@ from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Entr
 from rueda.hvd.torch.compression import Compressor
 from rueda.hvd.torch.submissions import broadcasting, exchanging, gathering, reducing, run, scattering
 
-Settings = tuple[int, float, float, ProcessSet]
+
+class Settings(NamedTuple):
+    """How tensors are reduced, and among whom."""
+
+    operation: int
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
 
 
 class Allreduce(Function):
@@ -31,7 +38,7 @@ class Allreduce(Function):
         """Combine."""
         ctx.name, ctx.settings = name, settings
         results = run(reducing(tensors, None, name, *settings))
-        if settings[0] in (MIN, MAX, PRODUCT):
+        if settings.operation in (MIN, MAX, PRODUCT):
             ctx.save_for_backward(*tensors, *results)
         return tuple(results)
 
@@ -138,7 +145,7 @@ class Reducescatter(Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Reduce and scatter."""
-        if settings[0] not in (AVERAGE, SUM):
+        if settings.operation not in (AVERAGE, SUM):
             raise ValueError("reducescatter: expected op Average or Sum where gradients are needed; detach the tensor")
         ctx.name, ctx.settings = name, settings
         return tuple(run(scattering(tensors, name, *settings)))
@@ -170,13 +177,13 @@ def combine(
         settings: of the reduction.
         compression: how they travel.
     """
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    small = [pair[0] for pair in pairs]
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    small = [tensor for tensor, _ in compressed]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
         results = list(function.apply(name, settings, *small))  # type: ignore[no-untyped-call]
     else:
         results = run(make(small))
-    return [compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)]
+    return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)]
 
 
 def _backward_name(name: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""``barrier`` and ``join``: the others' company, without a tensor."""
+"""``barrier`` and ``join``: they block until the other ranks have called them, and exchange no tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rueda.hvd.torch.submissions import make_entry, run
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until every rank of the set is here."""
+    """Blocks until every rank of the process set has called ``barrier``."""
     run(make_entry(BARRIER, [], process_set, None))
 
 

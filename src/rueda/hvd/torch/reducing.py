@@ -116,7 +116,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Combine lists of tensors into new ones, equal on all ranks."""
     operation = handle_average_backwards_compatibility(op, average)
-    settings = (operation, prescale_factor, postscale_factor, process_set)
+    settings = gradients.Settings(operation, prescale_factor, postscale_factor, process_set)
     return gradients.combine(
         gradients.Allreduce, lambda small: reducing(small, None, name, *settings), tensors, name, settings, compression
     )

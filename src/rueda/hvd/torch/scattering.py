@@ -63,7 +63,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """Combine lists of tensors and give each rank its part of each."""
-    settings = (op, prescale_factor, postscale_factor, process_set)
+    settings = gradients.Settings(op, prescale_factor, postscale_factor, process_set)
     return gradients.combine(
         gradients.Reducescatter, lambda small: scattering(small, name, *settings), tensors, name, settings, compression
     )

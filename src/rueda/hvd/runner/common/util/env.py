@@ -26,11 +26,11 @@ def is_exportable(v: str) -> bool:
 
 def get_env_rank_and_size() -> tuple[int, int]:
     """Give rank and number of workers before ``init``, from the variables of any launcher; (0, 1) without one."""
-    pair = os.environ.get("HOROVOD_RANK"), os.environ.get("HOROVOD_SIZE")
+    rank, size = os.environ.get("HOROVOD_RANK"), os.environ.get("HOROVOD_SIZE")
     try:
-        if pair[0] is not None and pair[1] is not None:
-            return int(pair[0]), int(pair[1])
-        if pair != (None, None):
+        if rank is not None and size is not None:
+            return int(rank), int(size)
+        if rank is not None or size is not None:
             raise WorldError("only one of HOROVOD_RANK and HOROVOD_SIZE is set; set both or none")
         identity = identify(os.environ)
     except (WorldError, ValueError) as error:
