@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import cache
 
 import numpy
 import torch
@@ -44,4 +45,16 @@ def seed_worker(seed: int, rank: int, step: int) -> None:
     number = derive("worker", seed, rank, step)
     random.seed(number)
     numpy.random.seed(number % 2**32)
-    torch.manual_seed(number)
+    if _has_accelerator():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
+@cache
+def _has_accelerator() -> bool:
+    """Whether another generator than the CPU's must be seeded.
+
+    Without one, ``torch.manual_seed`` still writes down the call stack for CUDA, MPS and XPU: 0.2 ms at each step.
+    """
+    return torch.accelerator.is_available()
