@@ -13,7 +13,7 @@ from rueda.errors import WorldError, explain
 from rueda.world import instruction_sets, malloc, rendezvous, seeds
 from rueda.world.device import choose_backend, choose_device, choose_threads
 from rueda.world.identity import Identity, identify
-from rueda.world.settle import settle
+from rueda.world.idle_threads import wait_for_idle_threads
 from rueda.world.world import World
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
@@ -89,7 +89,7 @@ def finish() -> None:
     atexit.unregister(finish)
     if opened_here and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
-        settle()
+        wait_for_idle_threads()
 
 
 def current() -> World:

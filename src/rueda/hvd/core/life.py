@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rueda.hvd.core.engine import Engine
 from rueda.hvd.core.settings import read_settings
 from rueda.world import life as world_life
-from rueda.world.settle import settle
+from rueda.world.idle_threads import wait_for_idle_threads
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -66,7 +66,7 @@ def stop() -> None:
     if _opened_world:
         world_life.finish()
     else:
-        settle()
+        wait_for_idle_threads()
 
 
 def running() -> Engine | None:

@@ -1,4 +1,4 @@
-"""Leaving quietly: no thread of Gloo may still hold a tensor when Python shuts down.
+"""Before Python shuts down, the threads of Gloo must have released their tensors.
 
 A thread of Gloo wakes the caller of a collective before it lets go of that collective's tensors. If the last reference
 is dropped there, it needs Python's lock; and if Python is shutting down by then, the thread is ended in the middle of
@@ -16,8 +16,8 @@ from pathlib import Path
 _TASKS = Path("/proc/self/task")
 
 
-def settle(seconds: float = 1.0) -> bool:
-    """Wait until every other thread of this process sleeps, seen twice in a row; False where time ran out.
+def wait_for_idle_threads(seconds: float = 1.0) -> bool:
+    """Blocks until every other thread of this process sleeps, seen twice in a row; returns False after ``seconds``.
 
     Where the system does not tell (no ``/proc``), it returns at once.
     """

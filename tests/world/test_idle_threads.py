@@ -9,12 +9,12 @@ import time
 import pytest
 import torch
 
-from rueda.world.settle import settle
+from rueda.world.idle_threads import wait_for_idle_threads
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_a_busy_thread_is_waited_for() -> None:
-    assert settle(5.0)
+    assert wait_for_idle_threads(5.0)
     done = threading.Event()
 
     def work() -> None:
@@ -26,7 +26,7 @@ def test_a_busy_thread_is_waited_for() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert settle(10.0) and done.is_set()
+    assert wait_for_idle_threads(10.0) and done.is_set()
     thread.join()
 
 
@@ -36,7 +36,7 @@ def test_a_sleeping_thread_is_not_and_patience_ends() -> None:
     thread = threading.Thread(target=wake.wait)
     thread.start()
     begun = time.monotonic()
-    assert settle(10.0) and time.monotonic() - begun < 5
+    assert wait_for_idle_threads(10.0) and time.monotonic() - begun < 5
     wake.set()
     thread.join()
     stop = threading.Event()
@@ -48,6 +48,6 @@ def test_a_sleeping_thread_is_not_and_patience_ends() -> None:
     thread = threading.Thread(target=spin)
     thread.start()
     time.sleep(0.05)
-    assert not settle(0.2)
+    assert not wait_for_idle_threads(0.2)
     stop.set()
     thread.join()
