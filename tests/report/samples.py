@@ -183,10 +183,14 @@ def write_others(folder: Path) -> Path:
     noise = random.Random(0)
     xs = [noise.uniform(0, 10) for _ in range(100)]
     ys = [10 * (x + noise.gauss(0, 1)) + 2 for x in xs]
+
+    def loss(w: float, b: float) -> float:
+        return sum((w * x + b - y) ** 2 for x, y in zip(xs, ys, strict=True)) / len(xs)
+
     rows, paths = [], []
     for batch, epochs in ((1, 6), (8, 9), (32, 20), (100, 63)):
         w = b = 0.0
-        path: dict[str, Any] = {"batch": batch, "w": [0.0], "b": [0.0], "loss": [3000.0]}
+        path: dict[str, Any] = {"batch": batch, "w": [0.0], "b": [0.0], "loss": [loss(0.0, 0.0)]}
         for _ in range(epochs):
             order = noise.sample(range(100), 100)
             for start in range(0, 100 - batch + 1, batch):
@@ -196,7 +200,7 @@ def write_others(folder: Path) -> Path:
                 b -= 2e-3 * sum(error for error, _ in errors) / batch
                 path["w"].append(w)
                 path["b"].append(b)
-                path["loss"].append(99.0)
+                path["loss"].append(loss(w, b))
         paths.append(path)
         rows.append(
             {

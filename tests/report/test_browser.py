@@ -131,15 +131,15 @@ def test_one_switch_changes_the_axis(full: Watch) -> None:
     title = "document.getElementById('s0-progress').layout.xaxis.title.text"
     measure = "document.getElementById('s0-progress').layout.yaxis.title.text"
     assert (full.page.evaluate(reach), full.page.evaluate(measure)) == (12, "test accuracy")
-    full.page.locator("[data-axis=updates]").click()
+    full.page.locator("[data-view=updates]").click()
     assert full.page.evaluate(reach) == 1152
-    full.page.locator("[data-axis=seconds]").click()
+    full.page.locator("[data-view=seconds]").click()
     assert full.page.evaluate(reach) == pytest.approx(12 * 49152 / 5200, rel=1e-4)
     assert full.page.evaluate(title) == "seconds of training, logarithmic (rehearsed runs: of one process)"
-    full.page.locator("[data-measure=train_accuracy]").click()
+    full.page.locator("[data-view=train_accuracy]").click()
     assert full.page.evaluate(measure) == "training accuracy"
-    full.page.locator("[data-measure=test_accuracy]").click()
-    full.page.locator("[data-axis=epochs]").click()
+    full.page.locator("[data-view=test_accuracy]").click()
+    full.page.locator("[data-view=epochs]").click()
     assert full.page.evaluate(reach) == 12
 
 
@@ -307,7 +307,8 @@ def test_a_gallery_of_landscapes(browser: Any, tmp_path: Path, width: int) -> No
         figure.get_by_role("button", name="test error").click()
         assert figure.get_by_role("button", name="test error").get_attribute("aria-pressed") == "true"
         visible = place.evaluate("(place) => place.data.map((one) => one.visible)")
-        wanted = place.evaluate("(place, name) => sections.s0.plots[name].views[3].visible", name)
+        view = "(place, name) => sections.s0.plots[name].switches[name][3].traces.map((one) => one.visible)"
+        wanted = place.evaluate(view, name)
         assert visible == wanted and sum(map(bool, visible)) >= len(members)
         heights = place.evaluate("(place) => place._fullLayout.height")
         assert (heights > 1200) == (width < 640)  # one above the other on a phone

@@ -11,8 +11,9 @@ from report.samples import profile, write_others
 from rueda.errors import RuedaError, RunError
 from rueda.report.collect import collect
 from rueda.report.kinds import KINDS
-from rueda.report.model import Plot, Section, Table
+from rueda.report.model import Section, Table
 from rueda.report.page import render
+from rueda.report.plot import Plot
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,12 +15,17 @@ from report.samples import landscape_member as member
 from rueda.records.landscape import Landscape, Member, Sheet
 from rueda.report.collect import collect
 from rueda.report.landscapes import to_section
-from rueda.report.model import Plot
 from rueda.report.page import render
+from rueda.report.plot import Plot, View
 
 
 def plots(*members: Member) -> dict[str, Plot]:
     return {plot.name: plot for plot in to_section(Landscape(task="t", members=members)).plots}
+
+
+def views(plot: Plot) -> list[View]:
+    (switch,) = plot.switches
+    return list(switch.views.values())
 
 
 def test_every_picture_is_there(tmp_path: Path) -> None:
@@ -46,9 +51,9 @@ def test_members_stand_side_by_side_on_one_scale(num_members: int) -> None:
     assert "0.1" in relief.layout["scene"]["zaxis"]["ticktext"]
     places = [tuple(relief.layout[trace["scene"]]["domain"]["x"]) for trace in shown]
     assert len(set(places)) == 2  # side by side, four of them two by two
-    assert [view.label for view in relief.views] == ["training loss", "test loss", "training error", "test error"]
-    for view in relief.views:  # each shows one surface a member
-        assert sum(view.visible) == num_members
+    assert [view.label for view in views(relief)] == ["training loss", "test loss", "training error", "test error"]
+    for view in views(relief):  # each shows one surface a member
+        assert sum(trace["visible"] for trace in view.traces) == num_members
     for plot in (relief, found["landscape-contours"]):  # on a phone one above the other, without overlap
         heights = sorted(
             value["y"] if isinstance(value, dict) else value for path, value in plot.narrow.items()
@@ -81,7 +86,7 @@ def _numbers(total: int) -> list[str]:
 def test_contours_can_be_read_by_one_colour_bar() -> None:
     contours = plots(member("a"), member("b", 10.0))["landscape-contours"]
     assert {trace["coloraxis"] for trace in contours.traces if trace["type"] == "contour"} == {"coloraxis"}
-    loss, error = contours.views[0].changes, contours.views[2].changes
+    loss, error = views(contours)[0].changes, views(contours)[2].changes
     assert loss["coloraxis.colorbar.title.text"] == "loss" and error["coloraxis.colorbar.title.text"] == "error"
     assert loss["coloraxis.cmin"] == pytest.approx(-1) and loss["coloraxis.cmax"] == pytest.approx(
         math.log10(21), abs=1e-4
@@ -112,7 +117,7 @@ def test_the_path_lies_on_its_surface() -> None:
     heights = [math.log10(1.05 * loss) for loss in (2.1, 0.1, 0.1)]  # a little above the nearest points of the grid
     assert above["z"] == pytest.approx(heights, abs=1e-4)
     marks = found["path-contours"].traces[-1]
-    assert marks["x"] == [1.0, 0.4, 0.0] and marks["text"][1] == "after 5 updates¶training loss 2"
+    assert marks["x"] == [1.0, 0.4, 0.0] and marks["text"][1] == "after 5 updates<br>training loss 2"
 
 
 def test_gaps_and_tasks_without_a_metric() -> None:

@@ -155,8 +155,10 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     assert hostile.tags.count("script") == usual.tags.count("script") == 3
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert data and not set(data[1]) & set("<>&\u2028\u2029")
-    rows = json.loads(data[1])["s0"]["rows"]
-    assert [html.unescape(row["name"]) for row in rows][:2] == [to_plain(name) for name in HOSTILE[:2]]
+    packed = json.loads(data[1])
+    names = [trace["name"] for trace in packed["sections"]["s0"]["plots"]["progress"]["traces"]]
+    names = [name if isinstance(name, str) else packed["shared"][name["#"]] for name in names]
+    assert [html.unescape(name) for name in names][:2] == [f"{to_plain(name)} (rehearsed)" for name in HOSTILE[:2]]
 
 
 def to_plain(text: str) -> str:

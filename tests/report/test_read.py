@@ -12,7 +12,7 @@ from report.samples import write_json, write_others, write_run, write_study
 from rueda.errors import RunError
 from rueda.records import Row
 from rueda.report.collect import collect
-from rueda.report.figures import figure_names
+from rueda.report.figures.arrangement import training_figures
 from rueda.report.words import sentences
 
 EPOCH = Row(
@@ -40,7 +40,8 @@ def test_a_study_with_its_runs(tmp_path: Path) -> None:
 
 def test_every_kind_of_study(tmp_path: Path) -> None:
     (section,) = collect([write_others(tmp_path)])
-    assert figure_names(section) == ["throughput", "steps", "surface", "contours"]
+    names = [[plot.name for plot in row] for row in training_figures(section)]
+    assert names == [["throughput", "steps"], ["surface", "contours"]]
     assert "hardly more images a second beyond a local batch of 128" in " ".join(sentences(section))
     assert "critical batch size is about 511 (400 to 650)" in " ".join(sentences(section))
 
@@ -49,8 +50,8 @@ def test_the_loss_surface_is_the_mean_squared_error(tmp_path: Path) -> None:
     write_others(tmp_path)
     data = json.loads((tmp_path / "gd.json").read_text())["data"]
     (section,) = collect([tmp_path])
-    assert section.gd is not None
-    mean = section.gd["moments"]
+    assert section.descent is not None
+    mean = section.descent.data.moments()
     for w, b in ((0.0, 0.0), (10.0, 2.0), (20.0, -18.0)):
         direct = sum((w * x + b - y) ** 2 for x, y in zip(data["x"], data["y"], strict=True)) / len(data["x"])
         form = w * w * mean["xx"] + b * b + 2 * w * b * mean["x"] - 2 * w * mean["xy"] - 2 * b * mean["y"] + mean["yy"]

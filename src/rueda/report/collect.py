@@ -9,9 +9,9 @@ from pathlib import Path
 from rueda.errors import RunError, explain
 from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.run import Run
+from rueda.report.figures.noise_scale import add_noise_scale
 from rueda.report.kinds import KINDS, STUDIES, found_in, read_kinds
 from rueda.report.model import Section
-from rueda.report.noise_scales import add_noise_scale
 from rueda.report.runs import is_run, read_run, to_entry
 from rueda.report.studies import read_study
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from rueda.records.curvature import Curvature, HessianFound, Member
 from rueda.records.study import mean_and_spread
-from rueda.report.figure_parts import colour, log_axis, one_two_five
-from rueda.report.model import Plot, Section, Table
+from rueda.report.figures.parts import colour, log_axis, one_two_five
+from rueda.report.model import Section, Table
+from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, count, digits, percent
 from rueda.terminal.words import with_workers
 

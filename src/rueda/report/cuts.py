@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.records.landscape import Interpolation, Lines, Member, Sheet
-from rueda.report.figure_parts import colour
-from rueda.report.model import Plot
+from rueda.report.figures.parts import colour
+from rueda.report.plot import Plot
 from rueda.report.relief import SPLITS, rounded
 from rueda.terminal.words import with_workers
 

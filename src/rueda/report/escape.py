@@ -21,6 +21,10 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
+class Label(str):
+    """Text with tags of plotly's own (``<b>``, ``<br>``, ``<i>``), in which what came from files has been escaped."""
+
+
 def to_html(text: object) -> str:
     """Write text as HTML, for elements and quoted attributes.
 
@@ -33,13 +37,29 @@ def to_html(text: object) -> str:
 def to_label(text: str) -> str:
     """Write text so that plotly, which knows a few tags and entities, shows it as it stands.
 
-    >>> to_label("<a href='x'>&amp;</a>")
-    "&lt;a href='x'&gt;&amp;amp;&lt;/a&gt;"
+    >>> to_label("<a href='x'>&amp;</a>"), to_label(Label("<b>bold</b>"))
+    ("&lt;a href='x'&gt;&amp;amp;&lt;/a&gt;", '<b>bold</b>')
     """
+    if isinstance(text, Label):
+        return text
     text = _visible(text)
     if len(text) > LONGEST:
         text = text[: LONGEST - 1] + "…"
     return html.escape(text, quote=False)
+
+
+def lines(*texts: str) -> Label:
+    """Write texts below one another.
+
+    >>> lines(bold("a < b"), "c")
+    '<b>a &lt; b</b><br>c'
+    """
+    return Label("<br>".join(to_label(text) for text in texts))
+
+
+def bold(text: str) -> Label:
+    """Write a text in bold letters."""
+    return Label(f"<b>{to_label(text)}</b>")
 
 
 def to_script(data: Any) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rueda.records.forecast import CurvePoint, Estimate, Forecast, Law
-from rueda.report.figure_parts import log_axis, one_two_five
-from rueda.report.model import Plot, Section, Table, short
+from rueda.report.escape import lines
+from rueda.report.figures.parts import log_axis, one_two_five
+from rueda.report.model import Section, Table, short
+from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, count, predicted_time
 
 
@@ -114,7 +116,7 @@ def error_text(point: CurvePoint) -> str:
 
 
 def _table(forecast: Forecast) -> Table:
-    lines: list[list[str | tuple[float | None, str]]] = [
+    cells: list[list[str | tuple[float | None, str]]] = [
         [
             (point.examples, f"{point.examples:,}"),
             (point.passes, f"{point.passes:.1f}"),
@@ -128,7 +130,7 @@ def _table(forecast: Forecast) -> Table:
     seeds = max((len(point.errors) for point in forecast.points), default=0)
     return Table(
         title="Trainings on growing subsets", heads=["examples", "passes", "updates", "test error", "law", "zone"],
-        rows=lines,
+        rows=cells,
         note=f"Test error after the last epoch, mean ± standard deviation over up to {seeds} seeds, each with its own "
         "subset.",
     )  # fmt: skip
@@ -207,7 +209,7 @@ def _measured(name: str, colour: str, symbol: str, points: list[CurvePoint]) -> 
         "error_y": {"type": "data", "array": [short(point.spread or 0.0) for point in points], "color": colour},
         "marker": {"size": 9, "color": colour, "symbol": symbol},
         "customdata": [f"{point.passes:.1f} passes, {point.updates:,} updates" for point in points],
-        "hovertemplate": "%{x:,} examples: error %{y:.4f}¶%{customdata}",
+        "hovertemplate": lines("%{x:,} examples: error %{y:.4f}", "%{customdata}"),
     }  # fmt: skip
 
 

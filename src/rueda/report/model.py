@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rueda.records.descent import GradientDescent
+from rueda.records.steps_to_target import StepsToTarget
+from rueda.records.throughput import Throughput
+from rueda.report.plot import Plot
 from rueda.terminal.numbers import number
 
 Columns = dict[str, list[float | None]]
@@ -65,46 +69,6 @@ class Entry:
 
 
 @dataclass(kw_only=True)
-class View:
-    """One of several things that a figure can show; a switch above it chooses."""
-
-    label: str
-    visible: list[bool]
-    """which traces"""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """of the layout: paths with dots, such as ``scene.zaxis.range``"""
-
-
-@dataclass(kw_only=True)
-class Plot:
-    """A figure as plotly's own traces and layout; the page gives it its font, its margins and its colours.
-
-    ``@blue`` as a colour stands for the page's blue, light or dark: ink, muted, grid, edge, card, blue, red, orange,
-    green, purple, sky. A ``¶`` in a text for hovering begins a new line. An axis may be given as its title alone, and
-    ``"showlegend": True`` gives the page's legend, below the axis.
-
-    >>> Plot(name="fit", title="The fit", traces=[{"x": [1, 2], "y": [3, 4], "line": {"color": "@blue"}}],
-    ...     layout={"xaxis": "batch", "yaxis": {"title": "seconds", "type": "log"}}).height
-    380
-    """
-
-    name: str
-    """small letters and hyphens, one of its kind in a section"""
-    title: str
-    traces: list[dict[str, Any]]
-    layout: dict[str, Any] = field(default_factory=dict)
-    note: str = ""
-    height: int = 380
-    half: bool = False
-    """stands beside its neighbour on a wide screen"""
-    views: list[View] = field(default_factory=list)
-    """what the reader can choose from; the first is shown"""
-    narrow: dict[str, Any] = field(default_factory=dict)
-    """changes of the layout on a phone: paths with dots"""
-    narrow_height: int | None = None
-
-
-@dataclass(kw_only=True)
 class Table:
     """A plain table: a cell is a text, or a number with the text that shows it."""
 
@@ -124,9 +88,9 @@ class Section:
     entries: list[Entry] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     is_study: bool = False
-    throughput: dict[str, Any] | None = None
-    steps: dict[str, Any] | None = None
-    gd: dict[str, Any] | None = None
+    throughput: Throughput | None = None
+    steps: StepsToTarget | None = None
+    descent: GradientDescent | None = None
     told: list[str] = field(default_factory=list)
     """sentences of a reader; those about techniques and runs stand before them"""
     tables: list[Table] = field(default_factory=list)

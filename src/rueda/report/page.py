@@ -10,31 +10,26 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rueda.files.atomic import write_atomically
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
-from rueda.report.figures import TITLES, figure_data, figure_names, styles
-from rueda.report.model import Plot, Section
+from rueda.report.figures.arrangement import training_figures
+from rueda.report.figures.styles import styles
+from rueda.report.model import Section
+from rueda.report.pack import pack
+from rueda.report.plot import Plot, Switch
 from rueda.report.provenance import provenance
 from rueda.report.table import main_table, plain_table
 from rueda.report.words import sentences
 from rueda.terminal.numbers import percent, points
 
-_SCRIPTS = ("base.js", "training.js", "studies.js", "plots.js", "drawing.js", "page.js")
-_NOTES = {
-    "progress": "A line a run; click a name to hide or show it, hover for the recipe.",
-    "batch": "Examples of all workers in an update.",
-    "speed": "As the trainings ran, perhaps beside other work on the machine.",
-    "steps": "The curve is updates = S + E / batch, with S the fewest updates and E the fewest examples. "
-    "Perfect scaling: twice the batch halves the updates (slope 0.8 or more); maximal parallelism: it saves next to "
-    "none (0.2 or less). Shaded red: the interval of the critical batch.",
-    "surface": "Mean squared error over slope w and intercept b, on a logarithmic scale; a path for each batch size.",
-}
+_SCRIPTS = ("base.js", "plots.js", "drawing.js", "page.js")
 
 
 def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = "report.html") -> Path:
@@ -59,10 +54,11 @@ def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = 
 def render(sections: list[Section]) -> str:
     """Write the page of some sections."""
     (plotly, packed), script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
-    data = to_script({f"s{index}": figure_data(section) for index, section in enumerate(sections)})
+    figures = [training_figures(section) for section in sections]
+    data = to_script(pack({f"s{at}": _data(section, figures[at]) for at, section in enumerate(sections)}))
     alone = len(sections) == 1
     title = sections[0].title + ("" if alone else f" and {len(sections) - 1} more")
-    body = "".join(_section(section, f"s{index}", alone=alone) for index, section in enumerate(sections))
+    body = "".join(_section(section, figures[at], f"s{at}", alone=alone) for at, section in enumerate(sections))
     policy = (
         f"default-src 'none'; script-src {plotly} {_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -92,38 +88,41 @@ def render(sections: list[Section]) -> str:
 """
 
 
-def _section(section: Section, key: str, *, alone: bool) -> str:
+def _data(section: Section, figures: list[list[Plot]]) -> dict[str, Any]:
+    plots = [*(plot for row in figures for plot in row), *section.plots]
+    return {"plots": {plot.name: plot.to_data() for plot in plots}}
+
+
+def _section(section: Section, figures: list[list[Plot]], key: str, *, alone: bool) -> str:
     level = "h1" if alone else "h2"
-    names = figure_names(section)
     parts = [f"<{level}>{to_html(section.title)}</{level}>", _lead(section)]
     parts += [_tiles(section), main_table(section)]
-    if "techniques" in names:
-        parts.append(_figure(key, "techniques"))
-    training = [name for name in names if name in ("progress", "rate", "batch")]
-    if training:
-        parts.append(_training(section, key, training))
-    parts.append(_figure(key, "speed") if "speed" in names else "")
-    rest = [name for name in names if name in ("throughput", "steps")]
-    parts.append(f'<div class="pair">{"".join(_figure(key, name) for name in rest)}</div>' if rest else "")
-    if "surface" in names:
-        parts.append(f'<div class="pair">{_figure(key, "surface")}{_figure(key, "contours")}</div>')
+    shown: set[str] = set()
+    chips = _chips(section)
+    for row in figures:
+        if chips and row[0].has_rows:  # above the first figure whose rows they hide
+            parts.append(chips)
+            chips = ""
+        parts.append(_row(key, row, shown))
     parts += [plain_table(table) for table in section.tables]
-    parts += _plots(section, key)
+    parts += [_row(key, [plot], shown) for plot in section.plots if not plot.half]
+    parts.append(_row(key, [plot for plot in section.plots if plot.half], shown))
     parts.append(provenance(section))
     return f'<section data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
 
 
-def _plots(section: Section, key: str) -> list[str]:
-    """Write the places of the plain figures, halves two by two."""
-    whole = [_place(key, plot) for plot in section.plots if not plot.half]
-    halves = "".join(_place(key, plot) for plot in section.plots if plot.half)
-    return [*whole, f'<div class="pair">{halves}</div>' if halves else ""]
-
-
-def _place(key: str, plot: Plot) -> str:
-    options = {str(index): view.label for index, view in enumerate(plot.views)}
-    switch = _switch("view", "show", options) if len(options) > 1 else ""
-    return _frame(key, plot.name, plot.title, plot.note, switch)
+def _row(key: str, plots: list[Plot], shown: set[str]) -> str:
+    """Write the places of figures that stand beside one another; a switch stands above the first that has it."""
+    figures = ""
+    for plot in plots:
+        switches = [switch for switch in plot.switches if switch.name not in shown and len(switch.views) > 1]
+        shown |= {switch.name for switch in switches}
+        note = f'<p class="remark">{to_html(plot.note)}</p>' if plot.note else ""
+        figures += (
+            f"<figure><figcaption><h3>{to_html(plot.title)}</h3>{note}{''.join(map(_switch, switches))}</figcaption>"
+            f'<div class="plot" id="{key}-{to_html(plot.name)}" data-figure="{to_html(plot.name)}"></div></figure>'
+        )
+    return f'<div class="pair">{figures}</div>' if plots and plots[0].half else figures
 
 
 def _lead(section: Section) -> str:
@@ -153,66 +152,26 @@ def _tiles(section: Section) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _training(section: Section, key: str, names: list[str]) -> str:
-    measures = {
-        "test_accuracy": "test accuracy",
-        "test_loss": "test loss",
-        "train_accuracy": "training accuracy",
-        "train_loss": "training loss",
-    }
-    there = [name for name in measures if any(name in line.progress for line in section.lines)]
+def _chips(section: Section) -> str:
+    """Write a button for each row that has runs: it hides and shows them."""
     chips = "".join(
         f'<button type="button" class="chip" aria-pressed="true" data-row="{index}">'
         f'<i class="{colour} {dash}"></i>{to_html(entry.name)}</button>'
         for index, (entry, (colour, dash)) in enumerate(zip(section.entries, styles(section), strict=True))
         if any(line.entry == index for line in section.lines)
     )
-    axes = {"epochs": "epochs", "updates": "updates", "seconds": "seconds"}
-    switches = _switch("axis", "against", axes)
-    switches += _switch("measure", "show", {name: measures[name] for name in there}) if len(there) > 1 else ""
-    figures = _figure(key, "progress", switches, _rehearsed(section)) if "progress" in names else switches
-    notes = {"rate": f"As used {_how_often(section)}, after scaling and warm-up."}
-    schedules = "".join(_figure(key, name, more=notes.get(name, "")) for name in names if name != "progress")
-    return f'<div class="training"><div class="chips">{chips}</div>{figures}<div class="pair">{schedules}</div></div>'
+    return f'<div class="chips">{chips}</div>' if chips else ""
 
 
-def _how_often(section: Section) -> str:
-    """Say when the rate was noted; a run may have noted it only with what it measured after each epoch."""
-    often = {len(line.schedule["updates"]) > len(line.progress["updates"]) for line in section.lines}
-    if often == {True}:
-        return "at each update"
-    return "at the end of each epoch" if often == {False} else "at each update, or at the end of each epoch"
-
-
-def _rehearsed(section: Section) -> str:
-    names = {line.name for line in section.lines if line.rehearsed}
-    others = sorted({line.name for line in section.lines} - names)
-    if not names:
-        return ""
-    if len(others) < len(names):
-        return f"All but {', '.join(others)} are rehearsed." if others else "All lines are rehearsed."
-    return f"Rehearsed: {', '.join(sorted(names))}."
-
-
-def _switch(kind: str, label: str, options: Mapping[str, str]) -> str:
+def _switch(switch: Switch) -> str:
     buttons = "".join(
-        f'<button type="button" data-{kind}="{name}" aria-pressed="{"true" if index == 0 else "false"}">'
-        f"{to_html(text)}</button>"
-        for index, (name, text) in enumerate(options.items())
+        f'<button type="button" data-view="{name}" aria-pressed="{"true" if index == 0 else "false"}">'
+        f"{to_html(view.label)}</button>"
+        for index, (name, view) in enumerate(switch.views.items())
     )
-    return f'<div class="switch" role="group" aria-label="{label}"><span>{label}</span>{buttons}</div>'
-
-
-def _figure(key: str, name: str, switches: str = "", more: str = "") -> str:
-    told = " ".join(text for text in (_NOTES.get(name), more) if text)
-    return _frame(key, name, TITLES[name], told, switches)
-
-
-def _frame(key: str, name: str, title: str, told: str, switches: str = "") -> str:
-    note = f'<p class="remark">{to_html(told)}</p>' if told else ""
     return (
-        f"<figure><figcaption><h3>{to_html(title)}</h3>{note}{switches}</figcaption>"
-        f'<div class="plot" id="{key}-{to_html(name)}" data-figure="{to_html(name)}"></div></figure>'
+        f'<div class="switch" role="group" aria-label="{switch.label}" data-switch="{to_html(switch.name)}">'
+        f"<span>{switch.label}</span>{buttons}</div>"
     )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rueda.records.plan import Plan, PlanRow
-from rueda.report.figure_parts import colour, log_axis
-from rueda.report.model import Plot, Section, Table
+from rueda.report.figures.parts import colour, log_axis
+from rueda.report.model import Section, Table
+from rueda.report.plot import Plot
 from rueda.terminal.numbers import count, digits, milliseconds, percent, predicted_time
 
 

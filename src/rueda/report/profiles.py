@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 
 from rueda.records.profile import NoiseScale, Profile
-from rueda.report.figure_parts import colour, log_axis
-from rueda.report.model import Plot, Section, Table
+from rueda.report.figures.parts import colour, log_axis
+from rueda.report.model import Section, Table
+from rueda.report.plot import Plot
 from rueda.terminal.numbers import amount, count, digits, milliseconds
 
 _STAGES = {"data": "@orange", "forward": "@sky", "backward": "@blue", "optimizer": "@green"}

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rueda.records.landscape import Surface
-from rueda.report.figure_parts import one_two_five
-from rueda.report.model import Plot, View
+from rueda.report.escape import lines
+from rueda.report.figures.parts import one_two_five
+from rueda.report.plot import Plot, View, own_switch
 from rueda.terminal.numbers import percent
 
 SPLITS = {"train": "training", "test": "test"}
@@ -25,6 +26,7 @@ _CAMERA = {"eye": {"x": 1.22, "y": -2.19, "z": 0.97}, "center": {"x": -0.13, "y"
 
 Choice = tuple[str, str]
 """a split, and ``loss`` or ``error``"""
+_TRAIL: Choice = ("", "trail")
 
 
 def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
@@ -63,18 +65,19 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             shown.append(choice)
         if surface.trail is not None:
             traces.append(_trail_above(surface, scene))
-            shown.append(("", "trail"))
+            shown.append(_TRAIL)
     scenes = [name for name in layout if name.startswith("scene")]
     views = []
     for choice in choices:
         upright = _upright(_limits(surfaces, choice), choice)
         changes = {f"{scene}.zaxis": upright for scene in scenes}
         # The path lies on the loss of the training examples, and belongs to no other picture.
-        visible = [one == choice or (one[1] == "trail" and choice == choices[0]) for one in shown]
-        views.append(View(label=_label(*choice), visible=visible, changes=changes))
+        visible = [{"visible": one == choice or (one == _TRAIL and choice == choices[0])} for one in shown]
+        views.append(View(label=_label(*choice), traces=visible, changes=changes))
     title = "The loss surface" if kind == "landscape" else "The surface along the training path"
     return Plot(
-        name=f"{kind}-surface", title=title, traces=traces, layout=layout, views=views, narrow=stacked,
+        name=f"{kind}-surface", title=title, traces=traces, layout=layout, narrow=stacked,
+        switches=own_switch(f"{kind}-surface", views),
         height=wide.height, narrow_height=small.height,
         note="Drag to turn. One scale for all." if len(surfaces) > 1 else "Drag to turn.",
     )  # fmt: skip
@@ -116,11 +119,11 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
             )  # fmt: skip
             shown.append(choice)
         traces.append(_marks(surface, number))
-        shown.append(("", "trail"))
+        shown.append(_TRAIL)
     views = []
     for choice in choices:
-        visible = [one == choice or one[1] == "trail" for one in shown]
-        views.append(View(label=_label(*choice), visible=visible, changes=_bar(_limits(surfaces, choice), choice)))
+        visible = [{"visible": one in (choice, _TRAIL)} for one in shown]
+        views.append(View(label=_label(*choice), traces=visible, changes=_bar(_limits(surfaces, choice), choice)))
     note = "Lines of equal height, on a logarithmic scale for the loss; one scale for all. The cross marks the model."
     if kind == "path":
         start = ", the initial model built again from the seed" if _rebuilt(surfaces) else ""
@@ -130,7 +133,8 @@ def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
         )
     title = "The same from above" if kind == "landscape" else "The training path from above"
     return Plot(
-        name=f"{kind}-contours", title=title, traces=traces, layout=layout, views=views, narrow=stacked, note=note,
+        name=f"{kind}-contours", title=title, traces=traces, layout=layout, narrow=stacked,
+        switches=own_switch(f"{kind}-contours", views), note=note,
         height=wide.height, narrow_height=small.height + 70,
     )  # fmt: skip
 
@@ -142,13 +146,13 @@ def _marks(surface: Surface, number: str) -> dict[str, Any]:
     if trail is None:
         cross = {"symbol": "x-thin", "size": 10, "line": {"color": "#ffffff", "width": 2}}
         return {**shared, "x": [0.0], "y": [0.0], "mode": "markers", "marker": cross, "hovertemplate": "the model"}
-    loss = [f"¶training loss {value:.4g}" for value in trail.loss] or [""] * len(trail.steps)
+    loss = [[f"training loss {value:.4g}"] for value in trail.loss] or [[]] * len(trail.steps)
     symbols = ["square", *["circle"] * (len(trail.steps) - 2), "x"] if len(trail.steps) > 1 else ["x"]
     return {
         **shared, "x": rounded(trail.x), "y": rounded(trail.y), "mode": "lines+markers",
         "line": {"color": "#ffffff", "width": 2},
         "marker": {"color": "#e66100", "size": 7, "symbol": symbols, "line": {"color": "#ffffff", "width": 1}},
-        "text": [f"after {step:,} updates{more}" for step, more in zip(trail.steps, loss, strict=False)],
+        "text": [lines(f"after {step:,} updates", *more) for step, more in zip(trail.steps, loss, strict=False)],
         "hovertemplate": "%{text}",
     }  # fmt: skip
 

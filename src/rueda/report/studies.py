@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rueda.errors import RunError
 from rueda.records.archive import find_run, read_archive
@@ -14,7 +12,7 @@ from rueda.records.run import Run
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study, StudyRow
 from rueda.records.throughput import Throughput
-from rueda.report.model import Entry, Section, short
+from rueda.report.model import Entry, Section
 from rueda.report.runs import read_run
 from rueda.report.study_tables import tell_descent, tell_steps, tell_throughput
 from rueda.terminal.numbers import number, things
@@ -37,13 +35,13 @@ def read_study(files: Mapping[str, Path]) -> Section:
     task = records[0].task
     section = Section(title=task, task=task, is_study=study is not None)
     if throughput is not None:
-        section.throughput = _throughput(throughput)
+        section.throughput = throughput
         tell_throughput(section, throughput)
     if steps is not None:
-        section.steps = _steps(steps)
+        section.steps = steps
         tell_steps(section, steps)
     if descent is not None:
-        section.gd = _descent(descent)
+        section.descent = descent
         tell_descent(section, descent)
     if study is not None:
         section.workers = study.workers
@@ -106,30 +104,3 @@ def _give_roles(entries: list[Entry]) -> None:
     rest = [entry for entry in rest if base is not None and entry.epochs == base.epochs] or rest
     if rest:
         max(rest, key=lambda entry: entry.test_accuracy or 0).role = "best"
-
-
-def _throughput(found: Throughput) -> dict[str, Any] | None:
-    """Give what the figure of the throughput shows."""
-    points = sorted(found.points, key=lambda point: point.batch)
-    names = ("batch", "images_per_second", "spread")
-    shown = {name: [getattr(point, name) for point in points] for name in names}
-    return {**shown, "saturates_at": found.saturates_at} if points else None
-
-
-def _steps(found: StepsToTarget) -> dict[str, Any] | None:
-    """Give what the figure of the updates to a target shows; a batch size that never reached it is left out."""
-    points = sorted((point for point in found.points if point.updates is not None), key=lambda point: point.batch)
-    names = ("batch", "updates", "examples", "rate")
-    shown: dict[str, Any] = {name: [getattr(point, name) for point in points] for name in names}
-    shown["target_accuracy"] = found.target_accuracy
-    if found.fit is not None:
-        shown["fit"] = {**asdict(found.fit), "boundaries": found.fit.boundaries}
-    return shown if points else None
-
-
-def _descent(found: GradientDescent) -> dict[str, Any]:
-    """Give the paths of the linear model, and of its data the moments that give the loss everywhere."""
-    paths = [
-        {"batch": path.batch, "w": [short(w) for w in path.w], "b": [short(b) for b in path.b]} for path in found.paths
-    ]
-    return {"paths": paths, "moments": found.data.moments()}

@@ -1,8 +1,12 @@
-// What all figures share: colours from the style sheet, a calm layout, numbers as people write them.
+// What all figures share: the data, colours from the style sheet, a calm layout.
 // Every text in the data has been escaped for plotly's labels already; nothing here writes HTML.
 "use strict";
 
-const sections = JSON.parse(document.getElementById("data").textContent);
+let shared; // lists and texts that stand in several places: {"#": 3} refers to the fourth
+const { sections } = JSON.parse(document.getElementById("data").textContent, (key, value) => {
+  if (key === "shared") shared = value;
+  return value?.["#"] === undefined ? value : shared[value["#"]];
+});
 const narrow = matchMedia("(max-width: 640px)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const coarse = matchMedia("(pointer: coarse)");
@@ -17,11 +21,20 @@ function colour(name) {
   return getComputedStyle(place).getPropertyValue("--" + name).trim();
 }
 
+// Only where no text of a file can stand: `@blue` where a colour belongs.
+function themed(value, key) {
+  if (typeof value === "string") return value.startsWith("@") && /color$/.test(key) ? colour(value.slice(1)) : value;
+  if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((part) => themed(part, key));
+  if (value && typeof value === "object")
+    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, themed(part, name)]));
+  return value;
+}
+
 function font(size) {
   return { family: getComputedStyle(document.body).fontFamily, size: size || 13, color: colour("ink") };
 }
 
-function axis(title, more) {
+function axis({ title, ...more }) {
   return {
     title: { text: title, font: { size: 13, color: colour("muted") }, standoff: 8 },
     gridcolor: colour("grid"), linecolor: colour("edge"), tickcolor: colour("edge"), zeroline: false, automargin: true,
@@ -29,53 +42,24 @@ function axis(title, more) {
   };
 }
 
-function layout(xaxis, yaxis, more) {
+function sceneAxis({ title, ...more }) {
+  return { title: { text: title }, gridcolor: colour("edge"), color: colour("muted"), showbackground: false, showspikes: false, ...more };
+}
+
+function dressed(given) {
+  const named = (part) => (typeof part === "object" ? part : { title: part });
+  const wanted = themed(given);
+  for (const [name, part] of Object.entries(wanted)) {
+    if (/^[xy]axis\d*$/.test(name)) wanted[name] = axis(named(part));
+    if (/^scene\d*$/.test(name))
+      for (const side of ["xaxis", "yaxis", "zaxis"]) part[side] = sceneAxis(named(part[side] || ""));
+  }
   return {
-    ...(xaxis && { xaxis, yaxis }), font: font(), showlegend: paper, hovermode: "closest",
+    font: font(), showlegend: paper, hovermode: "closest",
     paper_bgcolor: paper ? "#ffffff" : "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 56, r: 16, t: 12, b: 48 }, dragmode: coarse.matches ? false : "zoom",
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("edge"), font: font(13), align: "left" },
     legend: { orientation: "h", xref: "container", x: 0, yref: "container", y: 0, yanchor: "bottom", font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" },
-    ...more,
+    ...wanted,
   };
-}
-
-function logAxis(title, values, more) {
-  return axis(title, { type: "log", tickvals: values, ticktext: values.map(whole), tickangle: 0, ...more });
-}
-
-function whole(value) {
-  return Math.abs(value) >= 1000 || Number.isInteger(value)
-    ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(3)));
-}
-
-function powers(low, high, base) {
-  const found = [];
-  for (let power = Math.ceil(Math.log(low) / Math.log(base) - 1e-9); Math.pow(base, power) <= high * 1.000001; power++)
-    found.push(Math.pow(base, power));
-  return found;
-}
-
-function oneTwoFive(low, high) {
-  return powers(low / 10, high, 10).flatMap((power) => [power, 2 * power, 5 * power])
-    .filter((value) => value >= low / 1.3 && value <= high * 1.3);
-}
-
-function finite(values) {
-  return (values || []).filter((value) => value !== null && Number.isFinite(value));
-}
-
-function lines(texts) {
-  return texts.join("<br>");
-}
-
-// Shares as percentages with as many digits as tell the ticks apart: 88 %, 88.5 %, 89 %.
-const shares = ".4~p";
-
-// A long name leaves the figure its room: its middle goes, since names often differ at the end. Entities stay whole.
-function brief(text, most) {
-  const letters = text.match(/&[^;\s]{1,8};|[^]/gu) || [];
-  if (letters.length <= most) return text;
-  const tail = Math.floor(most / 3);
-  return letters.slice(0, most - tail - 1).join("") + "…" + letters.slice(-tail).join("");
 }

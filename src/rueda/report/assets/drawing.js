@@ -5,19 +5,9 @@
 // taken when nothing has changed for a while, one at a time (plotly's images share one context), and stand in their
 // places on paper. Drawing all of them beforehand would cost every reader, and without a GPU many seconds.
 
-const builders = {
-  techniques, progress, speed, throughput, steps, surface, contours,
-  rate: (data) => schedule(data, "rate", "learning rate", "rate %{y:.4g}"),
-  batch: (data) => schedule(data, "global_batch", "global batch", "batch %{y:,}"),
-};
 const mostScenes = 8;
 const alive = new Map(); // places of scenes, those seen longest ago first, and how many scenes each has
 const near = new Set(); // places in view, or almost
-
-function build(key, name) {
-  const data = sections[key];
-  return (name in data.plots ? plot(name) : builders[name])(data);
-}
 
 function numScenes(figure) {
   return Object.keys(figure.layout).filter((name) => /^scene\d*$/.test(name)).length;
@@ -26,7 +16,7 @@ function numScenes(figure) {
 function draw(key, name) {
   const place = document.getElementById(key + "-" + name);
   const figure = paper ? onPaper(build(key, name)) : build(key, name);
-  place.style.height = (figure.height || 380) + "px";
+  place.style.height = figure.height + "px";
   return Plotly.react(place, figure.traces, figure.layout, { responsive: true, displayModeBar: false, scrollZoom: false, doubleClick: "reset" });
 }
 
@@ -77,7 +67,7 @@ function watchScenes() {
     const figure = build(...whose(place));
     if (!numScenes(figure)) continue;
     place.classList.add("scene");
-    place.style.height = (figure.height || 380) + "px";
+    place.style.height = figure.height + "px";
     watch.observe(place);
   }
 }
@@ -86,12 +76,12 @@ function watchScenes() {
 function onPaper(figure) {
   const width = numScenes(figure) === 1 ? 650 : 900; // print makes it 3/4 of that, which fits A4
   const { legend, showlegend } = figure.layout;
-  const named = figure.traces.filter((one) => showlegend && one.name && (one.showlegend ?? !/surface|contour|heatmap/.test(one.type)));
+  const named = figure.traces.filter((one) => showlegend && one.name && one.visible !== false && (one.showlegend ?? !/surface|contour|heatmap/.test(one.type)));
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = "12px " + font().family;
   const column = 50 + Math.max(0, ...named.map((one) => pen.measureText(one.name.replace(/<[^>]*>|&[^;]*;/g, "")).width));
   const rows = Math.ceil(named.length / Math.max(1, Math.floor((width - 40) / column)));
-  const height = (figure.height || 380) + 19 * Math.max(0, rows - 1);
+  const height = figure.height + 19 * Math.max(0, rows - 1);
   return { traces: figure.traces, height, layout: { ...figure.layout, width, height, legend: { ...legend, maxheight: 1 } } };
 }
 
@@ -132,19 +122,13 @@ function turnToPaper(isOn) {
 }
 
 async function exportFigures() {
-  const keep = async (file, make) => {
-    const image = document.createElement("img");
-    image.dataset.file = file;
-    image.src = await toImage(forPaper(() => onPaper(make())), 2);
-    document.body.append(image);
-  };
-  for (const [key, data] of Object.entries(sections))
-    for (const name of data.figures) {
-      if (name !== "progress") { await keep(key + "-" + name, () => build(key, name)); continue; }
-      for (const axisName of ["epochs", "updates", "seconds"]) {
-        data.axis = axisName;
-        await keep(key + "-" + data.measure.replace("_", "-") + "-" + axisName, () => progress(data));
+  for (const [key, section] of Object.entries(sections))
+    for (const [name, plot] of Object.entries(section.plots))
+      for (const [file, chosen] of Object.entries(plot.images)) {
+        section.chosen = chosen;
+        const image = document.createElement("img");
+        image.dataset.file = key + "-" + file;
+        image.src = await toImage(forPaper(() => onPaper(build(key, name))), 2);
+        document.body.append(image);
       }
-      data.axis = "epochs";
-    }
 }

@@ -25,47 +25,32 @@ function sortable(table) {
   }));
 }
 
-function press(buttons, chosen) {
-  buttons.forEach((button) => button.setAttribute("aria-pressed", String(button === chosen)));
-}
-
 function listen(section) {
-  const data = sections[section.dataset.section];
-  const redraw = () => data.figures.filter((name) => ["progress", "rate", "batch"].includes(name))
-    .forEach((name) => draw(section.dataset.section, name));
+  const key = section.dataset.section, data = sections[key];
+  const redraw = (isMeant) => Object.keys(data.plots).filter((name) => isMeant(data.plots[name])).forEach((name) => {
+    draw(key, name);
+    const place = document.getElementById(key + "-" + name);
+    if (place.matches(".scene")) pictureLater(place);
+  });
   section.querySelectorAll("table.sortable").forEach(sortable);
-  for (const kind of ["axis", "measure"]) {
-    const buttons = [...section.querySelectorAll(`[data-${kind}]`)];
+  section.querySelectorAll(".switch").forEach((group) => {
+    const name = group.dataset.switch, buttons = [...group.querySelectorAll("button")];
     buttons.forEach((button) => button.addEventListener("click", () => {
-      press(buttons, button);
-      data[kind] = button.dataset[kind];
-      redraw();
-    }));
-  }
-  section.querySelectorAll("figure").forEach((figure) => {
-    const buttons = [...figure.querySelectorAll("[data-view]")];
-    const name = figure.querySelector(".plot").dataset.figure;
-    buttons.forEach((button) => button.addEventListener("click", () => {
-      press(buttons, button);
-      data.view[name] = Number(button.dataset.view);
-      draw(section.dataset.section, name);
-      figure.querySelectorAll(".scene").forEach(pictureLater);
+      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      data.chosen[name] = button.dataset.view;
+      redraw((plot) => name in plot.switches);
     }));
   });
   section.querySelectorAll(".chip").forEach((chip) => chip.addEventListener("click", () => {
     const row = Number(chip.dataset.row);
     if (!data.hidden.delete(row)) data.hidden.add(row);
     chip.setAttribute("aria-pressed", String(!data.hidden.has(row)));
-    redraw();
+    redraw((plot) => plot.traces.some((trace) => "row" in trace));
   }));
 }
 
 async function start() {
-  for (const data of Object.values(sections)) {
-    const there = Object.keys(measures).filter((name) => data.lines.some((line) => line.progress[name]));
-    const order = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"];
-    Object.assign(data, { hidden: new Set(), view: {}, axis: "epochs", measure: order.find((name) => there.includes(name)) });
-  }
+  for (const data of Object.values(sections)) Object.assign(data, { hidden: new Set(), chosen: {} });
   document.querySelectorAll("[data-section]").forEach(listen);
   await unpack();
   if (location.hash === "#png") await exportFigures();

@@ -1,56 +1,57 @@
-// Figures that Python describes whole: the page gives them its colours, so that light and dark both fit.
+// From a figure as Python describes it (report/plot.py) to what plotly draws: the views that are chosen, the rows that
+// are shown, axes that fit them, colours of the page.
 
-// Only where no text of a file can stand: `@blue` where a colour belongs, `¶` for a new line in what a hover shows.
-function themed(value, key) {
-  if (typeof value === "string") {
-    if (/color$/.test(key)) return value.startsWith("@") ? colour(value.slice(1)) : value;
-    return key === "hovertemplate" ? value.replaceAll("¶", "<br>") : value;
-  }
-  if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((part) => themed(part, key === "text" ? "hovertemplate" : key));
-  if (value && typeof value === "object")
-    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, themed(part, name)]));
-  return value;
+// Paths with dots: {"scene.zaxis.range": [0, 1]}. What was given stays as it is.
+function put(given, [name, ...rest], value) {
+  const copy = Array.isArray(given) ? [...given] : { ...given };
+  copy[name] = rest.length ? put(copy[name], rest, value) : value;
+  return copy;
 }
 
-function side(more) {
-  const { title, ...rest } = typeof more === "string" ? { title: more } : more;
-  return { title: { text: title }, gridcolor: colour("edge"), color: colour("muted"), showbackground: false, showspikes: false, ...rest };
-}
-
-function dressed(given) {
-  const wanted = {};
-  for (const [name, part] of Object.entries(themed(given))) {
-    if (/^[xy]axis\d*$/.test(name)) {
-      const { title, ...more } = typeof part === "string" ? { title: part } : part;
-      wanted[name] = axis(title, more);
-    } else if (/^scene\d*$/.test(name)) {
-      const axes = Object.fromEntries(["xaxis", "yaxis", "zaxis"].map((one) => [one, side(part[one] || "")]));
-      wanted[name] = { ...part, ...axes };
-    } else wanted[name] = part;
-  }
-  return layout(undefined, undefined, wanted);
-}
-
-// Paths with dots: {"scene.zaxis.range": [0, 1]}.
 function changed(given, changes) {
-  const found = structuredClone(given);
-  for (const [path, value] of Object.entries(changes)) {
-    const names = path.split(".");
-    const last = names.pop();
-    names.reduce((part, name) => part[name], found)[last] = value;
-  }
-  return found;
+  return Object.entries(changes).reduce((found, [path, value]) => put(found, path.split("."), value), given);
 }
 
-function plot(name) {
-  return (data) => {
-    const { traces: all, layout: wide, views, narrow: small, ...size } = data.plots[name];
-    const isSmall = isNarrow();
-    const view = views[data.view[name] || 0] || { changes: {} };
-    const given = changed(wide, { ...view.changes, ...(isSmall ? small : {}) });
-    const traces = view.visible ? all.map((trace, index) => ({ ...trace, visible: view.visible[index] })) : all;
-    const height = isSmall ? size.narrow_height : size.height;
-    const quiet = (trace) => (trace.hovertemplate ? { ...trace, hovertemplate: trace.hovertemplate + "<extra></extra>" } : trace);
-    return { traces: traces.map((trace) => quiet(themed(trace))), layout: { ...dressed(given), uirevision: name }, height };
-  };
+// Limits for the traces that are shown, and whether the axis is logarithmic: `Fit` and `Span` in report/plot.py.
+function fitted({ fit, ...axis }, spans) {
+  const all = (name) => spans.map((span) => span[name]).filter((value) => value !== undefined);
+  const small = all("small").sort((one, other) => one - other);
+  if (fit.ratio && small.length && Math.max(...all("large")) / small[Math.floor((small.length - 1) * fit.rank)] >= fit.ratio) {
+    const starts = all("starts").filter((some) => some.length);
+    const start = Math.max(...starts[0].map((_, index) => Math.min(...starts.map((some) => some[index]))));
+    return { ...axis, ...fit.log, range: [start / fit.log_pads[0], Math.max(...all("high")) * fit.log_pads[1]].map(Math.log10) };
+  }
+  const [low, high] = spans.length ? [Math.min(...all("low")), Math.max(...all("high"))] : [0, 1];
+  const pad = (high - low || 0.1) * fit.pad;
+  return { ...axis, range: [Math.max(fit.least ?? -Infinity, low - pad), Math.min(fit.most ?? Infinity, high + pad)] };
+}
+
+// Names at the ends of lines, moved apart where they would touch.
+function keptApart(labels, [low, high]) {
+  const gap = (high - low) * 0.06;
+  const sorted = labels.map((label) => ({ ...label })).sort((one, other) => one.y - other.y);
+  sorted.forEach((label, index) => { if (index) label.y = Math.max(label.y, sorted[index - 1].y + gap); });
+  for (let index = sorted.length - 1, top = high - gap / 4; index >= 0; index--, top -= gap)
+    sorted[index].y = Math.min(sorted[index].y, top);
+  return sorted;
+}
+
+function build(key, name) {
+  const { plots, chosen, hidden } = sections[key];
+  const { traces: all, layout: wide, switches, ...rest } = plots[name];
+  const views = Object.entries(switches).map(([one, options]) => options[chosen[one]] || Object.values(options)[0]);
+  const isSmall = isNarrow();
+  const layout = changed(wide, Object.assign({}, ...views.map((view) => view.layout), isSmall && rest.narrow, paper && rest.paper));
+  const traces = all.map((trace, index) => views.reduce((found, view) => changed(found, { ...view.all, ...view.traces[index] }), trace))
+    .filter((trace) => !hidden.has(trace.row));
+  for (const side of ["x", "y"])
+    if (layout[side + "axis"]?.fit) {
+      const spans = traces.filter((trace) => trace.visible !== false).map((trace) => trace.spans[side]).filter(Boolean);
+      layout[side + "axis"] = fitted(layout[side + "axis"], spans);
+    }
+  const labels = (layout.annotations || []).filter((label) => !hidden.has(label.row));
+  if (labels.some((label) => "row" in label)) layout.annotations = keptApart(labels, layout.yaxis.range);
+  const bare = ({ row, spans, ...trace }) => (trace.hovertemplate ? { ...trace, hovertemplate: trace.hovertemplate + "<extra></extra>" } : trace);
+  return { traces: traces.map((trace) => themed(bare(trace))), layout: { ...dressed(layout), uirevision: name },
+    height: isSmall ? rest.narrow_height : rest.height };
 }

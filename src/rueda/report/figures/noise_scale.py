@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rueda.report.figure_parts import log_axis, one_two_five
-from rueda.report.figures import styles
-from rueda.report.model import Line, Plot, Section
+from rueda.report.escape import lines
+from rueda.report.figures.parts import log_axis, one_two_five
+from rueda.report.figures.styles import styles
+from rueda.report.model import Line, Section
+from rueda.report.plot import Plot
 
 NOTE = (
     "S / |G|² in examples, a moving average; shaded: its interval, which reaches the top where it has no upper end. "
@@ -17,16 +19,16 @@ NOTE = (
 
 def add_noise_scale(section: Section) -> None:
     """Give the section the figure, if one of its runs has measured it."""
-    lines = [line for line in section.lines if any(value is not None for value in line.noise.get("value", []))]
-    if not lines:
+    runs = [line for line in section.lines if any(value is not None for value in line.noise.get("value", []))]
+    if not runs:
         return
-    measured = [line.noise.get(name, []) for line in lines for name in ("value", "low", "high", "global_batch")]
+    measured = [line.noise.get(name, []) for line in runs for name in ("value", "low", "high", "global_batch")]
     known = [value for column in measured for value in column if value is not None and value > 0]
     if not known:  # nothing that a logarithmic axis can show
         return
     bottom, top = min(known) / 1.5, max(known) * 1.5
     looks = styles(section)
-    traces = [trace for line in lines for trace in _traces(line, *looks[line.entry], bottom, top)]
+    traces = [trace for line in runs for trace in _traces(line, *looks[line.entry], bottom, top)]
     layout = {
         "xaxis": "updates", "yaxis": log_axis("examples", one_two_five(bottom, top)), "showlegend": True,
     }  # fmt: skip
@@ -50,8 +52,10 @@ def _traces(line: Line, colour: str, dash: str, bottom: float, top: float) -> li
         "type": "scatter", "mode": "lines", "x": steps, "y": values, "line": {"color": hue, "dash": dash, "width": 2},
         "legendgroup": group, "name": line.name,
         "customdata": [list(pair) for pair in zip(lows, highs, strict=True)],
-        "hovertemplate": "%{fullData.name}: %{y:,.0f} examples after %{x:,} updates¶"
-        "(%{customdata[0]:,.0f} to %{customdata[1]:,.0f})",
+        "hovertemplate": lines(
+            "%{fullData.name}: %{y:,.0f} examples after %{x:,} updates",
+            "(%{customdata[0]:,.0f} to %{customdata[1]:,.0f})",
+        ),
     }  # fmt: skip
     batch: dict[str, Any] = {
         "type": "scatter", "mode": "lines", "x": steps, "y": line.noise.get("global_batch", empty),

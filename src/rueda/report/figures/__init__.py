@@ -1,0 +1,16 @@
+"""The figures of training runs and studies: a file a figure, each a function from records to a ``Plot``.
+
+=================  ====================================================================
+``techniques``     the test accuracy that each row of a study kept, against one worker
+``progress``       accuracy and loss of each run against epochs, updates or seconds
+``schedule``       learning rate and global batch along the same axis
+``speed``          images per second of each row
+``throughput``     images per second against the local batch
+``steps``          updates to a target accuracy against the batch size
+``linear_model``   gradient descent on the loss surface of a linear model
+``noise_scale``    the gradient noise scale along a training
+=================  ====================================================================
+
+They share ``styles`` (colour, dash and name of a row), ``time_axis`` (epochs, updates or seconds) and ``parts``
+(logarithmic axes, colours); ``arrangement`` says which of them a section has, and in which order.
+"""

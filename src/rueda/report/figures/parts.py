@@ -1,0 +1,82 @@
+"""What figures share: one list of colours, and logarithmic axes with ticks at 1, 2 and 5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rueda.terminal.numbers import count
+
+COLOURS = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
+"""the page's own, in the order in which the lines of a figure take them"""
+
+SHARES = ".4~p"
+"""Format of fractions as percentages with as many digits as tell the ticks apart: 88 %, 88.5 %, 89 %."""
+LEGEND_ABOVE = {
+    "orientation": "h", "y": 1, "yanchor": "bottom", "x": 0, "font": {"size": 12},
+    "itemclick": False, "itemdoubleclick": False,
+}  # fmt: skip
+"""A legend above the figure whose entries do not hide traces."""
+
+
+def colour(index: int) -> str:
+    """Give a line its colour; after the last comes the first again.
+
+    >>> colour(1), colour(8)
+    ('@red', '@red')
+    """
+    return COLOURS[index % len(COLOURS)]
+
+
+def one_two_five(low: float, high: float, decades: float = 3) -> list[float]:
+    """List the ticks of a logarithmic axis: 1, 2 and 5 times powers of ten; over more decades, the powers alone.
+
+    >>> one_two_five(0.08, 3), one_two_five(1, 50_000)
+    ([0.1, 0.2, 0.5, 1.0, 2.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
+    """
+    first, last = math.log10(low), math.log10(high)
+    powers = range(math.floor(first), math.ceil(last) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in ((1,) if last - first > decades else (1, 2, 5))]
+    return [tick for tick in ticks if low <= tick * (1 + 1e-9) and tick <= high * (1 + 1e-9)]
+
+
+def powers(low: float, high: float, base: int) -> list[float]:
+    """List the powers of a number between two values.
+
+    >>> powers(60, 512, 2)
+    [64.0, 128.0, 256.0, 512.0]
+    """
+    first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
+    return [float(base) ** power for power in range(first, last + 1)]
+
+
+def thinned(values: Sequence[float], most: int) -> list[float]:
+    """Leave out so many ticks, evenly, that no more than these remain.
+
+    >>> thinned([8, 16, 32, 64, 128], 3)
+    [8, 32, 128]
+    """
+    return list(values[:: -(-len(values) // most)])
+
+
+def upright(x: float) -> dict[str, Any]:
+    """Draw a dashed red line across the figure at a value."""
+    return {
+        "type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
+        "line": {"color": "@red", "width": 1.4, "dash": "dash"},
+    }  # fmt: skip
+
+
+def finite(values: Sequence[float | None]) -> list[float]:
+    """Leave out what was not measured."""
+    return [value for value in values if value is not None]
+
+
+def log_axis(title: str, ticks: Sequence[float], **more: Any) -> dict[str, Any]:
+    """Give a logarithmic axis with ticks at these values, written as people write them.
+
+    >>> log_axis("workers", [1, 2, 1024])["ticktext"]
+    ['1', '2', '1,024']
+    """
+    return {"title": title, "type": "log", "tickvals": list(ticks), "ticktext": [count(x) for x in ticks], **more}

@@ -1,0 +1,102 @@
+"""How accuracy and loss changed along each run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rueda.report.escape import Label
+from rueda.report.figures.parts import SHARES, finite
+from rueda.report.figures.styles import brief, first_of_rows, run_line, styles
+from rueda.report.figures.time_axis import AXES, time_switch
+from rueda.report.model import Line, Section
+from rueda.report.plot import Changes, Fit, Plot, Span, Switch, View
+
+MEASURES = {
+    "test_accuracy": "test accuracy",
+    "test_loss": "test loss",
+    "train_accuracy": "training accuracy",
+    "train_loss": "training loss",
+}
+_MOST_MARKERS = 40
+_MOST_NAMED = 5
+
+
+def measures(section: Section) -> list[str]:
+    """List what was measured in at least one run."""
+    return [name for name in MEASURES if any(name in line.progress for line in section.lines)]
+
+
+def progress(section: Section) -> Plot:
+    """Draw a line a run; names stand at the ends of those that stand out."""
+    there = measures(section)
+    switches = [
+        time_switch(section, section.lines, is_schedule=False),
+        Switch(name="measure", label="show", views={name: _view(section, name) for name in there}),
+    ]
+    first = there[0].replace("_", "-")
+    unnamed: dict[str, Any] = {"annotations": [], "margin.r": 16}
+    note = "A line a run; click a name to hide or show it, hover for the recipe."
+    return Plot(
+        name="progress", title="How accuracy grew", traces=[run_line(section, line) for line in section.lines],
+        layout={"margin": {"l": 56, "r": 16, "t": 12, "b": 48}}, note=f"{note} {_rehearsed(section)}".strip(),
+        height=440, narrow_height=320, switches=switches, paper=unnamed,
+        narrow={**unnamed, "xaxis.dtick": None}, images={f"{first}-{axis}": {"axis": axis} for axis in AXES},
+    )  # fmt: skip
+
+
+def _view(section: Section, measure: str) -> View:
+    is_share = measure.endswith("accuracy")
+    shown = [line for line in section.lines if measure in line.progress]
+    firsts = dict(zip(map(id, shown), first_of_rows(shown), strict=True))
+    traces: list[Changes] = []
+    for line in section.lines:
+        values = line.progress.get(measure)
+        if values is None:
+            traces.append({"visible": False})
+            continue
+        known = finite(values)
+        traces.append(
+            {
+                "y": values, "mode": "lines+markers" if len(known) <= _MOST_MARKERS else "lines",
+                "showlegend": firsts[id(line)], "spans.y": Span(low=min(known), high=max(known)),
+            }
+        )  # fmt: skip
+    names = _end_labels(section, shown, measure)
+    fit = Fit(pad=0.06, least=0.0 if is_share else None, most=1.005 if is_share else None)
+    value = f"{MEASURES[measure]} %{{y:{'.1%' if is_share else '.4g'}}}"
+    return View(
+        label=MEASURES[measure], traces=traces,
+        all_traces={"hovertemplate": Label(f"%{{meta[0]}}<br><b>{value}</b> at %{{x:,.4~f}} %{{meta[1]}}")},
+        changes={
+            "yaxis": {"title": MEASURES[measure], "fit": fit, "tickformat": SHARES if is_share else None},
+            "annotations": names,
+            "margin.r": 30 + 7.6 * max(len(name["text"]) for name in names) if names else 16,
+        },
+    )  # fmt: skip
+
+
+def _end_labels(section: Section, shown: list[Line], measure: str) -> list[dict[str, Any]]:
+    labels = []
+    for row, (entry, (colour, _)) in enumerate(zip(section.entries, styles(section), strict=True)):
+        if entry.role == "other" and len(section.entries) > _MOST_NAMED:
+            continue
+        ends = [finite(line.progress[measure])[-1] for line in shown if line.entry == row]
+        if ends:
+            labels.append(
+                {
+                    "row": row, "x": 1, "xref": "paper", "xanchor": "left", "xshift": 8, "y": sum(ends) / len(ends),
+                    "yref": "y", "showarrow": False, "align": "left", "text": brief(entry.name, 30),
+                    "font": {"color": f"@{colour}", "size": 13},
+                }
+            )  # fmt: skip
+    return labels
+
+
+def _rehearsed(section: Section) -> str:
+    names = {line.name for line in section.lines if line.rehearsed}
+    others = sorted({line.name for line in section.lines} - names)
+    if not names:
+        return ""
+    if len(others) < len(names):
+        return f"All but {', '.join(others)} are rehearsed." if others else "All lines are rehearsed."
+    return f"Rehearsed: {', '.join(sorted(names))}."
