@@ -22,7 +22,7 @@ def time_switch(section: Section, runs: Sequence[Line], *, is_schedule: bool) ->
     Args:
         section: all its runs decide about the ticks.
         runs: the traces of the figure, in their order.
-        is_schedule: the figure shows what was used up to each point, from the start on (see :func:`columns`).
+        is_schedule: the figure shows what was used up to each point, from the start of the run on.
     """
     return Switch(
         name="axis", label="against",
@@ -46,10 +46,11 @@ def _times(run: Line, axis: str, is_schedule: bool) -> list[float | None]:
 
 def _span(run: Line, axis: str, is_schedule: bool) -> Span | None:
     shown, measured = finite(_part(run, is_schedule)[axis]), finite(run.progress[axis])
-    starts = [min((value for value in values if value > 0), default=None) for values in (shown, measured)]
-    first, first_measured = starts
     if not shown:
         return None
+    first, first_measured = (
+        min((value for value in values if value > 0), default=None) for values in (shown, measured)
+    )
     end = max(measured, default=0.0)
     size = None if run.diverged or end <= 0 else end
     if first is None or first_measured is None:
