@@ -9,12 +9,15 @@ from report.samples import write_run
 from rueda.report.collect import collect
 from rueda.report.page import render
 
+SHARED = {
+    "kind": "noise", "epoch": 1, "seconds": 1.0, "examples": 64, "variance": 1.0, "square": 0.01, "steps": 3,
+}  # fmt: skip
+
 
 def write_noise(folder: Path, rows: list[dict[str, object]]) -> Path:
     write_run(folder)
-    shared = {"kind": "noise", "epoch": 1, "seconds": 1.0, "examples": 64}
     with open(folder / "metrics.jsonl", "a") as stream:
-        stream.writelines(json.dumps({**shared, **row}) + "\n" for row in rows)
+        stream.writelines(json.dumps({**SHARED, **row}) + "\n" for row in rows)
     return folder
 
 
@@ -42,7 +45,7 @@ def test_the_figure_shows_value_interval_and_batch(tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_measurements_yet(tmp_path: Path) -> None:
     folder = write_noise(tmp_path / "run", [])
-    row = {"kind": "noise", "step": 1, "value": None, "low": 0.0, "high": None, "global_batch": 64, "group": None}
+    row = {**SHARED, "step": 1, "value": None, "low": 0.0, "high": None, "global_batch": 64, "group": None}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     (section,) = collect([folder])
     assert not section.plots  # nothing is known yet
