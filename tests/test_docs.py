@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import house
+from commandline import rueda
 from rueda.report.markdown import markdown_tables
 
 ROOT = Path(__file__).parents[1]
@@ -42,14 +43,11 @@ def test_five_lines_make_the_serial_script_parallel(tmp_path: Path) -> None:
     done = run(sys.executable, str(ROOT / "examples" / "serial.py"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     serial = torch.load(tmp_path / "model.pt", weights_only=True)
-    models = {}
-    for workers in ("1", "2"):
-        done = run(
-            sys.executable, "-m", "rueda", "run", "-np", workers, str(ROOT / "examples" / "parallel.py"), cwd=tmp_path
-        )  # fmt: skip
+    alone, two = [sys.executable], [sys.executable, "-m", "rueda", "run", "-np", "2"]
+    for launcher in (alone, two):
+        done = run(*launcher, str(ROOT / "examples" / "parallel.py"), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        models[workers] = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert serial.keys() == models["1"].keys() == models["2"].keys()
+        assert torch.load(tmp_path / "model.pt", weights_only=True).keys() == serial.keys()
     old, new = ((ROOT / "examples" / name).read_text().splitlines() for name in ("serial.py", "parallel.py"))
     marked = [line for line in new if re.search(r"# \d\. ", line)]
     assert len(marked) == 5
@@ -64,10 +62,13 @@ def test_the_task_of_the_readme_trains(tmp_path: Path) -> None:
     assert "test loss" in done.stderr
 
 
-def test_the_flow_of_the_readme(tmp_path: Path) -> None:
+def test_the_flow_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Measure, plan, train, examine, report: each stage reads the file of the one before."""
     block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "rueda.Task(" in block)
     (tmp_path / "mytask.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
     for command, leaves in (
         ("measure mytask.py --quick --batches 16,64", "profile.json"),
         ("plan profile.json --workers 1,8,64 --cluster dgx-h100 --speed 40", "planned.toml"),
@@ -75,8 +76,7 @@ def test_the_flow_of_the_readme(tmp_path: Path) -> None:
         ("examine runs/a --task mytask.py --landscape --points 3 --hessian", "runs/a/landscape.json"),
         ("report . runs --output report.html", "report.html"),
     ):
-        done = run(sys.executable, "-m", "rueda", *command.split(), cwd=tmp_path)
-        assert done.returncode == 0, f"rueda {command}: {done.stderr}"
+        assert rueda(*command.split()) == 0, f"rueda {command}: {capsys.readouterr().err}"
         assert (tmp_path / leaves).exists(), command
     page = (tmp_path / "report.html").read_text()
     for title in ("Profile of spirals", "spirals"):

@@ -10,6 +10,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from rueda.data import Arrays, DatasetLoader, Loader, PartitionSampler
 from rueda.errors import DataError
 
+# On a machine of one core torch advises against two processes, which is not what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")
+
 INPUTS, TARGETS = torch.arange(30.0).reshape(30, 1), torch.arange(30)
 
 

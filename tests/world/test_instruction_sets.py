@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from commandline import settle_in
+from rueda import Recipe, fit, init
 from rueda.errors import WorldError
 from rueda.world import instruction_sets
+from tinytask import tiny_task
 
 FLAGS = "fpu sse avx2 avx512f avx512_bf16 avx512_fp16"
 CPUS = {  # flags, the precisions for which they promise AMX
@@ -37,7 +39,8 @@ class Machine:
         self.folder, self.patch = folder, monkeypatch
         self.tries = folder / "tries"
         monkeypatch.setenv("RUEDA_CACHE", str(folder / "cache"))
-        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "")  # so that it is put back, whoever sets it
+        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
         monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
         self.be(flags=AMX, survives=())
 
@@ -213,20 +216,21 @@ def rueda(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "float32"])
-def test_workers_of_a_training_are_protected(precision: str, faulting: Machine) -> None:
-    words = ("--workers", "2", "--epochs", "1", "--run", "run", "--set", f"precision={precision}", "--set", "batch=32")
+def test_workers_of_a_training_are_protected(faulting: Machine) -> None:
+    words = ("--workers", "2", "--epochs", "1", "--run", "run", "--set", "precision=bf16", "--set", "batch=32")
     done = rueda("train", "clouds.py", *words)
     assert done.returncode == 0, done.stderr
+    assert faulting.tried() == ["", "AVX512_CORE_FP16", "AVX512_CORE_BF16"]
+    assert done.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
     about = json.loads(Path("run", "environment.json").read_text())
-    if precision == "bf16":
-        assert faulting.tried() == ["", "AVX512_CORE_FP16", "AVX512_CORE_BF16"]
-        assert done.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
-        assert about["machine"]["onednn_max_cpu_isa"] == "AVX512_CORE_BF16"
-    else:
-        assert faulting.tried() == []
-        assert "AMX" not in done.stderr
-        assert about["machine"]["onednn_max_cpu_isa"] is None
+    assert about["machine"]["onednn_max_cpu_isa"] == "AVX512_CORE_BF16"
+
+
+def test_a_training_in_float32_tries_nothing(machine: Machine) -> None:
+    fit(tiny_task(), Recipe(batch=24, epochs=1), folder=machine.folder / "run", progress=False)
+    about = json.loads((machine.folder / "run" / "environment.json").read_text())
+    assert about["machine"]["onednn_max_cpu_isa"] is None
+    assert machine.tried() == []
 
 
 def test_workers_of_a_script_are_protected(faulting: Machine) -> None:
@@ -235,7 +239,16 @@ def test_workers_of_a_script_are_protected(faulting: Machine) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] 0 AVX512_CORE_BF16", "[1] 1 AVX512_CORE_BF16"]
     assert done.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
-    alone = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, timeout=120)
-    assert alone.stdout == "0 AVX512_CORE_BF16\n", alone.stderr
-    assert alone.stderr.count(instruction_sets.told("AVX512_CORE_BF16")) == 1
     assert faulting.tried() == ["", "AVX512_CORE_FP16", "AVX512_CORE_BF16"]  # once for all
+
+
+def test_a_script_of_ones_own_is_protected(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.be(flags=AMX, survives=("AVX512_CORE_FP16", "AVX512_CORE_BF16"))
+    monkeypatch.setattr(instruction_sets, "_exceeds", lambda limit, torch: False)  # other tests have used oneDNN
+    init()
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
+    assert capsys.readouterr().err == f"rueda: {instruction_sets.told('AVX512_CORE_BF16')}\n"
+    init()
+    assert capsys.readouterr().err == ""

@@ -46,6 +46,11 @@ class Started:
         out, err = self.process.communicate(timeout=timeout)
         return self.process.returncode, out, err
 
+    def end_quietly(self, timeout: float = 40) -> tuple[int, str, list[str]]:
+        """End it, and give the lines of standard error without the warning on a machine of few cores."""
+        status, out, err = self.end(timeout)
+        return status, out, [line for line in err.splitlines() if not line.endswith("they will take turns")]
+
     def left(self, seconds: float = 8.0) -> list[str]:
         """Give the processes that are still there, the driver aside; waits for those that are on their way out."""
         deadline = time.monotonic() + seconds

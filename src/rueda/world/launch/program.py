@@ -33,7 +33,7 @@ def resolve(program: Sequence[str], *, module: bool = False) -> list[str]:
         return [sys.executable, "-u", first, *rest]
     if _PYTHON.fullmatch(os.path.basename(first)) and rest and rest[0].endswith(".py"):
         _need_script(rest[0])
-    found = shutil.which(first)
+    found = first if first == sys.executable else shutil.which(first)
     if found is None and first in ("python", "python3"):
         found = sys.executable  # a machine may have no `python` beside the one that runs this
     if found is None:
