@@ -6,7 +6,7 @@ import pytest
 
 from rueda.errors import RecipeError
 from rueda.optim import scaling
-from rueda.records.recipe.recipe import SCALINGS
+from rueda.records.recipe.rules import SCALINGS
 
 CASES = [
     # rule, scale, rate, warm-up

@@ -24,7 +24,7 @@ from rueda.optim.schedules import (
     Step,
     assemble,
 )
-from rueda.records.recipe.recipe import SCHEDULES, WARMUPS
+from rueda.records.recipe.rules import SCHEDULES, WARMUPS
 
 STEPS = 120
 
