@@ -65,8 +65,8 @@ def answer_of(command: Sequence[str], num_workers: int) -> Any:
     return json.loads(answers[0].strip().splitlines()[-1])
 
 
-def save(name: str, result: dict[str, Any], *, seed: int = 0) -> None:
-    """Write ``results/NAME.json`` with the machine, versions, command and seed beside the figures.
+def save(name: str, result: dict[str, Any], *, seeds: Sequence[int] = (0,)) -> None:
+    """Write ``results/NAME.json`` with the machine, versions, command and seeds beside the figures.
 
     A result in the repository names the commit that gives it again, so a modified tree is refused: commit first, or
     write elsewhere with ``RUEDA_RESULTS=DIR``. The refused result is printed.
@@ -74,10 +74,10 @@ def save(name: str, result: dict[str, Any], *, seed: int = 0) -> None:
     Args:
         name: of the file.
         result: the figures.
-        seed: of everything random in the benchmark.
+        seeds: those that the benchmark sets, for data, networks and rounds; a peer may draw without one.
     """
     about = environment()
-    text = json.dumps({**result, "seed": seed, "environment": about}, indent=1)
+    text = json.dumps({**result, "seeds": list(seeds), "environment": about}, indent=1)
     if RESULTS.resolve() == COMMITTED.resolve() and not _is_clean(about["commit"]):
         print(text)
         sys.exit(

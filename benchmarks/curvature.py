@@ -216,7 +216,8 @@ def main() -> None:
             true = run("true", case, file, 99)["value"]
             rounds = [one_round(case, file, 1 + number, true, given.without) for number in range(given.repeats)]
             results = {**earlier("curvature").get("cases", {}), case: conclude(case, true, rounds)}
-            save("curvature", {"images": NUM_IMAGES, "repeats": given.repeats, "bar": round(BAR, 3), "cases": results})
+            found = {"images": NUM_IMAGES, "repeats": given.repeats, "bar": round(BAR, 3), "cases": results}
+            save("curvature", found, seeds=[0, 99, *range(1, 1 + given.repeats)])
 
 
 if __name__ == "__main__":

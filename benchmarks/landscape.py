@@ -170,6 +170,7 @@ def conclude(rounds: dict[str, list[dict[str, Any]]], points: tuple[int, int]) -
             "peer_threads": theirs["threads"], "median_seconds_a_point": medians, "ratio": ratios, "bar": BAR,
             "bar_of_2_workers": BAR_WORKERS, "equal_numbers": equal,
         },
+        seeds=(0, 1),
     )  # fmt: skip
     for name, value in ratios.items():
         print(f"{name}: {value:.2f}x (bar {BAR_WORKERS if name.startswith('2 workers') else BAR:g})")

@@ -50,7 +50,7 @@ def main() -> None:
     print(f"{'script':<24}{'rueda run':>12}{'torchrun':>12}{'ratio':>8}   (seconds, medians of {repeats})")
     for name, row in results.items():
         print(f"{name:<24}{row['rueda run seconds']:>12.2f}{row['torchrun seconds']:>12.2f}{row['ratio']:>8.2f}")
-    save("launch", {"repeats": repeats, "workers": 2, "results": results})
+    save("launch", {"repeats": repeats, "workers": 2, "results": results}, seeds=())
     print(f"ratio: {results['a line printed']['ratio']:.2f} of torchrun's time (target: at most 1)")
 
 
