@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "jobs": {"errors", "records", "world"},
     "tasks": {"errors", "files", "lazy", "records", "world", "data"},
     "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
-    "study": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "tasks", "train"},
+    "study": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "tasks", "train", "measure"},
     "measure": {"errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
     "examine": {"errors", "lazy", "records", "terminal", "world", "data", "nn", "tasks", "train"},
     "plan": {"errors", "lazy", "records", "terminal"},

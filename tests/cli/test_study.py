@@ -13,6 +13,7 @@ from jobshere import run_jobs_here
 from rueda.errors import RunError
 from rueda.jobs import Stopped
 from rueda.records import Run
+from rueda.records.profile import StepTime
 from rueda.records.study import Study, StudyRow
 from rueda.study.techniques import RunsFailed
 
@@ -58,10 +59,14 @@ def test_throughput_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_batch_that_is_not_saturated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("rueda.study.throughput._updates", lambda training, seconds: 100.0 * training.recipe.batch)
+    steps = [
+        StepTime(batch=batch, seconds=0.01, spread=0.0, repeats=1, data=0.0, forward=0.0, backward=0.0, optimizer=0.0)
+        for batch in (8, 16)
+    ]
+    monkeypatch.setattr("rueda.study.throughput.measure_steps", lambda *given, **options: (steps, None))
     assert rueda("throughput", "clouds.py", "--batches", "8,16") == 0
     shown = capsys.readouterr()
-    assert "not saturated up to batch 16" in shown.out and "round 3 of 3" in shown.err
+    assert "not saturated up to batch 16" in shown.out and "1/1 images/s at local batch 8, 16" in shown.err
 
 
 def test_seeds_that_do_not_reach_the_target(

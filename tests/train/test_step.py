@@ -184,7 +184,7 @@ RECIPE = Recipe(batch=12, epochs=2, rate=0.05)
 LOOPS: dict[str, Callable[[rueda.Task], object]] = {
     "train": lambda task: rueda.fit(task, RECIPE, progress=False),
     "steps to target": lambda task: updates_to_target(task, RECIPE, 2.0, 8),
-    "throughput": lambda task: study_throughput(task, batches=[12], seconds=0.05, rounds=1, progress=False),
+    "throughput": lambda task: study_throughput(task, batches=[12], seconds=0.05, progress=False),
     "step time": lambda task: Stepper(task, RECIPE, World()).block(12, 8, stages=True),
     "noise scale": lambda task: measure_noise(task, RECIPE, World(), seconds=60, stretches=1),
 }

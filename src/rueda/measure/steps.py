@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from rueda.errors import RecipeError, explain
 from rueda.measure.clock import STAGES, StageClock, wait_for, with_clock
 from rueda.measure.memory import HEADROOM, largest_batch, peak_bytes, reset_peak, usable_bytes
 from rueda.records import Recipe
 from rueda.records.profile import StepTime
+from rueda.records.recipe.batches import check_batches
 from rueda.records.throughput import saturation
 from rueda.tasks import Task
 from rueda.train.regime import at_fixed_batch
@@ -54,12 +54,9 @@ class Stepper:
         self.device = world.device
         self.num_examples = self.training.loader.num_examples
 
-    def check(self, batches: Iterable[int]) -> None:
+    def check(self, batches: Sequence[int]) -> None:
         """Refuse a batch that the data cannot fill."""
-        most = self.num_examples // self.training.world.size
-        for batch in batches:
-            if not 1 <= batch <= most:
-                raise RecipeError(explain("batch", expected=f"from 1 to {most}", got=batch, do="correct it"))
+        check_batches(batches, self.num_examples // self.training.world.size)
 
     def block(self, batch: int, num_steps: int, *, stages: bool) -> Block:
         """Make some steps at a local batch; with ``stages`` the clock runs."""

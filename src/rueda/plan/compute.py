@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rueda.errors import ProfileError, explain
-from rueda.records.profile import Profile, StepTime
+from rueda.records.profile import Profile, StepTime, update_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, ste
         warnings.append(f"no profile below batch {first:,}: the time at {local_batch:,} is extrapolated")
     optimizer = min(optimizer, seconds)
     return Compute(
-        seconds=accumulate * (seconds - optimizer) + optimizer,
+        seconds=update_seconds(seconds, optimizer, accumulate),
         backward=min(backward, seconds),
         deviation=nearest.spread / QUARTILE / nearest.seconds,
         warnings=tuple(warnings),

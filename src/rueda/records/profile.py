@@ -49,6 +49,20 @@ class StepTime:
         return self.batch / self.seconds
 
 
+def update_seconds(seconds: float, optimizer: float, accumulate: int) -> float:
+    """Give the time of an update of several local batches: each is computed, the optimizer steps once.
+
+    Args:
+        seconds: a step of one local batch, the optimizer included.
+        optimizer: its share.
+        accumulate: local batches in an update.
+
+    >>> update_seconds(0.5, 0.125, 1), update_seconds(0.5, 0.125, 3)
+    (0.5, 1.25)
+    """
+    return accumulate * (seconds - optimizer) + optimizer
+
+
 @dataclass(frozen=True, kw_only=True)
 class AllReduceTime:
     """One measured all-reduce: median over the repeats, the slowest worker's."""

@@ -19,9 +19,9 @@ class Speed:
 
     batch: int
     images_per_second: float
-    """of the best round"""
+    """median over the repeats; of the best round in files of version 0.1"""
     spread: float
-    """standard deviation over the rounds: how noisy the machine is"""
+    """half the distance between the quartiles over the repeats: how noisy the machine is"""
     milliseconds_per_update: float
     """of ``accumulate`` such batches"""
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rueda.errors import RecipeError, explain
 from rueda.records.descent import MEASURED, DescentPath, DescentRow, GradientDescent, Points
 from rueda.records.environment import environment
-from rueda.study.inputs import check_batches
+from rueda.records.recipe.batches import check_batches
 
 NUM_POINTS = 100
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -76,27 +75,3 @@ class StudyProgress(OnTerminal):
             if run.folder in self._lines:
                 self._bar.remove_task(self._lines.pop(run.folder))
         self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {line}")
-
-
-class RoundsProgress(OnTerminal):
-    """Shows rounds of measurements, each a turn for every candidate; silent unless told to speak."""
-
-    COLUMNS = ("{task.description}", "bar", "{task.completed}/{task.total}", "remaining")
-
-    def __init__(self, *, speak: bool, rounds: int, turns: int) -> None:
-        super().__init__(speak=speak)
-        self._rounds, self._turns, self._done = rounds, turns, 0
-        self._task: Any = None
-
-    def begin(self) -> None:
-        """Show that nothing is measured yet."""
-        if self._bar is not None:
-            self._task = self._bar.add_task("measurements", total=self._rounds * self._turns)
-
-    def turn(self, note: str) -> None:
-        """Count a measurement; off a terminal, the last of a round says where things are."""
-        self._done += 1
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done)
-        elif self._speak and self._done % self._turns == 0:
-            print(f"round {self._done // self._turns} of {self._rounds}: {note}", file=sys.stderr, flush=True)

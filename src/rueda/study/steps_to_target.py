@@ -23,9 +23,9 @@ from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, expla
 from rueda.records import Recipe
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
+from rueda.records.recipe.batches import check_batches
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.study.critical_batch import fit_curve
-from rueda.study.inputs import check_batches
 from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data

@@ -1,30 +1,25 @@
 """Images per second against the local batch: a processor is idle below some batch, and saturated above it.
 
-One worker makes real updates (loader, forward, backward, optimizer) at local batches 1, 2, 4 ... The batches take
-turns, round after round, so that a busy machine disturbs all alike, and the best round counts. Throughput *saturates*
-at the smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train. Where
-that is the largest of all, nothing shows that a still larger one would not be faster: it is not saturated.
+One worker makes the timed steps of ``rueda measure`` (:mod:`rueda.measure.steps`) at local batches 1, 2, 4 ...: the
+batches take turns, so that a busy machine disturbs all alike, and the medians count. Throughput *saturates* at the
+smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train. Where that is
+the largest of all, nothing shows that a still larger one would not be faster: it is not saturated.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rueda.measure.steps import Stepper, measure_steps
 from rueda.records.environment import environment
+from rueda.records.profile import StepTime, update_seconds
+from rueda.records.recipe.batches import check_batches
 from rueda.records.throughput import Speed, Throughput
-from rueda.study.inputs import check_batches
-from rueda.study.progress import RoundsProgress
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
-from rueda.train.regime import at_fixed_batch
-from rueda.train.training import Training
+from rueda.terminal.phases import PhasesProgress
 from rueda.world import open_world
-
-_RATE = 1e-6
-"""learning rate of timed updates, at which nothing diverges"""
 
 
 def study_throughput(
@@ -32,8 +27,7 @@ def study_throughput(
     *,
     batches: Sequence[int] | None = None,
     settings: Sequence[str] = (),
-    seconds: float = 0.5,
-    rounds: int = 3,
+    seconds: float = 1.5,
     folder: Path | str | None = None,
     progress: bool = True,
 ) -> Throughput:
@@ -43,10 +37,9 @@ def study_throughput(
         task: what is trained, by name, file or itself.
         batches: local batches; by default 1, 2, 4 ... up to 1024 and an eighth of the training data.
         settings: fields of the recipe, as ``name=value``.
-        seconds: time for each batch in each round.
-        rounds: how often each batch has its turn.
+        seconds: time for each batch, in all rounds together.
         folder: where ``throughput.json`` is written; None writes nothing.
-        progress: show a bar, or a line a round.
+        progress: show a bar, or a line.
     """
     loaded = load_task_and_data(task)
     recipe = loaded.recipe.with_settings(settings).change(workers=1, ghost_batch=None)
@@ -55,35 +48,24 @@ def study_throughput(
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]
     check_batches(batches, num_examples)
-    world = open_world()
-    trainings = {batch: Training(loaded, at_fixed_batch(recipe, batch), world) for batch in batches}
-    for training in trainings.values():
-        _updates(training, 0.0)
-    speeds: dict[int, list[float]] = {batch: [] for batch in batches}
-    with RoundsProgress(speak=progress, rounds=rounds, turns=len(trainings)) as show:
-        for _ in range(rounds):
-            for batch, training in trainings.items():
-                speeds[batch].append(_updates(training, seconds))
-                fastest = max(speeds, key=lambda one: max(speeds[one], default=0.0))
-                show.turn(f"the fastest is batch {fastest:,} with {max(speeds[fastest]):,.0f} images/s")
-    points = tuple(
-        Speed(
-            batch=batch, images_per_second=max(found), spread=statistics.pstdev(found),
-            milliseconds_per_update=1e3 * batch * recipe.accumulate / max(found),
-        )
-        for batch, found in sorted(speeds.items())
-    )  # fmt: skip
+    with PhasesProgress(speak=progress, phases=1) as show:
+        show.phase(f"images/s at local batch {', '.join(f'{batch:,}' for batch in sorted(batches))}")
+        steps, _ = measure_steps(
+            Stepper(loaded, recipe, open_world()), batches, seconds=seconds * len(batches), all_of_them=True,
+            tell=show.tell,
+        )  # fmt: skip
+    points = tuple(_speed(step, recipe.accumulate) for step in steps)
     result = Throughput(task=loaded.name, points=points, environment=environment())
     if folder is not None:
         result.save(Path(folder) / Throughput.FILE)
     return result
 
 
-def _updates(training: Training, seconds: float) -> float:
-    """Make updates for a while, at least one, and give the images/s."""
-    started, num_examples = time.perf_counter(), 0
-    while True:
-        num_examples += training.step(rate=_RATE).num_examples
-        passed = time.perf_counter() - started
-        if passed >= seconds:
-            return num_examples / passed
+def _speed(step: StepTime, accumulate: int) -> Speed:
+    """Give the speed of updates of several such steps."""
+    update = update_seconds(step.seconds, min(step.optimizer, step.seconds), accumulate)
+    speed = step.batch * accumulate / update
+    return Speed(
+        batch=step.batch, images_per_second=speed, spread=speed * step.spread / step.seconds,
+        milliseconds_per_update=1e3 * update,
+    )  # fmt: skip
