@@ -49,8 +49,8 @@ def test_the_table_and_its_lines() -> None:
     assert cells == ["8", "1,000", "8.00", "2 %", "10 %", "30 %", "50 %", "10 %", "512 MB", "2,000"]
     assert lines_of(PROFILE) == [
         "largest batch that fits: about 4,096",
-        "all-reduce among 2 workers (gloo): 0.20 ms + bytes / 1.0 GB/s, to 12 %; 16 MB of gradients: 16.2 ms",
-        "2 workers of 1 thread each: the exchange takes 20.0 ms of a step, nothing of it hides; fits to 0 %",
+        "all-reduce among 2 workers (gloo): 0.2 ms + bytes / 1.0 GB/s, to 12 %; 16 MB of gradients: 16.2 ms",
+        "2 workers of 1 thread each: the exchange takes 20 ms of a step, nothing of it hides; fits to 0 %",
         "gradient noise scale at step 2,000: 980 examples (95 % interval 700 to not to be told, over 100 steps)",
     ]
 

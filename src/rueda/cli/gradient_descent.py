@@ -14,6 +14,7 @@ from rueda.cli.numbers import whole_numbers
 from rueda.cli.options import BatchSizes, PrintFile
 from rueda.cli.stopping import resumable
 from rueda.cli.study_output import print_result
+from rueda.terminal.numbers import with_spread
 
 EPILOG = "Example: rueda gradient-descent --batches 1,10,100 --seeds 50"
 
@@ -37,8 +38,8 @@ def gradient_descent(
         headings=["batch", "epochs", "updates", "w", "b", "loss"],
         rows=[
             [
-                f"{row.batch}", f"{row.epochs:.1f}", f"{row.updates:.0f}", f"{row.w:.2f} ± {row.w_spread:.2f}",
-                f"{row.b:.2f} ± {row.b_spread:.2f}", f"{row.loss:.1f}",
+                f"{row.batch}", f"{row.epochs:.1f}", f"{row.updates:.0f}", with_spread(row.w, row.w_spread),
+                with_spread(row.b, row.b_spread), f"{row.loss:.1f}",
             ]
             for row in found.rows
         ],

@@ -13,6 +13,7 @@ from rueda.cli.numbers import whole_numbers
 from rueda.cli.options import BatchSizes, Epochs, PrintFile, Settings, StudyFolder, TaskName
 from rueda.cli.stopping import resumable
 from rueda.cli.study_output import default_folder, print_result
+from rueda.terminal.numbers import NONE
 
 if TYPE_CHECKING:
     from rueda.records.steps_to_target import BatchPoint
@@ -56,9 +57,9 @@ def steps_to_target(
         rows=[
             [
                 f"{one.batch:,}",
-                "-" if one.rate is None else f"{one.rate:.4g}",
-                "-" if one.updates is None else f"{one.updates:,.0f}{_some_seeds(one)}",
-                "-" if one.examples is None else f"{one.examples:,.0f}",
+                NONE if one.rate is None else f"{one.rate:.4g}",
+                NONE if one.updates is None else f"{one.updates:,.0f}{_some_seeds(one)}",
+                NONE if one.examples is None else f"{one.examples:,.0f}",
                 "" if curve is None else f"{curve.updates(one.batch):,.0f}",
                 "" if curve is None else curve.regime(one.batch),
             ]

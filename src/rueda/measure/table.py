@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, Together
-from rueda.terminal.numbers import amount
+from rueda.terminal.numbers import amount, milliseconds, things
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,17 +77,17 @@ def _joined(pair: Together, batch: int) -> str:
 def _link_line(link: Communication, profile: Profile) -> str:
     exchange = link.seconds(profile.gradient_bytes)
     return (
-        f"all-reduce among {link.workers} workers ({link.backend}): {1e3 * link.latency:.2f} ms + "
+        f"all-reduce among {link.workers} workers ({link.backend}): {milliseconds(link.latency)} + "
         f"bytes / {amount(link.bandwidth)}/s, to {100 * link.residual:.0f} %; "
-        f"{amount(profile.gradient_bytes)} of gradients: {1e3 * exchange:.1f} ms"
+        f"{amount(profile.gradient_bytes)} of gradients: {milliseconds(exchange)}"
     )
 
 
 def _together_line(pair: Together) -> str:
     hides = "nothing of it hides" if pair.overlap < 1.1 else f"part of it hides (gamma {pair.overlap:.1f})"
     return (
-        f"{pair.workers} workers of {pair.threads} thread{'s' * (pair.threads > 1)} each: "
-        f"the exchange takes {1e3 * pair.exchange:.1f} ms of a step, {hides}; fits to {100 * pair.residual:.0f} %"
+        f"{pair.workers} workers of {things(pair.threads, 'thread')} each: "
+        f"the exchange takes {milliseconds(pair.exchange)} of a step, {hides}; fits to {100 * pair.residual:.0f} %"
     )
 
 

@@ -11,7 +11,7 @@ from rueda.plan.noise import is_early
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
-from rueda.terminal.numbers import milliseconds, predicted_time
+from rueda.terminal.numbers import milliseconds, predicted_time, things
 
 WORTH = 0.5
 """least progress for the money, against the cheapest way"""
@@ -49,7 +49,7 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
 def _workers(plan: Plan) -> str:
     row, rows = plan.chosen, plan.best()
     alone, most = rows[0], rows[-1]
-    who = f"{row.workers:,} worker{'s' * (row.workers > 1)} on {row.nodes:,} node{'s' * (row.nodes > 1)}"
+    who = f"{things(row.workers, 'worker')} on {things(row.nodes, 'node')}"
     is_worth = WORTH * cost(row) <= min(cost(other) for other in rows)
     text = f"{'Take' if is_worth else 'As asked,'} {who}: {row.images_per_second:,.0f} images/s"
     if row.workers > 1:
@@ -112,7 +112,7 @@ def _warnings(plan: Plan) -> list[str]:
     cheapest = min(rows, key=cost)
     if WORTH * cost(row) > cost(cheapest):
         found.append(
-            f"{row.workers:,} worker{'s' * (row.workers > 1)} cost {cost(row) / cost(cheapest):.2g} times as much as "
+            f"{things(row.workers, 'worker')} cost {cost(row) / cost(cheapest):.2g} times as much as "
             f"{cheapest.workers:,}, for {row.progress / cheapest.progress:.2g} times the progress a second."
         )
     left = plan.base_epochs * (plan.examples // row.global_batch)

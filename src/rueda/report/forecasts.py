@@ -11,7 +11,7 @@ from rueda.report.escape import lines
 from rueda.report.figures.parts import log_axis, one_two_five
 from rueda.report.model import Section, Table, short
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import NONE, count, predicted_time
+from rueda.terminal.numbers import NONE, count, predicted_time, things
 
 
 def read(place: Path) -> Section:
@@ -55,7 +55,7 @@ def answer(forecast: Forecast) -> list[str]:
         on = forecast.cluster
         cost = "" if on.cost is None else f", about {on.cost:,.2f} {on.currency}"
         told.append(
-            f"On {on.workers:,} worker{'s' * (on.workers != 1)} of {on.cluster}, batch {on.local_batch} each "
+            f"On {things(on.workers, 'worker')} of {on.cluster}, batch {on.local_batch} each "
             f"({count(round(on.images_per_second))} images/s): {_time(on.hours)}{cost}."
         )
     told += [f"Not told: {line}." for line in forecast.refusals]

@@ -9,7 +9,7 @@ from rueda.records.plan import Plan, PlanRow
 from rueda.report.figures.parts import colour, log_axis
 from rueda.report.model import Section, Table
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import count, digits, milliseconds, percent, predicted_time
+from rueda.terminal.numbers import NONE, count, digits, milliseconds, percent, predicted_time, things
 
 
 def read(place: Path) -> Section:
@@ -55,7 +55,7 @@ def _table(plan: Plan) -> Table:
             (row.updates, f"{row.updates:,.0f}"),
             (row.hours, predicted_time(3600 * row.hours)),
         ]
-        cells += [(row.money, "–" if row.money is None else f"{row.money:,.2f}")] * (plan.currency is not None)
+        cells += [(row.money, NONE if row.money is None else f"{row.money:,.2f}")] * (plan.currency is not None)
         rows.append([*cells, "take this" if row.recommended else ""])
     note = f"To where one worker comes in {plan.base_epochs} epochs at batch {count(plan.base_batch)}."
     return Table(title="The best local batch for each number of workers", heads=heads, rows=rows, note=note)
@@ -132,7 +132,7 @@ def _batches(plan: Plan) -> Plot:
     traces = []
     for index, workers in enumerate(counts):
         rows = sorted((row for row in plan.rows if row.workers == workers), key=lambda row: row.global_batch)
-        name = f"{workers:,} worker{'s' * (workers > 1)}"
+        name = things(workers, "worker")
         trace = _line(
             [row.global_batch for row in rows], [row.progress for row in rows], name, colour(index),
             "batch %{x:,}: %{y:,.0f} a second",

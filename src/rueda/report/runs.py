@@ -10,7 +10,7 @@ from rueda.errors import RecipeError, RunError
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import EPOCH, STEP, NoiseRow, Row, Run
 from rueda.report.model import Columns, Entry, Line, short, whole
-from rueda.terminal.numbers import number
+from rueda.terminal.numbers import number, things
 
 MEASURES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "images_per_second")
 MOST_POINTS = 300
@@ -87,7 +87,7 @@ def essentials(recipe: Recipe) -> list[str]:
         (True, f"{local} = {recipe.global_batch:,} examples an update"),
         (True, f"{recipe.optimizer}, rate {recipe.rate:g}{scaling}"),
         (recipe.adascale, "AdaScale"),
-        (recipe.warmup_epochs > 0, f"warm-up {recipe.warmup_epochs:g} epoch{'s' * (recipe.warmup_epochs != 1)}"),
+        (recipe.warmup_epochs > 0, f"warm-up {things(recipe.warmup_epochs, 'epoch')}"),
         (recipe.schedule != "constant", f"{recipe.schedule} schedule"),
         (recipe.growth_factor is not None, f"batch grows × {recipe.growth_factor or 1:.3g}"),
         (recipe.growth_from_noise, "batch follows the noise scale"),

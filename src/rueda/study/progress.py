@@ -10,6 +10,7 @@ from rueda.errors import RuedaError
 from rueda.study.planned_run import PlannedRun
 from rueda.study.runs import last_row
 from rueda.terminal.bar import OnTerminal
+from rueda.terminal.numbers import duration
 from rueda.train.regime import adapted
 
 _LOOK_SECONDS = 1.0
@@ -24,7 +25,7 @@ def run_line(run: PlannedRun) -> str:
     if row.diverged:
         return f"{title}: diverged in the epoch that ended at update {row.step:,}"
     test = "" if row.test_accuracy is None else f"test accuracy {100 * row.test_accuracy:.1f} %, "
-    return f"{title}: {test}{row.step:,} updates, {row.seconds:.1f} s"
+    return f"{title}: {test}{row.step:,} updates, {duration(row.seconds)}"
 
 
 def reason_of(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rueda.records.study import Study, StudyRow
+from rueda.terminal.numbers import NONE, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +41,7 @@ def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
         accuracy(row.test_accuracy, row.test_accuracy_spread),
         f"{row.updates:,}",
         f"{row.images_per_second:,.0f}",
-        f"{row.seconds:,.{0 if row.seconds >= 10 else 1}f} s",
+        duration(row.seconds),
     )
 
 
@@ -48,10 +49,10 @@ def accuracy(value: float | None, spread: float | None) -> str:
     """Write an accuracy in per cent.
 
     >>> accuracy(0.8712, 0.0041), accuracy(0.8712, None), accuracy(None, None)
-    ('87.1 ± 0.4', '87.1', '-')
+    ('87.1 ± 0.4', '87.1', '–')
     """
     if value is None:
-        return "-"
+        return NONE
     return f"{100 * value:.1f}" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f}"
 
 
