@@ -15,6 +15,7 @@ from rueda.jobs import Stopped
 from rueda.records import Run
 from rueda.records.profile import StepTime
 from rueda.records.study import Study, StudyRow
+from rueda.study.steps_to_target import Reached
 from rueda.study.techniques import RunsFailed
 
 
@@ -74,7 +75,7 @@ def test_seeds_that_do_not_reach_the_target(
 ) -> None:
     monkeypatch.setattr(
         "rueda.study.steps_to_target.updates_to_target",
-        lambda task, recipe, target, limit: 45.0 if recipe.seed == 0 else None,
+        lambda task, recipe, target, limit: Reached(45.0, 45.0 * recipe.batch) if recipe.seed == 0 else None,
     )
     assert rueda("steps-to-target", "clouds.py", "--seeds", "4", "--batches", "8,16,32") == 0
     shown = capsys.readouterr().out
