@@ -12,6 +12,12 @@ from rueda.hvd.common import process_sets as sets
 from rueda.hvd.common.process_sets import ProcessSet
 from rueda.hvd.core import life
 
+__all__ = [
+    "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "init",
+    "is_homogeneous", "is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled",
+    "mpi_threads_supported", "nccl_built", "rank", "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline",
+]  # fmt: skip
+
 
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Meet the other workers; called again before :func:`shutdown`, it does nothing.
@@ -33,7 +39,9 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
         raise ValueError(
             f"comm: expected all {engine.size} ranks, got {wanted}; initialise with all and use hvd.add_process_set"
         )
-    sets.register(process_sets)
+    if process_sets is not None and process_sets != "dynamic":  # sets can be added at any time here
+        for process_set in process_sets:
+            sets.add_process_set(process_set)  # type: ignore[arg-type]
 
 
 def shutdown() -> None:

@@ -10,7 +10,7 @@ others go on undisturbed::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rueda.hvd.core import life
@@ -162,11 +162,3 @@ def forget() -> None:
     for process_set in _registered:
         process_set.process_set_id = None
     _registered.clear()
-
-
-def register(process_sets: Iterable[ProcessSet] | str | None) -> None:
-    """Register the sets that ``hvd.init`` was given."""
-    if process_sets is None or process_sets == "dynamic":  # sets can be added at any time here
-        return
-    for process_set in process_sets:
-        add_process_set(process_set)  # type: ignore[arg-type]

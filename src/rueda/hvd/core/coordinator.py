@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rueda.hvd.core.entries import (
@@ -52,24 +53,20 @@ class Response(NamedTuple):
     message: Message
 
 
+@dataclass(slots=True)
 class _Waiting:
     """A collective that some ranks have requested: which, since when, and what each said."""
 
-    __slots__ = (
-        "alike", "key", "name", "process_set", "ready", "reported", "requests", "signature", "signatures", "since",
-    )  # fmt: skip
-
-    def __init__(self, process_set: int, name: str, signature: Signature, since: float) -> None:
-        self.process_set = process_set
-        self.name = name
-        self.key: Key = (process_set, name)
-        self.signature = signature  # of the first
-        self.alike = True  # all signatures equal the first; where False, some may differ
-        self.ready = False
-        self.since = since
-        self.reported = since
-        self.requests: dict[int, Request] = {}
-        self.signatures: dict[int, Signature] = {}
+    process_set: int
+    name: str
+    key: Key
+    signature: Signature  # of the first
+    since: float
+    reported: float
+    alike: bool = True  # all signatures equal the first; where False, some may differ
+    ready: bool = False
+    requests: dict[int, Request] = field(default_factory=dict)
+    signatures: dict[int, Signature] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -112,12 +109,13 @@ class Coordinator:
 
     def _request(self, rank: int, request: Request) -> None:
         process_set, name, number, extra, _ = request
+        key = (process_set, name)
         signature = self._signatures[rank][number]
-        waiting = self.table.get((process_set, name))
+        waiting = self.table.get(key)
         if waiting is None:
             age = extra if signature.kind == STUCK else 0.0
-            waiting = _Waiting(process_set, name, signature, time.monotonic() - age)
-            self.table[waiting.key] = waiting
+            since = time.monotonic() - age
+            waiting = self.table[key] = _Waiting(process_set, name, key, signature, since, since)
             if self._timeline.active:
                 self._timeline.begin([name], f"NEGOTIATE_{KINDS[signature.kind].upper()}")
         elif signature is not waiting.signature and signature != waiting.signature:

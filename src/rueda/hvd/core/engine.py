@@ -219,14 +219,17 @@ class Engine:
 
     # At the wheel.
 
-    def _take_wheel_once(self) -> None:
-        if self._wheel.acquire(blocking=False):
-            try:
-                self._negotiation.flush()
-                if self.size > 1:
-                    self._negotiation.hear(0)
-            finally:
-                self._let_go()
+    def _take_wheel_once(self) -> bool:
+        """Move what there is to move; gives False if another thread is at the wheel."""
+        if not self._wheel.acquire(blocking=False):
+            return False
+        try:
+            self._negotiation.flush()
+            if self.size > 1:
+                self._negotiation.hear(0)
+        finally:
+            self._let_go()
+        return True
 
     def _let_go(self) -> None:
         self._wheel.release()
@@ -243,13 +246,8 @@ class Engine:
             if self.ledger.outbox and not self._closing:
                 time.sleep(self.settings.cycle_seconds)  # collect: what is submitted together travels together
             recently = time.monotonic() - self._last_caller < _LEAVE_ALONE_SECONDS
-            if recently or not self._wheel.acquire(blocking=False):
+            if recently or not self._take_wheel_once():
                 self._wires.pause(pause)
                 pause = min(2 * pause, longest)
-                continue
-            pause = _PAUSE_SECONDS[0]
-            try:
-                self._negotiation.flush()
-                self._negotiation.hear(0)
-            finally:
-                self._let_go()
+            else:
+                pause = _PAUSE_SECONDS[0]

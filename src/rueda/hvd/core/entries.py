@@ -7,6 +7,7 @@ Ranks agree on the *signature*: kind, operation, root, factors, device, types an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -66,6 +67,7 @@ TYPE_NAMES = {
 TYPES = {name: value for value, name in TYPE_NAMES.items()}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """One submission of this rank, from :meth:`Engine.submit` until its result or error is there.
 
@@ -73,32 +75,22 @@ class Entry:
     collective is one entry with several tensors: it is negotiated and run as a whole.
     """
 
-    __slots__ = (
-        "done", "error", "event", "extra", "key", "name", "outputs", "payload", "process_set", "result", "signature",
-        "tensors",
-    )  # fmt: skip
+    process_set: int
+    name: str
+    signature: Signature
+    tensors: list[Tensor]
+    outputs: list[Tensor] | None = None
+    extra: Any = None
+    payload: bytes | None = None
+    event: Any = None  # on a GPU: when the tensors, and later the results, are there
+    done: bool = False
+    result: Any = None
+    error: Exception | None = None
 
-    def __init__(
-        self,
-        process_set: int,
-        name: str,
-        signature: Signature,
-        tensors: list[Tensor],
-        outputs: list[Tensor] | None = None,
-        extra: Any = None,
-    ) -> None:
-        self.process_set = process_set
-        self.name = name
-        self.key: Key = (process_set, name)
-        self.signature = signature
-        self.tensors = tensors
-        self.outputs = outputs
-        self.extra = extra
-        self.payload: bytes | None = None
-        self.event: Any = None  # on a GPU: when the tensors, and later the results, are there
-        self.done = False
-        self.result: Any = None
-        self.error: Exception | None = None
+    @property
+    def key(self) -> Key:
+        """What it is found by."""
+        return self.process_set, self.name
 
     def __repr__(self) -> str:
         return f"<{KINDS[self.signature.kind]} {self.name!r} {'done' if self.done else 'in flight'}>"

@@ -11,6 +11,7 @@ Three ways for the data:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -50,24 +51,16 @@ class Reduction(NamedTuple):
     dtype: torch.dtype
 
 
+@dataclass(eq=False)
 class Executor:
     """Runs responses. ``entries`` is the ledger's table, from which finished ones are taken."""
 
-    def __init__(
-        self,
-        rank: int,
-        sets: dict[int, tuple[int, ...]],
-        entries: dict[Key, Entry],
-        groups: Groups,
-        fusion_bytes: int,
-        timeline: Timeline,
-    ) -> None:
-        self.rank = rank
-        self.sets = sets
-        self.entries = entries
-        self.groups = groups
-        self.fusion_bytes = fusion_bytes
-        self.timeline = timeline
+    rank: int
+    sets: dict[int, tuple[int, ...]]
+    entries: dict[Key, Entry]
+    groups: Groups
+    fusion_bytes: int
+    timeline: Timeline
 
     def run(self, response: Run) -> list[Entry]:
         """Run one response; gives the entries that are finished."""

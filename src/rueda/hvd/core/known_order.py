@@ -119,17 +119,17 @@ class KnownOrder:
                 self._wait(bucket)
                 if self._factor != 1.0:
                     bucket.buffer.mul_(self._factor)
-                if not bucket.missing:
-                    _copy([tensors[n] for n in bucket.numbers], bucket.parts)
-                    continue
                 missing = set(bucket.missing)
-                present = bucket.present.tolist()
                 places = [place for place in range(len(bucket.numbers)) if place not in missing]
                 _copy([tensors[bucket.numbers[p]] for p in places], [bucket.parts[p] for p in places])
+                present = bucket.present.tolist() if missing else []
                 needed += [bucket.numbers[place] for place in bucket.missing if present[place]]
         if self._buckets[0].leaving.item():
             self.forget()
-        self._reset()
+        self._next = 0
+        self._rounds += 1
+        for bucket in self._buckets:
+            bucket.num_awaited = len(bucket.numbers)
         return needed
 
     def result(self, number: int) -> Tensor:
@@ -166,14 +166,11 @@ class KnownOrder:
             bucket.missing = [place for place, tensor in enumerate(given) if tensor is None]
             bucket.present.fill_(1)
             bucket.leaving.fill_(1 if self.ended else 0)
-            if bucket.missing:
-                for place in bucket.missing:
-                    bucket.parts[place].zero_()
-                    bucket.present[place] = 0
-                places = [place for place, tensor in enumerate(given) if tensor is not None]
-                _copy([bucket.parts[place] for place in places], [given[place] for place in places])
-            else:
-                _copy(bucket.parts, given)
+            for place in bucket.missing:
+                bucket.parts[place].zero_()
+                bucket.present[place] = 0
+            places = [place for place, tensor in enumerate(given) if tensor is not None]
+            _copy([bucket.parts[place] for place in places], [given[place] for place in places])
             if self._prescale != 1.0:
                 bucket.buffer.mul_(self._prescale)
             self._next += 1
@@ -225,12 +222,6 @@ class KnownOrder:
                 pause = timedelta(seconds=0.5)
         if told is not None:
             self.engine.report_free(told)
-
-    def _reset(self) -> None:
-        self._next = 0
-        self._rounds += 1
-        for bucket in self._buckets:
-            bucket.num_awaited = len(bucket.numbers)
 
 
 def _copy(targets: list[Any], sources: list[Any]) -> None:

@@ -6,7 +6,7 @@ did not ride), this rank's number among the members, the members, and what the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def allgather(
         rows = [extra[r][index] for r in range(len(members))]
         shape = (sum(rows), *tensor.shape[1:])
         if parts is not None:
-            row_bytes = (tensor[:1].numel() if tensor.shape[0] else numel(tensor.shape[1:])) * tensor.element_size()
+            row_bytes = tensor.shape[1:].numel() * tensor.element_size()
             chunks = []
             for r, part in enumerate(parts):
                 end = start[r] + rows[r] * row_bytes
@@ -79,7 +79,7 @@ def alltoall(
     tensor = entry.tensors[0]
     received = [splits[rank] for splits in extra]
     shape = (sum(received), *tensor.shape[1:])
-    row_bytes = numel(tensor.shape[1:]) * tensor.element_size()
+    row_bytes = tensor.shape[1:].numel() * tensor.element_size()
     if parts is not None:
         chunks = []
         for splits, part in zip(extra, parts, strict=True):
@@ -107,7 +107,7 @@ def reducescatter(
     for tensor in entry.tensors:
         rows = share(tensor.shape[0], len(members))
         if parts is not None:
-            end = start + tensor.numel() * tensor.element_size()
+            end = start + tensor.nbytes
             pieces = [from_bytes(part[start:end], tensor.dtype) for part in parts]
             if prescale != 1.0:
                 pieces = [reduce.scale(piece, prescale) for piece in pieces]
@@ -151,14 +151,6 @@ def overwrite(output: Tensor, value: Tensor) -> None:
 def as_bytes(tensor: Tensor) -> Any:
     """View a tensor as bytes, since what is only moved may be of any type."""
     return tensor.view(-1).view(torch.uint8)
-
-
-def numel(shape: Iterable[int]) -> int:
-    """Count the elements of a shape."""
-    number = 1
-    for length in shape:
-        number *= length
-    return number
 
 
 MOVERS: dict[int, Callable[..., Any]] = {

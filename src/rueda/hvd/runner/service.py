@@ -16,7 +16,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
-from typing import Any
 
 from rueda.errors import WorldError
 from rueda.world.network import reachable_addresses
@@ -107,9 +106,3 @@ class Visitor:
 def pack(function: bytes, *, path: list[str], main: str | None) -> bytes:
     """Make the parcel: the pickled call, where its modules lie, and the script that holds it if it is named there."""
     return pickle.dumps({"function": function, "path": path, "main": main, "directory": os.getcwd()})
-
-
-def unpack(parcel: bytes) -> dict[str, Any]:
-    """Read the parcel."""
-    found: dict[str, Any] = pickle.loads(parcel)
-    return found

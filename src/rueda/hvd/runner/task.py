@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 from rueda.hvd.pickled import dumps
-from rueda.hvd.runner.service import Outcome, Visitor, unpack
+from rueda.hvd.runner.service import Outcome, Visitor
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def _load(parcel: bytes) -> Any:
     from rueda.hvd.alias import install
 
     install()
-    found = unpack(parcel)
+    found = pickle.loads(parcel)
     sys.path += [entry for entry in found["path"] if entry not in sys.path]
     if found["main"] is not None:
         # Named, not carried: the script is loaded under another name, so that its `if __name__ == "__main__"` is not

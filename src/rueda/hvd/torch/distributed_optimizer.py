@@ -22,8 +22,7 @@ class Distributed(torch.optim.Optimizer):
         self._exchange = exchange
         self._named = named = exchange.named
         self.backward_passes_per_step = backward_passes_per_step
-        self._left = [backward_passes_per_step] * len(named.parameters)
-        self._finals: list[int] = []  # numbers in the order in which their gradients became final, in this step
+        self._begin_anew()
         self._synchronized = False
         self._should_synchronize = True
         self._alone = exchange.process_set.size() == 1
@@ -77,7 +76,7 @@ class Distributed(torch.optim.Optimizer):
 
     def _begin_anew(self) -> None:
         """Await as many backward passes as before the first step."""
-        self._finals = []
+        self._finals: list[int] = []  # numbers in the order in which their gradients became final, in this step
         self._left = [self.backward_passes_per_step] * len(self._named.parameters)
 
     @contextmanager

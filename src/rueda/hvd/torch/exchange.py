@@ -80,36 +80,25 @@ class Exchange:
         order = self._order
         if order is not None and number in order:
             order.ready(number, self._gradients)
-        elif number in self._group_of:
-            group = self._group_of[number]
-            if all(n in finals for n in group):
-                self._submit_group(group)
-        else:
+        elif number not in self._group_of or all(n in finals for n in self._group_of[number]):
             self._submit(number)
 
     def _submit(self, number: int) -> None:
-        gradient = self._gradient(number)
-        if gradient.is_sparse:
-            sparse = ops.sparse_allreduce_async(gradient, self._label(number), self._op, self.process_set)
+        """Send a gradient with its group, or alone as a group of one."""
+        group = self._group_of.get(number, [number])
+        gradients = [self._gradient(n) for n in group]
+        if number not in self._group_of and gradients[0].is_sparse:
+            sparse = ops.sparse_allreduce_async(gradients[0], self._label(number), self._op, self.process_set)
             self._handles[number] = (sparse, None)
             return
-        small, context = self.compression.compress(gradient)
-        prescale, postscale = self._factors
-        handle = ops.allreduce_async_(
-            small, name=self._label(number), op=self._op, prescale_factor=prescale, postscale_factor=postscale,
-            process_set=self.process_set,
-        )  # fmt: skip
-        self._handles[number] = (handle, context)
-
-    def _submit_group(self, group: list[int]) -> None:
-        compressed = [self.compression.compress(_dense(self._gradient(number))) for number in group]
+        compressed = [self.compression.compress(_dense(gradient)) for gradient in gradients]
         prescale, postscale = self._factors
         handle = ops.grouped_allreduce_async_(
             [small for small, _ in compressed], name=self._label(group[0]), op=self._op, prescale_factor=prescale,
             postscale_factor=postscale, process_set=self.process_set,
         )  # fmt: skip
-        for number, (_, context) in zip(group, compressed, strict=True):
-            self._handles[number] = (handle, context)
+        for n, (_, context) in zip(group, compressed, strict=True):
+            self._handles[n] = (handle, context)
 
     def _gradient(self, number: int) -> Tensor:
         parameter = self.named.parameters[number]
@@ -141,7 +130,9 @@ class Exchange:
             presence = ops.allreduce_async_(
                 flags, name=f"{self.title}.present", op=ops.Sum, process_set=self.process_set
             )  # fmt: skip
-            self._submit_rest(rest)
+            for number in rest:  # zeros for what this rank did not use: others may have
+                if number not in self._handles:
+                    self._submit(number)
         if order is not None:
             for number in order.finish(self._gradients):
                 parameters[number].grad = order.result(number).to(parameters[number].dtype, copy=True)
@@ -154,15 +145,6 @@ class Exchange:
                 self._handles.clear()
         return order is None
 
-    def _submit_rest(self, rest: list[int]) -> None:
-        """Send zeros for what this rank did not use: others may have."""
-        for number in rest:
-            if number not in self._handles:
-                if number in self._group_of:
-                    self._submit_group(self._group_of[number])
-                else:
-                    self._submit(number)
-
     def _collect(self, rest: list[int], used_by: list[int]) -> None:
         results: dict[Any, Any] = {}
         for number, users in zip(rest, used_by, strict=True):
@@ -171,7 +153,7 @@ class Exchange:
                 results[handle] = ops.synchronize(handle)
             result = results[handle]
             if isinstance(result, list):
-                result = result[self._group_of[number].index(number)]
+                result = result[self._group_of.get(number, [number]).index(number)]
             parameter = self.named.parameters[number]
             if not users:
                 continue

@@ -158,10 +158,11 @@ def broadcast_object(
     Args:
         obj: on the root: anything that can be pickled. Elsewhere it is ignored.
         root_rank: whose object it is.
-        name: of the collective; by default the object's type, which then must be the same on all.
+        name: of the collective.
         process_set: among whom.
     """
-    name = _name(name, "broadcast_object")
+    # Not the type's name, as in Horovod: the ranks may bring None and a dict, and must still meet.
+    name = name if name is not None else "broadcast_object"
     data = dumps(obj) if rank() == root_rank else b""
     size = torch.tensor([len(data)])
     broadcast_(size, root_rank, name=f"{name}.size", process_set=process_set)
@@ -178,15 +179,11 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         name: of the collective.
         process_set: among whom.
     """
-    gathered = allgather(_bytes(dumps(obj)), name=_name(name, "allgather_object"), process_set=process_set)
+    name = name if name is not None else "allgather_object"
+    gathered = allgather(_bytes(dumps(obj)), name=name, process_set=process_set)
     stream = io.BytesIO(gathered.numpy().tobytes())
     # A pickle knows where it ends: no sizes need to travel.
     return [pickle.load(stream) for _ in range(process_set.size())]
-
-
-def _name(given: str | None, default: str) -> str:
-    # Not the type's name, as in Horovod: the ranks may bring None and a dict, and must still meet.
-    return given if given is not None else default
 
 
 def _bytes(data: bytes) -> Tensor:

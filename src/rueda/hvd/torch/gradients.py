@@ -17,7 +17,7 @@ from torch.autograd import Function
 from rueda.hvd.common.process_sets import ProcessSet
 from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Entry
 from rueda.hvd.torch.compression import Compressor
-from rueda.hvd.torch.submissions import broadcasting, exchanging, gathering, reducing, run, scattering
+from rueda.hvd.torch.submissions import broadcasting, exchanging, gathering, reducing, run, scattering, suffixed
 
 
 class Settings(NamedTuple):
@@ -37,7 +37,7 @@ class Allreduce(Function):
     def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Combine."""
         ctx.name, ctx.settings = name, settings
-        results = run(reducing(tensors, None, name, *settings))
+        results = run(reducing(tensors, name, *settings))
         if settings.operation in (MIN, MAX, PRODUCT):
             ctx.save_for_backward(*tensors, *results)
         return tuple(results)
@@ -46,17 +46,17 @@ class Allreduce(Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Send the gradients the same way."""
         operation, prescale, postscale, process_set = ctx.settings
-        name = _backward_name(ctx.name)
+        name = suffixed(ctx.name, "backward")
         if operation in (AVERAGE, SUM, ADASUM):
-            return None, None, *run(reducing(gradients, None, name, operation, prescale, postscale, process_set))
+            return None, None, *run(reducing(gradients, name, operation, prescale, postscale, process_set))
         saved = ctx.saved_tensors
         inputs, results = saved[: len(gradients)], saved[len(gradients) :]
-        total = run(reducing(gradients, None, name, SUM, 1.0, 1.0, process_set))
+        total = run(reducing(gradients, name, SUM, 1.0, 1.0, process_set))
         if operation == PRODUCT:
             others = _products_of_others(inputs, name, prescale, postscale, process_set)
             return None, None, *[g * other for g, other in zip(total, others, strict=True)]
         chosen = [(x * prescale * postscale == y).to(x.dtype) for x, y in zip(inputs, results, strict=True)]
-        ties = run(reducing(chosen, None, name, SUM, 1.0, 1.0, process_set))
+        ties = run(reducing(chosen, name, SUM, 1.0, 1.0, process_set))
         return None, None, *[
             g * mine / ties.clamp(min=1) * (prescale * postscale)
             for g, mine, ties in zip(total, chosen, ties, strict=True)
@@ -68,9 +68,9 @@ def _products_of_others(
 ) -> list[Tensor]:
     """Multiply all ranks' values but this one's, also where some are zero; with what the factors contribute."""
     zeros = [(x == 0).to(x.dtype) for x in inputs]
-    count = run(reducing(zeros, None, name, SUM, 1.0, 1.0, process_set))
+    count = run(reducing(zeros, name, SUM, 1.0, 1.0, process_set))
     nonzero = [torch.where(x == 0, torch.ones_like(x), x) for x in inputs]
-    product = run(reducing(nonzero, None, name, PRODUCT, prescale, postscale, process_set))
+    product = run(reducing(nonzero, name, PRODUCT, prescale, postscale, process_set))
     return [
         torch.where(number == mine, p / x, torch.zeros_like(p))  # the only zero, if there is one, is here
         for number, mine, p, x in zip(count, zeros, product, nonzero, strict=True)
@@ -86,14 +86,13 @@ class Allgather(Function):
         ctx.name, ctx.process_set = name, process_set
         ctx.shapes = [tensor.shape for tensor in tensors]
         rows = [torch.tensor([shape[0] if shape else 1 for shape in ctx.shapes])]
-        name_of_rows = None if name is None else f"{name}.rows"
-        ctx.rows = run(gathering(rows, name_of_rows, process_set))[0].view(-1, len(tensors))
+        ctx.rows = run(gathering(rows, suffixed(name, "rows"), process_set))[0].view(-1, len(tensors))
         return tuple(run(gathering(tensors, name, process_set)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum, and take one's own."""
-        total = run(reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set))
+        total = run(reducing(gradients, suffixed(ctx.name, "backward"), SUM, 1.0, 1.0, ctx.process_set))
         rank = ctx.process_set.rank()
         starts = ctx.rows[:rank].sum(0).tolist()
         return None, None, *[
@@ -115,7 +114,7 @@ class Broadcast(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum for the root."""
-        total = run(reducing(gradients, None, _backward_name(ctx.name), SUM, 1.0, 1.0, ctx.process_set))[0]
+        total = run(reducing(gradients, suffixed(ctx.name, "backward"), SUM, 1.0, 1.0, ctx.process_set))[0]
         return total if ctx.is_root else torch.zeros_like(total), None, None, None
 
 
@@ -135,7 +134,7 @@ class Alltoall(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Exchange back."""
-        home, _ = run(exchanging(gradients[0], ctx.received, _backward_name(ctx.name), ctx.process_set))
+        home, _ = run(exchanging(gradients[0], ctx.received, suffixed(ctx.name, "backward"), ctx.process_set))
         return home, None, None, None
 
 
@@ -155,13 +154,13 @@ class Reducescatter(Function):
         """Gather."""
         operation, prescale, postscale, process_set = ctx.settings
         factor = prescale * postscale / (process_set.size() if operation == AVERAGE else 1)
-        gathered = run(gathering(gradients, _backward_name(ctx.name), process_set))
+        gathered = run(gathering(gradients, suffixed(ctx.name, "backward"), process_set))
         return None, None, *[gradient * factor for gradient in gathered]
 
 
 def combine(
     function: type[Function],
-    make: Callable[[Sequence[Tensor]], Entry],
+    make: Callable[..., Entry],
     tensors: Sequence[Tensor],
     name: str | None,
     settings: Settings,
@@ -182,9 +181,5 @@ def combine(
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
         results = list(function.apply(name, settings, *small))  # type: ignore[no-untyped-call]
     else:
-        results = run(make(small))
+        results = run(make(small, name, *settings))
     return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)]
-
-
-def _backward_name(name: str | None) -> str | None:
-    return None if name is None else f"{name}.backward"

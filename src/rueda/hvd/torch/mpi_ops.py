@@ -19,30 +19,7 @@ Gradients flow through all that return a new tensor; for the total loss, the sum
 
 from __future__ import annotations
 
-from rueda.hvd.basics import (  # noqa: F401  scripts import them from here, too
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)  # fmt: skip
+from rueda.hvd.basics import *  # noqa: F403  scripts import them from here, too
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set  # noqa: F401
 from rueda.hvd.torch.compression import Compression  # noqa: F401
 from rueda.hvd.torch.handles import poll, synchronize

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from rueda.hvd.common.util import split_list
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,7 @@ def number_groups(named: Named, groups: int | Sequence[Sequence[Tensor]]) -> lis
         if groups < 0:
             raise ValueError(f"groups: expected a number, at least 0, or lists of parameters, got {groups}")
         number = min(groups, total)
-        bounds = [0]
-        for k in range(number):
-            bounds.append(bounds[-1] + total // number + (k < total % number))
-        return [list(range(a, b)) for a, b in pairwise(bounds) if b > a]
+        return [list(part) for part in split_list(range(total), number)] if number else []
     number_of = {parameter: number for number, parameter in enumerate(named.parameters)}
     numbered = [[number_of[parameter] for parameter in group if parameter in number_of] for group in groups]
     flat = [number for group in numbered for number in group]

@@ -28,7 +28,7 @@ def allreduce_async(
 ) -> int:
     """Start to combine the ranks' tensors into a new one; gives a handle."""
     operation = handle_average_backwards_compatibility(op, average)
-    entry = reducing([tensor], None, name, operation, prescale_factor, postscale_factor, process_set)
+    entry = reducing([tensor], name, operation, prescale_factor, postscale_factor, process_set)
     return launch(entry, first_result)
 
 
@@ -70,7 +70,7 @@ def allreduce_async_(
 ) -> int:
     """Start to combine the ranks' tensors in place; gives a handle."""
     operation = handle_average_backwards_compatibility(op, average)
-    entry = reducing([tensor], [tensor], name, operation, prescale_factor, postscale_factor, process_set)
+    entry = reducing([tensor], name, operation, prescale_factor, postscale_factor, process_set, [tensor])
     return launch(entry, lambda _: tensor)
 
 
@@ -85,7 +85,7 @@ def allreduce_(
 ) -> Tensor:
     """Combine the ranks' tensors in place."""
     operation = handle_average_backwards_compatibility(op, average)
-    run(reducing([tensor], [tensor], name, operation, prescale_factor, postscale_factor, process_set))
+    run(reducing([tensor], name, operation, prescale_factor, postscale_factor, process_set, [tensor]))
     return tensor
 
 
@@ -100,7 +100,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Start to combine lists of tensors into new ones; gives one handle."""
     operation = handle_average_backwards_compatibility(op, average)
-    entry = reducing(tensors, None, name, operation, prescale_factor, postscale_factor, process_set)
+    entry = reducing(tensors, name, operation, prescale_factor, postscale_factor, process_set)
     return launch(entry, all_results)
 
 
@@ -117,9 +117,7 @@ def grouped_allreduce(
     """Combine lists of tensors into new ones, equal on all ranks."""
     operation = handle_average_backwards_compatibility(op, average)
     settings = gradients.Settings(operation, prescale_factor, postscale_factor, process_set)
-    return gradients.combine(
-        gradients.Allreduce, lambda small: reducing(small, None, name, *settings), tensors, name, settings, compression
-    )
+    return gradients.combine(gradients.Allreduce, reducing, tensors, name, settings, compression)
 
 
 def grouped_allreduce_async_(
@@ -134,7 +132,7 @@ def grouped_allreduce_async_(
     """Start to combine lists of tensors in place; gives one handle."""
     operation = handle_average_backwards_compatibility(op, average)
     outputs = list(tensors)
-    entry = reducing(tensors, outputs, name, operation, prescale_factor, postscale_factor, process_set)
+    entry = reducing(tensors, name, operation, prescale_factor, postscale_factor, process_set, outputs)
     return launch(entry, lambda _: outputs)
 
 
@@ -150,5 +148,5 @@ def grouped_allreduce_(
     """Combine lists of tensors in place."""
     operation = handle_average_backwards_compatibility(op, average)
     outputs = list(tensors)
-    run(reducing(tensors, outputs, name, operation, prescale_factor, postscale_factor, process_set))
+    run(reducing(tensors, name, operation, prescale_factor, postscale_factor, process_set, outputs))
     return outputs

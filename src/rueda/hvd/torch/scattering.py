@@ -64,6 +64,4 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """Combine lists of tensors and give each rank its part of each."""
     settings = gradients.Settings(op, prescale_factor, postscale_factor, process_set)
-    return gradients.combine(
-        gradients.Reducescatter, lambda small: scattering(small, name, *settings), tensors, name, settings, compression
-    )
+    return gradients.combine(gradients.Reducescatter, scattering, tensors, name, settings, compression)

@@ -11,6 +11,7 @@ from rueda.hvd.common.process_sets import ProcessSet, global_process_set
 from rueda.hvd.torch.handles import synchronize
 from rueda.hvd.torch.moving import allgather_async
 from rueda.hvd.torch.operations import Average, Sum
+from rueda.hvd.torch.submissions import suffixed
 
 
 def sparse_allreduce_async(
@@ -20,8 +21,8 @@ def sparse_allreduce_async(
     if op not in (Average, Sum):
         raise ValueError("sparse_allreduce_async: expected op Average or Sum; densify the tensor for the others")
     num_sparse = tensor.sparse_dim()  # how long an index is; must survive tensors without entries
-    indices = allgather_async(tensor._indices().t().contiguous(), _suffixed(name, "indices"), process_set)
-    values = allgather_async(tensor._values().contiguous(), _suffixed(name, "values"), process_set)
+    indices = allgather_async(tensor._indices().t().contiguous(), suffixed(name, "indices"), process_set)
+    values = allgather_async(tensor._values().contiguous(), suffixed(name, "values"), process_set)
     shape = tensor.size()
 
     def finish() -> Tensor:
@@ -33,7 +34,3 @@ def sparse_allreduce_async(
         )
 
     return finish
-
-
-def _suffixed(name: str | None, suffix: str) -> str | None:
-    return None if name is None else f"{name}.{suffix}"

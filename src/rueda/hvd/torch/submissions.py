@@ -42,17 +42,22 @@ def make_entry(
     return Entry(number, full_name, signature, ready, outputs, extra)
 
 
+def suffixed(name: str | None, suffix: str) -> str | None:
+    """Name a collective after another; what follows an unnamed one is unnamed too."""
+    return None if name is None else f"{name}.{suffix}"
+
+
 # One for each kind.
 
 
 def reducing(
     tensors: Sequence[Tensor],
-    outputs: list[Tensor] | None,
     name: str | None,
     operation: int,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    outputs: list[Tensor] | None = None,
 ) -> Entry:
     """Make an entry of an allreduce, into ``outputs`` or (None) into new tensors."""
     if operation == ADASUM and not all(tensor.is_floating_point() for tensor in tensors):
