@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rueda.records.curvature import Curvature, HessianFound, Member
 from rueda.records.study import mean_and_spread
-from rueda.report.figures.parts import colour, log_axis, one_two_five
-from rueda.report.model import Section, Table
+from rueda.report.figures.parts import area, colour, curve, log_axis, one_two_five, spread
+from rueda.report.model import Cell, Section, Table
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, count, digits, percent
 from rueda.terminal.words import with_workers
@@ -47,13 +48,17 @@ def read(place: Path) -> Section:
     section.told.append(_sentence(groups))
     section.told += _remarks(groups)
     section.tables += _tables(groups)
-    section.plots += [plot for plot in (_comparison(groups), _eigenvalues(groups), *_spectra(groups)) if plot]
+    section.plots += [plot for plot in (_comparison(groups), _eigenvalues(groups), _spectra(groups)) if plot]
     section.environments.append({**found.environment, "command": found.command})
     return section
 
 
 def _top(member: Member) -> float | None:
     return None if member.hessian is None else member.hessian.largest
+
+
+def _trace(member: Member) -> float | None:
+    return None if member.hessian is None else member.hessian.trace
 
 
 def _measure(kind: str, radius: float) -> Read:
@@ -69,15 +74,12 @@ def _over_seeds(members: Iterable[Member], read: Read) -> Found:
     return mean_and_spread(values)
 
 
-def _written(found: Found) -> str:
+def _written(mean: float | None, spread: float | None) -> str:
     """Write mean and spread with three and two digits.
 
-    >>> _written((18.7923, None)), _written((0.012345, 0.0021)), _written((None, None)), _written((9936.4, 102.7))
+    >>> _written(18.7923, None), _written(0.012345, 0.0021), _written(None, None), _written(9936.4, 102.7)
     ('18.8', '0.0123 ± 0.0021', '–', '9,936 ± 103')
     """
-    mean, spread = found
-    if mean is None:
-        return NONE
     return digits(mean) + (f" ± {digits(spread, 2)}" if spread else "")
 
 
@@ -117,72 +119,59 @@ def _remarks(groups: dict[str, list[Member]]) -> list[str]:
 
 def _tables(groups: dict[str, list[Member]]) -> list[Table]:
     tables = []
-    hessians = {name: [one for one in members if one.hessian is not None] for name, members in groups.items()}
-    if any(hessians.values()):
-        rows: list[list[str | tuple[float | None, str]]] = []
-        for name, members in hessians.items():
-            if members:
-                top, trace = _over_seeds(members, _top), _over_seeds(members, lambda one: _hessian(one).trace)
-                test = _over_seeds(members, lambda one: one.test_accuracy)
-                rows.append(
-                    [
-                        name, (top[0], _written(top)), _error_cell(members), (trace[0], _written(trace)),
-                        _trace_error(members), (test[0], percent(*test)), (len(members), count(len(members))),
-                    ]
-                )  # fmt: skip
-        heads = [
-            "model",
-            "largest eigenvalue",
-            "eigenvalue's error",
-            "trace",
-            "trace's error",
-            "test accuracy",
-            "seeds",
-        ]
-        first = next(one for members in hessians.values() for one in members)
+    hessians = [(name, [one for one in members if one.hessian]) for name, members in groups.items()]
+    hessians = [(name, members) for name, members in hessians if members]
+    columns: dict[str, Callable[[tuple[str, list[Member]]], Cell]]
+    if hessians:
+        columns = {
+            "model": lambda group: group[0],
+            "largest eigenvalue": lambda group: _mean(group[1], _top),
+            "eigenvalue's error": lambda group: _eigenvalue_error(_hessians(group[1])),
+            "trace": lambda group: _mean(group[1], _trace),
+            "trace's error": lambda group: _trace_error(_hessians(group[1])),
+            "test accuracy": lambda group: _mean(group[1], lambda one: one.test_accuracy, percent),
+            "seeds": lambda group: (len(group[1]), count(len(group[1]))),
+        }
+        first = hessians[0][1][0]
         note = (
-            f"On {_hessian(first).examples:,} examples ({first.split}). The error of an eigenvalue is its "
+            f"On {_hessians([first])[0].examples:,} examples ({first.split}). The error of an eigenvalue is its "
             "residual, or residual² / gap where that is smaller, that of a trace is one standard error; ± is the "
             "spread over seeds."
         )
-        tables.append(Table(title="Curvature", heads=heads, rows=rows, note=note))
-    columns = _sharpness_columns(groups)
-    if columns:
-        rows = []
-        for name, members in groups.items():
-            if any(member.sharpness is not None for member in members):
-                rows.append([name, *(_rise(members, _measure(kind, radius)) for kind, radius in columns)])
-        heads = ["model", *(_KINDS[kind].format(radius=radius) for kind, radius in columns)]
+        tables.append(Table.of("Curvature", hessians, columns, note))
+    measures = _sharpness_columns(groups)
+    if measures:
+        columns = {"model": lambda group: group[0]}
+        for kind, radius in measures:
+            columns[_KINDS[kind].format(radius=radius)] = partial(_rise, read=_measure(kind, radius))
+        with_any = [group for group in groups.items() if any(member.sharpness is not None for member in group[1])]
         note = "Keskar's: 100 (highest - loss) / (1 + loss); the others: highest - loss. Highest: that was found."
-        tables.append(Table(title="Sharpness", heads=heads, rows=rows, note=note))
+        tables.append(Table.of("Sharpness", with_any, columns, note))
     return tables
 
 
-def _rise(members: list[Member], read: Read) -> tuple[float | None, str]:
-    values = [value for value in map(read, members) if value is not None]
-    if any(not math.isfinite(value) for value in values):
+def _mean(members: list[Member], read: Read, write: Callable[[float | None, float | None], str] | None = None) -> Cell:
+    found = _over_seeds(members, read)
+    return found[0], (write or _written)(*found)
+
+
+def _rise(group: tuple[str, list[Member]], read: Read) -> Cell:
+    if any(value is not None and not math.isfinite(value) for value in map(read, group[1])):
         return None, "without end"  # the loss overflows within the neighbourhood
-    mean, spread = mean_and_spread(values)
-    return mean, _written((mean, spread))
+    return _mean(group[1], read)
 
 
-def _hessian(member: Member) -> HessianFound:
-    assert member.hessian is not None
-    return member.hessian
+def _hessians(members: Iterable[Member]) -> list[HessianFound]:
+    return [one.hessian for one in members if one.hessian is not None]
 
 
-def _error_cell(members: list[Member]) -> tuple[float | None, str]:
-    shares = [_hessian(one).eigenvalues[0].error / abs(_hessian(one).largest or math.inf) for one in members]
-    worst = max(shares)
-    return worst, f"{digits(100 * worst, 2)} %" + ("" if all(_hessian(one).converged for one in members) else " (open)")
+def _eigenvalue_error(found: list[HessianFound]) -> Cell:
+    worst = max(one.eigenvalues[0].error / abs(one.largest or math.inf) for one in found)
+    return worst, f"{digits(100 * worst, 2)} %" + ("" if all(one.converged for one in found) else " (open)")
 
 
-def _trace_error(members: list[Member]) -> tuple[float | None, str]:
-    shares = [
-        abs(_hessian(one).trace_error or 0.0) / abs(_hessian(one).trace or math.inf)
-        for one in members
-        if _hessian(one).trace_error is not None
-    ]
+def _trace_error(found: list[HessianFound]) -> Cell:
+    shares = [abs(one.trace_error) / abs(one.trace or math.inf) for one in found if one.trace_error is not None]
     return (max(shares), f"{digits(100 * max(shares), 2)} %") if shares else (None, NONE)
 
 
@@ -194,8 +183,7 @@ def _sharpness_columns(groups: dict[str, list[Member]]) -> list[tuple[str, float
 
 def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
     """Draw every measure against the first model's: bars in groups, on a logarithmic scale; lying, for a phone."""
-    readers: dict[str, Read] = {"top eigenvalue": _top}
-    readers["trace"] = lambda one: None if one.hessian is None else one.hessian.trace
+    readers: dict[str, Read] = {"top eigenvalue": _top, "trace": _trace}
     for kind, radius in _sharpness_columns(groups):
         readers[_SHORT[kind].format(radius=radius)] = _measure(kind, radius)
     table = {label: [_over_seeds(members, reader) for members in groups.values()] for label, reader in readers.items()}
@@ -203,21 +191,17 @@ def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
     if len(groups) < 2 or not table:
         return None
     traces, drawn = [], list[float | None]()
+    base = [row[0][0] or math.nan for row in table.values()]
     for index, name in enumerate(groups):
-        base = [row[0][0] or math.nan for row in table.values()]
         means = [row[index][0] for row in table.values()]
-        spreads = [row[index][1] or 0.0 for row in table.values()]
+        ends = [(row[index][1] or 0.0) / one for row, one in zip(table.values(), base, strict=True)]
         ratios = [None if mean is None or mean <= 0 else mean / one for mean, one in zip(means, base, strict=True)]
         drawn += ratios
         traces.append(
             {
                 "type": "bar", "orientation": "h", "name": name, "y": list(table), "marker": {"color": colour(index)},
-                "x": ratios,
-                "error_x": {
-                    "type": "data", "color": "@muted", "thickness": 1.2, "width": 2,
-                    "array": [spread / one for spread, one in zip(spreads, base, strict=True)],
-                },
-                "text": [_written(row[index]) for row in table.values()], "textposition": "none",
+                "x": ratios, "error_x": spread(ends, "@muted", thickness=1.2, width=2),
+                "text": [_written(*row[index]) for row in table.values()], "textposition": "none",
                 "hovertemplate": "%{fullData.name}: %{text}, %{x:.3g} times the first",
             }
         )  # fmt: skip
@@ -241,16 +225,14 @@ def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
 def _eigenvalues(groups: dict[str, list[Member]]) -> Plot | None:
     traces = []
     for index, (name, members) in enumerate(groups.items()):
-        first = next((one.hessian for one in members if one.hessian is not None), None)
+        first = next(iter(_hessians(members)), None)
         if first is not None and len(first.eigenvalues) > 1:
+            ranks, values = range(1, len(first.eigenvalues) + 1), [one.value for one in first.eigenvalues]
+            errors = spread([one.error for one in first.eigenvalues], "@muted")
+            told = "eigenvalue %{x}: %{y:.4g}"
             traces.append(
-                {
-                    "type": "scatter", "mode": "lines+markers", "name": name,
-                    "x": list(range(1, len(first.eigenvalues) + 1)), "y": [one.value for one in first.eigenvalues],
-                    "error_y": {"type": "data", "array": [one.error for one in first.eigenvalues], "color": "@muted"},
-                    "line": {"color": colour(index), "width": 2}, "hovertemplate": "eigenvalue %{x}: %{y:.4g}",
-                }
-            )  # fmt: skip
+                curve(ranks, values, colour(index), mode="lines+markers", name=name, error_y=errors, hovertemplate=told)
+            )
     if not traces:
         return None
     layout = {
@@ -260,32 +242,23 @@ def _eigenvalues(groups: dict[str, list[Member]]) -> Plot | None:
     return Plot(name="curvature-eigenvalues", title="The largest eigenvalues", traces=traces, layout=layout)
 
 
-def _spectra(groups: dict[str, list[Member]]) -> list[Plot]:
+def _spectra(groups: dict[str, list[Member]]) -> Plot | None:
     """Draw the densities, on a logarithmic scale: most eigenvalues are almost zero."""
     traces: list[dict[str, Any]] = []
     for index, (name, members) in enumerate(groups.items()):
-        curve = next((one.hessian.density for one in members if one.hessian and one.hessian.density), None)
-        if curve is not None:
-            floor = 1e-6 * max(curve.values)
-            high = [max(floor, value + _finite(error)) for value, error in zip(curve.values, curve.errors, strict=True)]
-            low = [max(floor, value - _finite(error)) for value, error in zip(curve.values, curve.errors, strict=True)]
-            positions, hue = list(curve.positions), colour(index)
-            traces.append(
-                {
-                    "type": "scatter", "mode": "lines", "x": positions + positions[::-1], "y": high + low[::-1],
-                    "fill": "toself", "fillcolor": hue, "opacity": 0.18, "line": {"width": 0}, "hoverinfo": "skip",
-                    "showlegend": False,
-                }
-            )  # fmt: skip
-            traces.append(
-                {
-                    "type": "scatter", "mode": "lines", "name": name, "x": positions,
-                    "y": [max(floor, value) for value in curve.values], "line": {"color": hue, "width": 2},
-                    "hovertemplate": "eigenvalue %{x:.3g}: density %{y:.2g}",
-                }
-            )  # fmt: skip
+        found = next((one.density for one in _hessians(members) if one.density), None)
+        if found is not None:
+            floor, hue = 1e-6 * max(found.values), colour(index)
+            errors = [error if math.isfinite(error) else 0.0 for error in found.errors]
+            low, middle, high = (
+                [max(floor, value + sign * error) for value, error in zip(found.values, errors, strict=True)]
+                for sign in (-1, 0, 1)
+            )
+            told = "eigenvalue %{x:.3g}: density %{y:.2g}"
+            traces.append(area(found.positions, low, high, hue, 0.18, showlegend=False))
+            traces.append(curve(found.positions, middle, hue, name=name, hovertemplate=told))
     if not traces:
-        return []
+        return None
     layout = {
         "showlegend": len(traces) > 2, "xaxis": {"title": "eigenvalue"},
         "yaxis": {"title": "density", "type": "log", "exponentformat": "power"},
@@ -294,8 +267,4 @@ def _spectra(groups: dict[str, list[Member]]) -> list[Plot]:
         "The share of all eigenvalues at each size; the hills on the right are the few steep directions. "
         "Shaded: one standard error."
     )
-    return [Plot(name="curvature-spectrum", title="The spectrum", traces=traces, layout=layout, note=note, height=420)]
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+    return Plot(name="curvature-spectrum", title="The spectrum", traces=traces, layout=layout, note=note, height=420)

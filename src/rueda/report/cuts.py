@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.records.landscape import Interpolation, Lines, Member, Sheet
-from rueda.report.figures.parts import colour
+from rueda.report.figures.parts import above, colour, curve, upright
 from rueda.report.plot import Plot
-from rueda.report.relief import SPLITS, rounded
+from rueda.report.relief import rounded, split_name
 from rueda.terminal.words import with_workers
 
 
@@ -18,42 +18,36 @@ def cuts(members: Sequence[Member]) -> list[Plot]:
         (with_workers(member.name, member.workers, member.rehearsed), member.lines)
         for member in members if member.lines is not None
     ]  # fmt: skip
-    if not with_lines:
-        return []
     plots = []
     for measure in ("loss", "error"):
-        traces = []
-        for index, (name, lines) in enumerate(with_lines):
-            traces += _line_traces(lines, measure, name, colour(index))
+        traces = [
+            trace for index, (name, lines) in enumerate(with_lines)
+            for trace in _line_traces(lines, measure, name, colour(index))
+        ]  # fmt: skip
         if traces:
             yaxis: dict[str, Any] = {"title": measure}
             yaxis |= {"type": "log"} if measure == "loss" else {"tickformat": ".0%", "rangemode": "tozero"}
-            lines = with_lines[0][1]
+            directions = with_lines[0][1].directions
             plots.append(
                 Plot(
                     name=f"lines-{measure}", title=f"The {measure} along random directions", traces=traces, half=True,
                     layout={"xaxis": "alpha", "yaxis": yaxis, "showlegend": True},
-                    note=f"Solid: training examples; dashed: test examples. Directions: {lines.directions}.",
+                    note=f"Solid: training examples; dashed: test examples. Directions: {directions}.",
                 )
             )  # fmt: skip
     return plots
 
 
 def _line_traces(lines: Lines, measure: str, name: str, hue: str) -> list[dict[str, Any]]:
-    traces = []
-    for sheet in lines.sheets:
-        rows = sheet.loss if measure == "loss" else sheet.error
-        for index, row in enumerate(rows or ()):
-            traces.append(
-                {
-                    "type": "scatter", "mode": "lines", "x": rounded(lines.alphas), "y": rounded(row),
-                    "line": {"color": hue, "width": 2, "dash": _dash(sheet)},
-                    "name": f"{name}, {SPLITS.get(sheet.split, sheet.split)}", "showlegend": index == 0,
-                    "legendgroup": f"{name}-{sheet.split}",
-                    "hovertemplate": f"alpha %{{x:.3g}}: {measure} %{{y:.4g}}",
-                }
-            )  # fmt: skip
-    return traces
+    return [
+        curve(
+            rounded(lines.alphas), rounded(row), hue, dash=_dash(sheet), name=f"{name}, {split_name(sheet.split)}",
+            showlegend=index == 0, legendgroup=f"{name}-{sheet.split}",
+            hovertemplate=f"alpha %{{x:.3g}}: {measure} %{{y:.4g}}",
+        )
+        for sheet in lines.sheets
+        for index, row in enumerate((sheet.loss if measure == "loss" else sheet.error) or ())
+    ]  # fmt: skip
 
 
 def interpolations(members: Sequence[Member]) -> list[Plot]:
@@ -63,33 +57,20 @@ def interpolations(members: Sequence[Member]) -> list[Plot]:
 
 
 def _interpolation(line: Interpolation, number: str) -> Plot:
-    traces = []
+    traces, x = [], rounded(line.alphas)
     for sheet in line.sheets:
-        words = SPLITS.get(sheet.split, sheet.split)
-        shared: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": rounded(line.alphas)}
-        traces.append(
-            {**shared, "y": rounded(sheet.loss[0]), "name": f"{words} loss",
-             "line": {"color": "@blue", "width": 2, "dash": _dash(sheet)},
-             "hovertemplate": "alpha %{x:.3g}: loss %{y:.4g}"}
-        )  # fmt: skip
+        words, dash = split_name(sheet.split), _dash(sheet)
+        told = "alpha %{x:.3g}: loss %{y:.4g}"
+        traces.append(curve(x, rounded(sheet.loss[0]), "@blue", dash=dash, name=f"{words} loss", hovertemplate=told))
         if sheet.error is not None:
-            traces.append(
-                {**shared, "y": rounded([1 - value for value in sheet.error[0]]), "name": f"{words} accuracy",
-                 "yaxis": "y2", "line": {"color": "@red", "width": 2, "dash": _dash(sheet)},
-                 "hovertemplate": "alpha %{x:.3g}: accuracy %{y:.1%}"}
-            )  # fmt: skip
-    ends = [
-        {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
-         "line": {"color": "@muted", "width": 1.2, "dash": "dash"}}
-        for at in (0, 1)
-    ]  # fmt: skip
-    names = [
-        {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": text,
-         "font": {"color": "@muted", "size": 12}}
-        for at, text in ((0, line.start), (1, line.end))
-    ]  # fmt: skip
+            right = rounded([1 - value for value in sheet.error[0]])
+            told = "alpha %{x:.3g}: accuracy %{y:.1%}"
+            name = f"{words} accuracy"
+            traces.append(curve(x, right, "@red", dash=dash, name=name, yaxis="y2", hovertemplate=told))
     layout = {
-        "xaxis": "alpha", "yaxis": {"title": "loss", "type": "log"}, "shapes": ends, "annotations": names,
+        "xaxis": "alpha", "yaxis": {"title": "loss", "type": "log"},
+        "shapes": [upright(at, "@muted", 1.2) for at in (0, 1)],
+        "annotations": [above(0, line.start), above(1, line.end)],
         "yaxis2": {"title": "accuracy", "overlaying": "y", "side": "right", "tickformat": ".0%", "range": [0, 1.02],
                    "showgrid": False},
         "showlegend": True, "margin": {"l": 56, "r": 56, "t": 32, "b": 48},

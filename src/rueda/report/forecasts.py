@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rueda.records.forecast import CurvePoint, Estimate, Forecast, Law
+from rueda.records.forecast import CurvePoint, Estimate, Forecast
 from rueda.report.escape import lines
-from rueda.report.figures.parts import log_axis, one_two_five
-from rueda.report.model import Section, Table, short
+from rueda.report.figures.parts import area, curve, log_axis, one_two_five, regimes, shade, spread, upright
+from rueda.report.model import Cell, Section, Table, short
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, count, predicted_time, things
 
@@ -41,7 +42,7 @@ def answer(forecast: Forecast) -> list[str]:
     if need is not None and target is not None:
         times = need.examples.value / forecast.examples
         told.append(
-            f"A test error of {target:g} needs about {interval(need.examples)} training examples, "
+            f"A test error of {target:g} needs about {interval(need.examples, _rounded)} training examples, "
             f"{times:.2g} times the {forecast.examples:,} there are."
         )
         here = (
@@ -56,7 +57,7 @@ def answer(forecast: Forecast) -> list[str]:
         cost = "" if on.cost is None else f", about {on.cost:,.2f} {on.currency}"
         told.append(
             f"On {things(on.workers, 'worker')} of {on.cluster}, batch {on.local_batch} each "
-            f"({count(round(on.images_per_second))} images/s): {_time(on.hours)}{cost}."
+            f"({count(round(on.images_per_second))} images/s): {interval(on.hours, _hours)}{cost}."
         )
     told += [f"Not told: {line}." for line in forecast.refusals]
     if law is not None:
@@ -73,15 +74,14 @@ def answer(forecast: Forecast) -> list[str]:
     return told or ["Nothing was fitted yet."]
 
 
-def interval(examples: Estimate) -> str:
-    """Write a number of examples with its interval, three digits each.
+def interval(estimate: Estimate, write: Callable[[float], str]) -> str:
+    """Write a number with its interval.
 
-    >>> interval(Estimate(value=48_212.0, low=31_044.0, high=None))
-    '48,200 (31,000 or more)'
+    >>> interval(Estimate(value=48_212.0, low=31_044.0, high=None), "{:.0f}".format)
+    '48212 (31044 or more)'
     """
-    value, low = (count(float(f"{number:.3g}")) for number in (examples.value, examples.low))
-    end = "or more" if examples.high is None else f"to {count(float(f'{examples.high:.3g}'))}"
-    return f"{value} ({low} {end})"
+    end = "or more" if estimate.high is None else f"to {write(estimate.high)}"
+    return f"{write(estimate.value)} ({write(estimate.low)} {end})"
 
 
 def zone(forecast: Forecast, examples: float) -> str:
@@ -116,7 +116,7 @@ def error_text(point: CurvePoint) -> str:
 
 
 def _table(forecast: Forecast) -> Table:
-    cells: list[list[str | tuple[float | None, str]]] = [
+    cells: list[list[Cell]] = [
         [
             (point.examples, f"{point.examples:,}"),
             (point.passes, f"{point.passes:.1f}"),
@@ -138,33 +138,37 @@ def _table(forecast: Forecast) -> Table:
 
 def _plot(forecast: Forecast) -> Plot:
     law, points = forecast.law, [point for point in forecast.points if point.error is not None]
-    fitted = set() if law is None else set(law.fitted)
+    whole = [point for point in [forecast.whole] if point and point.errors]
+    fitted = () if law is None else law.fitted
     used = [point for point in points if point.examples in fitted]
     left = [point for point in points if point.examples not in fitted]
-    traces = _band(forecast)
-    for name, colour, symbol, some in (
+    groups = (
         ("measured", "@blue", "circle", used),
         ("left out of the fit" if law else "measured", "@muted", "circle-open", left),
-        ("the whole set, not fitted", "@red", "diamond", [one for one in [forecast.whole] if one and one.errors]),
-    ):
-        if some:
-            traces.append(_measured(name, colour, symbol, some))
-    everything = [*points, *([forecast.whole] if forecast.whole is not None and forecast.whole.errors else [])]
-    sizes = [point.examples for point in everything] + [point.examples for point in forecast.band]
-    errors = [point.error or 0.0 for point in everything] + [point.low for point in forecast.band]
+        ("the whole set, not fitted", "@red", "diamond", whole),
+    )
+    traces = _band(forecast) + [_measured(*group) for group in groups if group[-1]]
+    sizes = [point.examples for point in (*points, *whole)] + [point.examples for point in forecast.band]
+    errors = [point.error or 0.0 for point in (*points, *whole)] + [point.low for point in forecast.band]
     low, high = min(sizes) / 1.3, max(sizes) * 1.3
-    shapes, annotations = _zones(law, low, high)
+    zones: dict[str, list[dict[str, Any]]] = {"shapes": [], "annotations": []}
+    if law is not None:
+        ends = (min(max(x, low), high) for x in (law.fitted[0] / 1.15, law.irreducible_from or math.inf))
+        zones = regimes(("small data", "power law", "irreducible"), (low, *ends, high), (0.1, 0.0, 0.07))
     target, need = forecast.target_error, forecast.need
     if target is not None:
         errors.append(target)
-        shapes.append(_line({"x0": low, "x1": high, "y0": target, "y1": target}, "@orange"))
-        annotations.append(_text(low, math.log10(target), f"target {target:g}", xanchor="left", yanchor="bottom"))
+        dashed = {"color": "@orange", "width": 1.4, "dash": "dash"}
+        zones["shapes"].append({"type": "line", "x0": low, "x1": high, "y0": target, "y1": target, "line": dashed})
+        zones["annotations"].append(
+            {"x": math.log10(low), "y": math.log10(target), "text": f"target {target:g}", "showarrow": False,
+             "xanchor": "left", "yanchor": "bottom"}
+        )  # fmt: skip
     if need is not None:
         at = need.examples
-        shapes.append(_line({"x0": at.value, "x1": at.value, "yref": "paper", "y0": 0, "y1": 1}, "@orange"))
-        ends = {"x0": at.low, "x1": min(high, at.high or high), "yref": "paper", "y0": 0, "y1": 1}
+        zones["shapes"].append(upright(at.value, "@orange"))
         if at.low < high:
-            shapes.append(_shade(ends, "@orange", 0.1))
+            zones["shapes"].append(shade(at.low, min(high, at.high or high), "@orange", 0.1))
     bottom = max(min(errors), 1e-5) / 1.3
     top = max(min(1.0, max(errors) * 1.2), 2 * bottom)  # of errors that are all zero, too
     return Plot(
@@ -172,8 +176,7 @@ def _plot(forecast: Forecast) -> Plot:
         layout={
             "xaxis": _between_ends("training examples", low, high),
             "yaxis": _between_ends("test error", bottom, top),
-            "shapes": shapes, "annotations": annotations, "showlegend": True,
-            "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
+            **zones, "showlegend": True, "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
         },
         note="Both axes are logarithmic: a power law is a straight line, and bends where the irreducible error begins. "
         "The band is the interval of the law; orange is the target, and the data that it needs.",
@@ -188,57 +191,23 @@ def _band(forecast: Forecast) -> list[dict[str, Any]]:
     band, law = forecast.band, forecast.law
     if not band or law is None:
         return []
-    x = [short(point.examples) for point in band]
-    around = [(one.examples, one.high) for one in band] + [(one.examples, max(one.low, 1e-6)) for one in band[::-1]]
-    between = {
-        "type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "fill": "toself",
-        "fillcolor": "@blue", "opacity": 0.2, "name": f"{law.confidence:.0%} interval",
-        "x": [short(size) for size, _ in around], "y": [short(error) for _, error in around],
-    }  # fmt: skip
-    curve = {
-        "type": "scatter", "mode": "lines", "name": "law", "x": x, "y": [short(point.error) for point in band],
-        "line": {"color": "@blue", "width": 2}, "hovertemplate": "%{x:,.0f} examples: error %{y:.4f}",
-    }  # fmt: skip
-    return [between, curve]
+    x, low = [short(point.examples) for point in band], [short(max(point.low, 1e-6)) for point in band]
+    high, errors = [short(point.high) for point in band], [short(point.error) for point in band]
+    return [
+        area(x, low, high, "@blue", 0.2, name=f"{law.confidence:.0%} interval"),
+        curve(x, errors, "@blue", name="law", hovertemplate="%{x:,.0f} examples: error %{y:.4f}"),
+    ]
 
 
 def _measured(name: str, colour: str, symbol: str, points: list[CurvePoint]) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "markers", "name": name, "x": [point.examples for point in points],
         "y": [short(point.error) for point in points],
-        "error_y": {"type": "data", "array": [short(point.spread or 0.0) for point in points], "color": colour},
+        "error_y": spread([short(point.spread or 0.0) for point in points], colour),
         "marker": {"size": 9, "color": colour, "symbol": symbol},
         "customdata": [f"{point.passes:.1f} passes, {point.updates:,} updates" for point in points],
         "hovertemplate": lines("%{x:,} examples: error %{y:.4f}", "%{customdata}"),
     }  # fmt: skip
-
-
-def _zones(law: Law | None, low: float, high: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    if law is None:
-        return [], []
-    start, end = (min(max(x, low), high) for x in (law.fitted[0] / 1.15, law.irreducible_from or math.inf))
-    shapes, annotations = [], []
-    for name, left, right, strength in (
-        ("small data", low, start, 0.1), ("power law", start, end, 0.0), ("irreducible", end, high, 0.07),
-    ):  # fmt: skip
-        if right / left < 1.2:
-            continue
-        shapes.append(_shade({"x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}, "@ink", strength))
-        middle = math.sqrt(left * right)
-        annotations.append(_text(middle, 1, name, yref="paper", yanchor="bottom", font={"color": "@muted", "size": 12}))
-    return shapes, annotations
-
-
-def _shade(where: dict[str, Any], colour: str, strength: float) -> dict[str, Any]:
-    return {"type": "rect", "layer": "below", "fillcolor": colour, "opacity": strength, "line": {"width": 0}, **where}
-
-
-def _line(where: dict[str, Any], colour: str) -> dict[str, Any]:
-    return {"type": "line", "line": {"color": colour, "width": 1.4, "dash": "dash"}, **where}
-
-
-def _text(x: float, y: float, text: str, **more: Any) -> dict[str, Any]:
-    return {"x": math.log10(x), "y": y, "text": text, "showarrow": False, **more}
 
 
 def _between(estimate: Estimate, digits: int) -> str:
@@ -246,7 +215,9 @@ def _between(estimate: Estimate, digits: int) -> str:
     return f"{estimate.low:.{digits}f} to {high}"
 
 
-def _time(hours: Estimate) -> str:
-    low = predicted_time(3600 * hours.low)
-    end = "or more" if hours.high is None else f"to {predicted_time(3600 * hours.high)}"
-    return f"{predicted_time(3600 * hours.value)} ({low} {end})"
+def _rounded(examples: float) -> str:
+    return count(float(f"{examples:.3g}"))
+
+
+def _hours(hours: float) -> str:
+    return predicted_time(3600 * hours)

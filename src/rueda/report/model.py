@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,14 +68,33 @@ class Entry:
     """base (one worker), naive, best or other: who stands out in the figures"""
 
 
+Cell = str | tuple[float | None, str]
+"""a text, or a number with the text that shows it"""
+
+
 @dataclass(kw_only=True)
 class Table:
-    """A plain table: a cell is a text, or a number with the text that shows it."""
+    """A plain table."""
 
     title: str
     heads: list[str]
-    rows: list[list[str | tuple[float | None, str]]]
+    rows: list[list[Cell]]
     note: str = ""
+
+    @staticmethod
+    def of(title: str, items: Iterable[Any], columns: Mapping[str, Callable[[Any], Cell]], note: str = "") -> Table:
+        """Make a table with a row for each item, from the columns by their headings."""
+        rows = [[cell(item) for cell in columns.values()] for item in items]
+        return Table(title=title, heads=list(columns), rows=rows, note=note)
+
+
+def field_as(name: str, write: Callable[[Any], str]) -> Callable[[Any], Cell]:
+    """Give a column that shows a field of each item.
+
+    >>> field_as("real", "{:.1f}".format)(2.25)
+    (2.25, '2.2')
+    """
+    return lambda item: (getattr(item, name), write(getattr(item, name)))
 
 
 @dataclass(kw_only=True)
@@ -112,11 +131,6 @@ def whole(value: Any) -> int | None:
     """
     found = number(value)
     return None if found is None else round(found)
-
-
-def numbers(values: Any) -> list[float | None]:
-    """Take a list of numbers; what is none counts as not measured, and no list as an empty one."""
-    return [number(value) for value in values] if isinstance(values, list) else []
 
 
 def short(value: float | None) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rueda.records.plan import Plan, PlanRow
-from rueda.report.figures.parts import colour, log_axis
-from rueda.report.model import Section, Table
+from rueda.report.figures.parts import colour, curve, log_axis, shade
+from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, count, digits, milliseconds, percent, predicted_time, things
 
@@ -21,70 +22,55 @@ def read(place: Path) -> Section:
     section.tables.append(_scaling(plan))
     for title, texts in (("What this plan does not know", plan.unknown), ("The cluster's figures", plan.sources)):
         if texts:
-            rows: list[list[str | tuple[float | None, str]]] = [[text] for text in texts]
-            section.tables.append(
-                Table(title=title, heads=["from" if texts is plan.sources else "not known"], rows=rows)
-            )
+            head = "from" if texts is plan.sources else "not known"
+            section.tables.append(Table.of(title, texts, {head: str}))
     section.plots += [_efficiency(plan), _time(plan), _batches(plan)]
     section.environments.append({**plan.environment, "command": plan.command})
     return section
 
 
 def _table(plan: Plan) -> Table:
-    heads = ["workers", "nodes", "local batch", "global batch", "step", "images/s", "scaling efficiency"]
-    heads += [f"an example counts (against batch {count(plan.base_batch)})"] * (plan.noise is not None) + [
-        "epochs",
-        "updates",
-        "time",
-    ]
-    heads += [f"cost ({plan.currency})"] * (plan.currency is not None) + ["advice"]
-    rows: list[list[str | tuple[float | None, str]]] = []
-    for row in plan.best():
-        cells: list[str | tuple[float | None, str]] = [
-            (row.workers, count(row.workers)),
-            (row.nodes, count(row.nodes)),
-            (row.local_batch, count(row.local_batch)),
-            (row.global_batch, count(row.global_batch)),
-            (row.step_seconds, milliseconds(row.step_seconds)),
-            (row.images_per_second, f"{row.images_per_second:,.0f}"),
-            (row.efficiency, percent(row.efficiency)),
-        ]
-        cells += [(row.statistical_efficiency, percent(row.statistical_efficiency))] * (plan.noise is not None)
-        cells += [
-            (row.epochs, count(round(row.epochs, 1))),
-            (row.updates, f"{row.updates:,.0f}"),
-            (row.hours, predicted_time(3600 * row.hours)),
-        ]
-        cells += [(row.money, NONE if row.money is None else f"{row.money:,.2f}")] * (plan.currency is not None)
-        rows.append([*cells, "take this" if row.recommended else ""])
+    columns = {
+        "workers": field_as("workers", count),
+        "nodes": field_as("nodes", count),
+        "local batch": field_as("local_batch", count),
+        "global batch": field_as("global_batch", count),
+        "step": field_as("step_seconds", milliseconds),
+        "images/s": field_as("images_per_second", "{:,.0f}".format),
+        "scaling efficiency": field_as("efficiency", percent),
+    }
+    if plan.noise is not None:
+        columns[f"an example counts (against batch {count(plan.base_batch)})"] = field_as(
+            "statistical_efficiency", percent
+        )
+    columns |= {
+        "epochs": field_as("epochs", lambda epochs: count(round(epochs, 1))),
+        "updates": field_as("updates", "{:,.0f}".format),
+        "time": field_as("hours", lambda hours: predicted_time(3600 * hours)),
+    }
+    if plan.currency is not None:
+        columns[f"cost ({plan.currency})"] = field_as("money", lambda money: NONE if money is None else f"{money:,.2f}")
+    columns["advice"] = lambda row: "take this" if row.recommended else ""
     note = f"To where one worker comes in {plan.base_epochs} epochs at batch {count(plan.base_batch)}."
-    return Table(title="The best local batch for each number of workers", heads=heads, rows=rows, note=note)
+    return Table.of("The best local batch for each number of workers", plan.best(), columns, note)
 
 
 def _scaling(plan: Plan) -> Table:
     """Weak scaling keeps one worker's local batch, strong scaling its global batch."""
-    rows: list[list[str | tuple[float | None, str]]] = []
-    for row in sorted(plan.rows, key=lambda row: (row.workers, row.scaling, row.local_batch)):
-        if row.scaling == "other":
-            continue
-        rows.append(
-            [
-                (row.workers, count(row.workers)),
-                row.scaling,
-                (row.local_batch, count(row.local_batch)),
-                (row.compute_seconds, milliseconds(row.compute_seconds)),
-                (row.sync_seconds, milliseconds(row.sync_seconds)),
-                (row.exposed_seconds, milliseconds(row.exposed_seconds)),
-                (row.straggler_seconds, milliseconds(row.straggler_seconds)),
-                (row.speedup, f"{digits(row.speedup)}x"),
-                (row.efficiency, percent(row.efficiency)),
-            ]
-        )
-    heads = ["workers", "scaling", "local batch", "compute", "exchange", "of it not hidden", "waiting for the slowest"]
-    return Table(
-        title="Weak and strong scaling", heads=[*heads, "images/s against one", "scaling efficiency"], rows=rows,
-        note="Weak: one worker's local batch stays. Strong: its global batch stays, cut between the workers.",
-    )  # fmt: skip
+    rows = sorted(plan.rows, key=lambda row: (row.workers, row.scaling, row.local_batch))
+    columns: dict[str, Callable[[PlanRow], Cell]] = {
+        "workers": field_as("workers", count),
+        "scaling": lambda row: row.scaling,
+        "local batch": field_as("local_batch", count),
+        "compute": field_as("compute_seconds", milliseconds),
+        "exchange": field_as("sync_seconds", milliseconds),
+        "of it not hidden": field_as("exposed_seconds", milliseconds),
+        "waiting for the slowest": field_as("straggler_seconds", milliseconds),
+        "images/s against one": field_as("speedup", lambda speedup: f"{digits(speedup)}x"),
+        "scaling efficiency": field_as("efficiency", percent),
+    }
+    note = "Weak: one worker's local batch stays. Strong: its global batch stays, cut between the workers."
+    return Table.of("Weak and strong scaling", (row for row in rows if row.scaling != "other"), columns, note)
 
 
 def _efficiency(plan: Plan) -> Plot:
@@ -97,13 +83,9 @@ def _efficiency(plan: Plan) -> Plot:
         both = [100 * row.progress / (row.workers * rows[0].progress) for row in rows]
         traces.append(_line(workers, both, "progress a worker", "@green", "%{y:.1f} %", dash="dot"))
     traces.append(_mark(plan.chosen, 100 * plan.chosen.efficiency))
-    layout = {
-        "xaxis": log_axis("workers", workers), "yaxis": {"title": "% of one worker", "rangemode": "tozero"},
-        **_shade(plan, rows), "showlegend": True,
-    }  # fmt: skip
     return Plot(
-        name="plan-efficiency", title="Efficiency against workers", traces=traces, layout=layout, half=True,
-        note=_shade_note(plan),
+        name="plan-efficiency", title="Efficiency against workers", traces=traces, half=True, note=_shade_note(plan),
+        layout=_against_workers(plan, {"title": "% of one worker", "rangemode": "tozero"}),
     )  # fmt: skip
 
 
@@ -112,17 +94,13 @@ def _time(plan: Plan) -> Plot:
     workers, hours = [row.workers for row in rows], [row.hours for row in rows]
     ideal = [rows[0].hours / count for count in workers]
     size, unit = (3600.0, "seconds") if max(hours) < 0.1 else (60.0, "minutes") if max(hours) < 3 else (1.0, "hours")
+    shown = f"%{{y:,.3g}} {unit}"
     traces = [
-        _line(workers, [size * value for value in hours], "to the target", "@blue", f"%{{y:,.3g}} {unit}"),
-        _line(
-            workers, [size * value for value in ideal], "if nothing were lost", "@muted", f"%{{y:,.3g}} {unit}", "dot"
-        ),
+        _line(workers, [size * value for value in hours], "to the target", "@blue", shown),
+        _line(workers, [size * value for value in ideal], "if nothing were lost", "@muted", shown, "dot"),
         _mark(plan.chosen, size * plan.chosen.hours),
     ]
-    layout = {
-        "xaxis": log_axis("workers", workers), "yaxis": {"title": unit, "type": "log"},
-        **_shade(plan, rows), "showlegend": True,
-    }  # fmt: skip
+    layout = _against_workers(plan, {"title": unit, "type": "log"})
     return Plot(name="plan-time", title="Time to the target", traces=traces, layout=layout, half=True)
 
 
@@ -145,7 +123,7 @@ def _batches(plan: Plan) -> Plot:
     }  # fmt: skip
     largest = max(row.global_batch for row in plan.rows)
     if plan.noise is not None and plan.noise.value < largest:
-        layout["shapes"] = [_rectangle(plan.noise.value, largest * 1.3)]
+        layout["shapes"] = [shade(plan.noise.value, largest * 1.3, "@red", 0.1)]
     return Plot(
         name="plan-batches", title="Which batch for how many workers", traces=traces, layout=layout,
         note="Throughput x statistical efficiency. " * (plan.noise is not None) + _shade_note(plan),
@@ -154,10 +132,10 @@ def _batches(plan: Plan) -> Plot:
 
 
 def _line(x: list[int], y: list[float], name: str, hue: str, shown: str, dash: str = "solid") -> dict[str, Any]:
-    return {
-        "type": "scatter", "mode": "lines+markers", "x": x, "y": y, "name": name, "marker": {"size": 6},
-        "line": {"color": hue, "width": 2.2, "dash": dash}, "hovertemplate": f"%{{fullData.name}}: {shown}",
-    }  # fmt: skip
+    return curve(
+        x, y, hue, width=2.2, dash=dash, mode="lines+markers", marker={"size": 6}, name=name,
+        hovertemplate=f"%{{fullData.name}}: {shown}",
+    )  # fmt: skip
 
 
 def _mark(row: PlanRow, y: float, x: float | None = None) -> dict[str, Any]:
@@ -168,23 +146,17 @@ def _mark(row: PlanRow, y: float, x: float | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shade(plan: Plan, rows: list[PlanRow]) -> dict[str, Any]:
-    """Shade the numbers of workers whose global batch is past the critical one."""
-    if plan.noise is None:
-        return {}
-    past = [row.workers for row in rows if row.global_batch > plan.noise.value]
-    if not past:
-        return {}
-    below = [row.workers for row in rows if row.workers < past[0]]
-    start = (below[-1] * past[0]) ** 0.5 if below else past[0] / 1.3
-    return {"shapes": [_rectangle(start, max(past[-1], rows[-1].workers) * 1.3)]}
-
-
-def _rectangle(start: float, end: float) -> dict[str, Any]:
-    return {
-        "type": "rect", "x0": start, "x1": end, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
-        "fillcolor": "@red", "opacity": 0.1, "line": {"width": 0},
-    }  # fmt: skip
+def _against_workers(plan: Plan, yaxis: dict[str, Any]) -> dict[str, Any]:
+    """Give the layout; shaded are the numbers of workers whose global batch is past the critical one."""
+    rows = plan.best()
+    workers = [row.workers for row in rows]
+    layout = {"xaxis": log_axis("workers", workers), "yaxis": yaxis, "showlegend": True}
+    past = [row.workers for row in rows if plan.noise is not None and row.global_batch > plan.noise.value]
+    if past:
+        below = [count for count in workers if count < past[0]]
+        start = (below[-1] * past[0]) ** 0.5 if below else past[0] / 1.3
+        layout["shapes"] = [shade(start, max(past[-1], workers[-1]) * 1.3, "@red", 0.1)]
+    return layout
 
 
 def _shade_note(plan: Plan) -> str:

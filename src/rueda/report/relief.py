@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rueda.records.landscape import Surface
+from rueda.records.landscape import Surface, Trail
 from rueda.report.escape import lines
 from rueda.report.figures.parts import one_two_five
+from rueda.report.figures.styles import brief
 from rueda.report.plot import Plot, View, own_switch
 from rueda.terminal.numbers import percent
 
-SPLITS = {"train": "training", "test": "test"}
-"""what the page calls the examples"""
 _IN_A_ROW = 3
 _HEAD, _FOOT = 46, 50
 """pixels above a panel for its two lines of heading, and below one for its axis"""
@@ -31,52 +30,38 @@ _TRAIL: Choice = ("", "trail")
 
 def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     """Draw surfaces in three dimensions, one scale for all; a switch chooses what is shown."""
-    choices = _choices([surface for _, surface in surfaces])
-    traces: list[dict[str, Any]] = []
-    shown: list[tuple[str, str]] = []
-    layout: dict[str, Any] = {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}, "dragmode": "turntable", "annotations": []}
-    stacked: dict[str, Any] = {"annotations": []}
+    limits = _all_limits(surfaces)
+    first = next(iter(limits))
+    drawn: list[tuple[Choice, dict[str, Any]]] = []
     wide, small = _Panels(len(surfaces), 290), _Panels(len(surfaces), 290, columns=1)
-    for index, (name, surface) in enumerate(surfaces):
-        scene = "scene" if index == 0 else f"scene{index + 1}"
+    layout: dict[str, Any] = {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}, "dragmode": "turntable"}
+    layout["annotations"] = wide.headings(surfaces)
+    stacked: dict[str, Any] = {"annotations": small.headings(surfaces)}
+    scenes = [f"scene{number}" for number in _numbers(surfaces)]
+    for index, (scene, (name, surface)) in enumerate(zip(scenes, surfaces, strict=True)):
         stacked[f"{scene}.domain"] = {"x": small.across(index), "y": small.upwards(index)}
-        stacked["annotations"] += small.heading(index, name)
         first_title, second_title = _axes(surface)
         layout[scene] = {
             "domain": {"x": wide.across(index), "y": wide.upwards(index)},
-            "xaxis": first_title, "yaxis": second_title, "zaxis": _upright(_limits(surfaces, choices[0]), choices[0]),
+            "xaxis": first_title, "yaxis": second_title, "zaxis": _upright(limits[first], first),
             "camera": _CAMERA,
             "aspectratio": {"x": 1, "y": 1, "z": 0.8},
         }  # fmt: skip
-        layout["annotations"] += wide.heading(index, name)
-        for choice in choices:
-            rows = _values(surface, *choice)
-            if rows is None:
-                continue
-            floor, top = _limits(surfaces, choice)
-            traces.append(
-                {
-                    "type": "surface", "scene": scene, "x": rounded(surface.x), "y": rounded(surface.y), "text": rows,
-                    "z": _heights(rows, choice), "cmin": floor, "cmax": top, "colorscale": "Cividis",
-                    "showscale": False, "visible": choice == choices[0], "name": name,
-                    "hovertemplate": f"%{{x:.3g}}, %{{y:.3g}}: {choice[1]} %{{text:.4g}}",
-                }
-            )  # fmt: skip
-            shown.append(choice)
+        for choice, trace in _traces(name, surface, limits):
+            floor, top = limits[choice]
+            colours = {"cmin": floor, "cmax": top, "colorscale": "Cividis", "showscale": False}
+            drawn.append((choice, {**trace, "type": "surface", "scene": scene, **colours}))
         if surface.trail is not None:
-            traces.append(_trail_above(surface, scene))
-            shown.append(_TRAIL)
-    scenes = [name for name in layout if name.startswith("scene")]
+            drawn.append((_TRAIL, _trail_above(surface, surface.trail, scene)))
     views = []
-    for choice in choices:
-        upright = _upright(_limits(surfaces, choice), choice)
-        changes = {f"{scene}.zaxis": upright for scene in scenes}
+    for choice in limits:
+        changes = {f"{scene}.zaxis": _upright(limits[choice], choice) for scene in scenes}
         # The path lies on the loss of the training examples, and belongs to no other picture.
-        visible = [{"visible": one == choice or (one == _TRAIL and choice == choices[0])} for one in shown]
+        visible = [{"visible": one == choice or (one == _TRAIL and choice == first)} for one, _ in drawn]
         views.append(View(label=_label(*choice), traces=visible, changes=changes))
     title = "The loss surface" if kind == "landscape" else "The surface along the training path"
     return Plot(
-        name=f"{kind}-surface", title=title, traces=traces, layout=layout, narrow=stacked,
+        name=f"{kind}-surface", title=title, traces=[trace for _, trace in drawn], layout=layout, narrow=stacked,
         switches=own_switch(f"{kind}-surface", views),
         height=wide.height, narrow_height=small.height,
         note="Drag to turn. One scale for all." if len(surfaces) > 1 else "Drag to turn.",
@@ -85,63 +70,66 @@ def relief(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
 
 def contours(kind: str, surfaces: Sequence[tuple[str, Surface]]) -> Plot:
     """Draw surfaces from above, with the path where there is one."""
-    choices = _choices([surface for _, surface in surfaces])
-    traces: list[dict[str, Any]] = []
-    shown: list[tuple[str, str]] = []
-    layout: dict[str, Any] = {"margin": {"l": 56, "r": 16, "t": 0, "b": 0}, "annotations": []}
-    layout["coloraxis"] = {"colorscale": "Cividis", "colorbar": {"thickness": 14, "len": 0.8, "outlinewidth": 0,
-        "tickformat": ".0%", "title": {"side": "top"}}}  # fmt: skip
-    stacked: dict[str, Any] = {"annotations": [], **_LYING_BAR}
+    limits = _all_limits(surfaces)
+    drawn: list[tuple[Choice, dict[str, Any]]] = []
     wide = _Panels(len(surfaces), 300, foot=_FOOT, gap=0.09)
     small = _Panels(len(surfaces), 260, foot=_FOOT, columns=1)
-    for index, (name, surface) in enumerate(surfaces):
-        number = "" if index == 0 else str(index + 1)
+    layout: dict[str, Any] = {"margin": {"l": 56, "r": 16, "t": 0, "b": 0}, "annotations": wide.headings(surfaces)}
+    layout["coloraxis"] = {"colorscale": "Cividis", "colorbar": {"thickness": 14, "len": 0.8, "outlinewidth": 0,
+        "tickformat": ".0%", "title": {"side": "top"}}}  # fmt: skip
+    stacked: dict[str, Any] = {"annotations": small.headings(surfaces), **_LYING_BAR}
+    for index, (number, (name, surface)) in enumerate(zip(_numbers(surfaces), surfaces, strict=True)):
         stacked |= {f"xaxis{number}.domain": small.across(index), f"yaxis{number}.domain": small.upwards(index)}
-        stacked["annotations"] += small.heading(index, name)
         first_title, second_title = _axes(surface)
         layout[f"xaxis{number}"] = {"title": first_title, "domain": wide.across(index), "anchor": f"y{number}"}
         layout[f"yaxis{number}"] = {"title": second_title, "domain": wide.upwards(index), "anchor": f"x{number}"}
-        layout["annotations"] += wide.heading(index, name)
-        for choice in choices:
-            rows = _values(surface, *choice)
-            if rows is None:
-                continue
-            floor, top = _limits(surfaces, choice)
-            heights = _heights(rows, choice)
-            traces.append(
-                {
-                    "type": "contour", "x": rounded(surface.x), "y": rounded(surface.y), "z": heights, "text": rows,
-                    "xaxis": f"x{number}", "yaxis": f"y{number}", "coloraxis": "coloraxis",
-                    "contours": {"start": floor, "end": top, "size": (top - floor) / 16}, "line": {"width": 0.6},
-                    "visible": choice == choices[0], "name": name,
-                    "hovertemplate": f"%{{x:.3g}}, %{{y:.3g}}: {choice[1]} %{{text:.4g}}",
-                }
-            )  # fmt: skip
-            shown.append(choice)
-        traces.append(_marks(surface, number))
-        shown.append(_TRAIL)
+        axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
+        for choice, trace in _traces(name, surface, limits):
+            floor, top = limits[choice]
+            levels = {"start": floor, "end": top, "size": (top - floor) / 16}
+            shared = {"coloraxis": "coloraxis", "contours": levels, "line": {"width": 0.6}}
+            drawn.append((choice, {**trace, **axes, "type": "contour", **shared}))
+        drawn.append((_TRAIL, {**_marks(surface), **axes}))
     views = []
-    for choice in choices:
-        visible = [{"visible": one in (choice, _TRAIL)} for one in shown]
-        views.append(View(label=_label(*choice), traces=visible, changes=_bar(_limits(surfaces, choice), choice)))
+    for choice in limits:
+        visible = [{"visible": one in (choice, _TRAIL)} for one, _ in drawn]
+        views.append(View(label=_label(*choice), traces=visible, changes=_bar(limits[choice], choice)))
     note = "Lines of equal height, on a logarithmic scale for the loss; one scale for all. The cross marks the model."
     if kind == "path":
-        start = ", the initial model built again from the seed" if _rebuilt(surfaces) else ""
+        rebuilt = any(surface.trail is not None and surface.trail.rebuilt_start for _, surface in surfaces)
+        start = ", the initial model built again from the seed" if rebuilt else ""
         note += (
             " Axes: principal components of the path, and their shares of its variance. Dots are the kept checkpoints; "
             f"the path begins at the square{start}."
         )
     title = "The same from above" if kind == "landscape" else "The training path from above"
     return Plot(
-        name=f"{kind}-contours", title=title, traces=traces, layout=layout, narrow=stacked,
+        name=f"{kind}-contours", title=title, traces=[trace for _, trace in drawn], layout=layout, narrow=stacked,
         switches=own_switch(f"{kind}-contours", views), note=note,
         height=wide.height, narrow_height=small.height + 70,
     )  # fmt: skip
 
 
-def _marks(surface: Surface, number: str) -> dict[str, Any]:
+def _numbers(surfaces: Sequence[tuple[str, Surface]]) -> list[str]:
+    """Number the panels as plotly does: the first has none."""
+    return ["", *(str(number) for number in range(2, len(surfaces) + 1))]
+
+
+def _traces(name: str, surface: Surface, choices: Iterable[Choice]) -> Iterator[tuple[Choice, dict[str, Any]]]:
+    """Give what both pictures of a surface draw for each choice; the first is shown."""
+    for index, choice in enumerate(choices):
+        rows = _values(surface, *choice)
+        if rows is not None:
+            yield choice, {
+                "x": rounded(surface.x), "y": rounded(surface.y), "z": _heights(rows, choice), "text": rows,
+                "visible": index == 0, "name": name,
+                "hovertemplate": f"%{{x:.3g}}, %{{y:.3g}}: {choice[1]} %{{text:.4g}}",
+            }  # fmt: skip
+
+
+def _marks(surface: Surface) -> dict[str, Any]:
     """Mark the model, and the way that led to it."""
-    shared: dict[str, Any] = {"type": "scatter", "xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": False}
+    shared: dict[str, Any] = {"type": "scatter", "showlegend": False}
     trail = surface.trail
     if trail is None:
         cross = {"symbol": "x-thin", "size": 10, "line": {"color": "#ffffff", "width": 2}}
@@ -157,10 +145,8 @@ def _marks(surface: Surface, number: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _trail_above(surface: Surface, scene: str) -> dict[str, Any]:
+def _trail_above(surface: Surface, trail: Trail, scene: str) -> dict[str, Any]:
     """Lay the path on the surface: at the height of the nearest point of the grid, a little above."""
-    trail = surface.trail
-    assert trail is not None
     rows = surface.sheets[0].loss
     heights = []
     for x, y in zip(trail.x, trail.y, strict=True):
@@ -177,15 +163,12 @@ def _trail_above(surface: Surface, scene: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rebuilt(surfaces: Sequence[tuple[str, Surface]]) -> bool:
-    return any(surface.trail is not None and surface.trail.rebuilt_start for _, surface in surfaces)
-
-
-def _choices(surfaces: Sequence[Surface]) -> list[tuple[str, str]]:
-    """List what can be shown: training loss first, then test loss, then the errors."""
-    sheets = surfaces[0].sheets
-    losses = [(sheet.split, "loss") for sheet in sheets]
-    return losses + [(sheet.split, "error") for sheet in sheets if sheet.error is not None]
+def _all_limits(surfaces: Sequence[tuple[str, Surface]]) -> dict[Choice, list[float]]:
+    """List what can be shown, with its limits: training loss first, then test loss, then the errors."""
+    sheets = surfaces[0][1].sheets
+    choices = [(sheet.split, "loss") for sheet in sheets]
+    choices += [(sheet.split, "error") for sheet in sheets if sheet.error is not None]
+    return {choice: _limits(surfaces, choice) for choice in choices}
 
 
 def _values(surface: Surface, split: str, measure: str) -> list[list[float | None]] | None:
@@ -286,25 +269,22 @@ class _Panels:
         top = self.height - self.row * (index // self.columns) - _HEAD
         return [(top - self.panel) / self.height, top / self.height]
 
-    def heading(self, index: int, name: str) -> list[dict[str, Any]]:
+    def headings(self, surfaces: Sequence[tuple[str, Surface]]) -> list[dict[str, Any]]:
+        """Write all members' names above their panels."""
+        return [part for index, (name, _) in enumerate(surfaces) for part in self._heading(index, name)]
+
+    def _heading(self, index: int, name: str) -> list[dict[str, Any]]:
         """Write a member's name above its panel, and what follows the first comma (its workers) below the name."""
         (left, right), (_, top) = self.across(index), self.upwards(index)
         first, _, more = name.partition(", ")
         at = {"x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper", "yanchor": "bottom",
               "xanchor": "center", "showarrow": False}  # fmt: skip
-        found: list[dict[str, Any]] = [{**at, "text": _brief(first), "yshift": 16 * bool(more), "font": {"size": 14}}]
+        found: list[dict[str, Any]] = [
+            {**at, "text": brief(first, _LONGEST), "yshift": 16 * bool(more), "font": {"size": 14}}
+        ]
         if more:
-            found.append({**at, "text": _brief(more), "font": {"size": 12, "color": "@muted"}})
+            found.append({**at, "text": brief(more, _LONGEST), "font": {"size": 12, "color": "@muted"}})
         return found
-
-
-def _brief(text: str) -> str:
-    """Cut the middle out of a long name: names often differ at the end.
-
-    >>> _brief("a" * 20 + "b" * 20)
-    'aaaaaaaaaaaaaaaaaaaabb…bbbbbbbbbbb'
-    """
-    return text if len(text) <= _LONGEST else text[: _LONGEST * 2 // 3] + "…" + text[-(_LONGEST // 3) :]
 
 
 def _axes(surface: Surface) -> tuple[str, str]:
@@ -315,7 +295,12 @@ def _axes(surface: Surface) -> tuple[str, str]:
 
 
 def _label(split: str, measure: str) -> str:
-    return f"{SPLITS.get(split, split)} {measure}"
+    return f"{split_name(split)} {measure}"
+
+
+def split_name(split: str) -> str:
+    """Give what the page calls the examples of a split."""
+    return "training" if split == "train" else split
 
 
 def _log(value: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rueda.report.escape import lines
-from rueda.report.figures.parts import log_axis, one_two_five
+from rueda.report.figures.parts import area, curve, log_axis, one_two_five
 from rueda.report.figures.styles import styles
 from rueda.report.model import Line, Section
 from rueda.report.plot import Plot
@@ -29,9 +29,7 @@ def add_noise_scale(section: Section) -> None:
     bottom, top = min(known) / 1.5, max(known) * 1.5
     looks = styles(section)
     traces = [trace for line in runs for trace in _traces(line, *looks[line.entry], bottom, top)]
-    layout = {
-        "xaxis": "updates", "yaxis": log_axis("examples", one_two_five(bottom, top)), "showlegend": True,
-    }  # fmt: skip
+    layout = {"xaxis": "updates", "yaxis": log_axis("examples", one_two_five(bottom, top)), "showlegend": True}
     section.plots.append(
         Plot(name="noise-scale", title="Gradient noise scale", traces=traces, layout=layout, note=NOTE)
     )
@@ -42,24 +40,16 @@ def _traces(line: Line, colour: str, dash: str, bottom: float, top: float) -> li
     empty: list[float | None] = [None] * len(steps)
     lows = [bottom if low is None or low <= 0 else low for low in line.noise.get("low", empty)]
     highs = [top if high is None else high for high in line.noise.get("high", empty)]
-    hue, group = f"@{colour}", f"run-{line.entry}"
-    band: dict[str, Any] = {
-        "type": "scatter", "mode": "lines", "x": [*steps, *reversed(steps)], "y": [*highs, *reversed(lows)],
-        "fill": "toself", "fillcolor": hue, "line": {"width": 0, "color": hue}, "opacity": 0.18, "hoverinfo": "skip",
-        "showlegend": False, "legendgroup": group, "name": line.name,
-    }  # fmt: skip
-    middle: dict[str, Any] = {
-        "type": "scatter", "mode": "lines", "x": steps, "y": values, "line": {"color": hue, "dash": dash, "width": 2},
-        "legendgroup": group, "name": line.name,
-        "customdata": [list(pair) for pair in zip(lows, highs, strict=True)],
-        "hovertemplate": lines(
-            "%{fullData.name}: %{y:,.0f} examples after %{x:,} updates",
-            "(%{customdata[0]:,.0f} to %{customdata[1]:,.0f})",
+    hue, shared = f"@{colour}", {"legendgroup": f"run-{line.entry}", "name": line.name}
+    told = lines(
+        "%{fullData.name}: %{y:,.0f} examples after %{x:,} updates", "(%{customdata[0]:,.0f} to %{customdata[1]:,.0f})"
+    )
+    interval = [list(pair) for pair in zip(lows, highs, strict=True)]
+    return [
+        area(steps, lows, highs, hue, 0.18, showlegend=False, **shared),
+        curve(steps, values, hue, dash=dash, customdata=interval, hovertemplate=told, **shared),
+        curve(
+            steps, line.noise.get("global_batch", empty), hue, dash="dot", width=1.5, shape="hv", showlegend=False,
+            hovertemplate="%{fullData.name}: global batch %{y:,}", **shared,
         ),
-    }  # fmt: skip
-    batch: dict[str, Any] = {
-        "type": "scatter", "mode": "lines", "x": steps, "y": line.noise.get("global_batch", empty),
-        "line": {"color": hue, "dash": "dot", "width": 1.5, "shape": "hv"}, "legendgroup": group, "showlegend": False,
-        "name": line.name, "hovertemplate": "%{fullData.name}: global batch %{y:,}",
-    }  # fmt: skip
-    return [band, middle, batch]
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What figures share: one list of colours, and logarithmic axes with ticks at 1, 2 and 5."""
+"""What figures share: colours, lines, shades, and logarithmic axes with ticks at 1, 2 and 5."""
 
 from __future__ import annotations
 
@@ -60,12 +60,52 @@ def thinned(values: Sequence[float], most: int) -> list[float]:
     return list(values[:: -(-len(values) // most)])
 
 
-def upright(x: float) -> dict[str, Any]:
-    """Draw a dashed red line across the figure at a value."""
+def upright(x: float, colour: str = "@red", width: float = 1.4, dash: str = "dash") -> dict[str, Any]:
+    """Draw a line across the figure at a value."""
+    line = {"color": colour, "width": width, "dash": dash}
+    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+
+
+def shade(start: float, end: float, colour: str, opacity: float) -> dict[str, Any]:
+    """Shade the figure between two values of its horizontal axis."""
     return {
-        "type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
-        "line": {"color": "@red", "width": 1.4, "dash": "dash"},
+        "type": "rect", "x0": start, "x1": end, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
+        "fillcolor": colour, "opacity": opacity, "line": {"width": 0},
     }  # fmt: skip
+
+
+def above(x: float, text: str) -> dict[str, Any]:
+    """Write a name above the figure."""
+    font = {"color": "@muted", "size": 12}
+    return {"x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": text, "font": font}
+
+
+def regimes(names: Sequence[str], ends: Sequence[float], shades: Sequence[float]) -> dict[str, list[dict[str, Any]]]:
+    """Shade the parts of a logarithmic axis and name them above; a part too narrow for its name is left out."""
+    parts = [part for part in zip(names, ends[:-1], ends[1:], shades, strict=True) if part[2] / part[1] >= 1.2]
+    return {
+        "shapes": [shade(start, end, "@ink", strength) for _, start, end, strength in parts],
+        "annotations": [above(math.log10(start * end) / 2, name) for name, start, end, _ in parts],
+    }
+
+
+def curve(x: Sequence[Any], y: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:
+    """Draw a line through points; ``width``, ``dash`` and ``shape`` are the line's, all else the trace's."""
+    line = {"color": colour, "width": 2} | {key: more.pop(key) for key in ("width", "dash", "shape") if key in more}
+    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line, **more}
+
+
+def area(
+    x: Sequence[Any], low: Sequence[Any], high: Sequence[Any], colour: str, opacity: float, **more: Any
+) -> dict[str, Any]:
+    """Shade what lies between two lines."""
+    around = {"width": 0, "fill": "toself", "fillcolor": colour, "opacity": opacity, "hoverinfo": "skip"}
+    return curve([*x, *reversed(x)], [*high, *reversed(low)], colour, **around, **more)
+
+
+def spread(values: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:
+    """Draw the error of each point as a bar."""
+    return {"type": "data", "array": list(values), "color": colour, **more}
 
 
 def finite(values: Sequence[float | None]) -> list[float]:

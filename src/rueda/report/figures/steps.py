@@ -9,7 +9,7 @@ from typing import Any
 from rueda.records.batch_curve import BOUNDARY, REGIMES, BatchCurve
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.report.escape import Label, lines
-from rueda.report.figures.parts import log_axis, thinned, upright
+from rueda.report.figures.parts import LEGEND_ABOVE, curve, log_axis, regimes, shade, thinned, upright
 from rueda.report.model import short
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import count
@@ -40,8 +40,7 @@ def steps(found: StepsToTarget) -> Plot:
         "yaxis": {"title": f"updates to {100 * found.target_accuracy:.3g} % test accuracy", "type": "log", "dtick": 1,
                   "range": [math.log10(min(updates) / 1.8), math.log10(max(updates) * 1.8)]},
         "showlegend": True, "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "font": {"size": 12},
-                   "itemclick": False, "itemdoubleclick": False},
+        "legend": {**LEGEND_ABOVE, "y": -0.2, "yanchor": "top"},
     }  # fmt: skip
     curves = []
     if found.fit is not None:
@@ -64,40 +63,21 @@ def _curves(fit: BatchCurve, batches: Sequence[float]) -> list[dict[str, Any]]:
         ("perfect scaling", [fit.smallest_examples / batch for batch in batches], "dot", "@muted", 1.2),
         ("fewest updates", [fit.smallest_updates for _ in batches], "dash", "@muted", 1.2),
     )
+    x = [short(batch) for batch in batches]
     return [
-        {"type": "scatter", "mode": "lines", "name": name, "x": [short(batch) for batch in batches],
-         "y": [short(value) for value in values], "hoverinfo": "skip",
-         "line": {"color": colour, "dash": dash, "width": width}}
+        curve(x, [short(value) for value in values], colour, width=width, dash=dash, name=name, hoverinfo="skip")
         for name, values, dash, colour, width in drawn
-    ]  # fmt: skip
+    ]
 
 
 def _regimes(fit: BatchCurve, low: float, high: float) -> dict[str, Any]:
     """Shade the regimes and name them above; mark the critical batch and its interval."""
-    shapes: list[dict[str, Any]] = []
-    names: list[dict[str, Any]] = []
     ends = [low, *(min(max(end, low), high) for end in fit.boundaries), high]
-    for name, shade, start, end in zip(REGIMES, _SHADES, ends[:-1], ends[1:], strict=True):
-        if end / start < 1.2:  # too narrow for its name
-            continue
-        shapes.append(_band(start, end, "@ink", shade))
-        names.append(
-            {"x": math.log10(start * end) / 2, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
-             "text": lines(*name.split()), "font": {"color": "@muted", "size": 12}}
-        )  # fmt: skip
-    names.append(
+    found = regimes([lines(*name.split()) for name in REGIMES], ends, _SHADES)
+    found["shapes"] += [shade(*fit.interval, "@red", 0.14), upright(fit.critical_batch)]
+    found["annotations"].append(
         {"x": math.log10(fit.critical_batch), "y": 0.97, "yref": "paper", "yanchor": "top", "xanchor": "left",
          "xshift": 6, "showarrow": False, "align": "left", "text": f"critical batch {count(fit.critical_batch)}",
          "font": {"color": "@red"}}
     )  # fmt: skip
-    return {
-        "shapes": [*shapes, _band(*fit.interval, "@red", 0.14), upright(fit.critical_batch)],
-        "annotations": names,
-    }
-
-
-def _band(start: float, end: float, colour: str, opacity: float) -> dict[str, Any]:
-    return {
-        "type": "rect", "x0": start, "x1": end, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
-        "fillcolor": colour, "opacity": opacity, "line": {"width": 0},
-    }  # fmt: skip
+    return found
