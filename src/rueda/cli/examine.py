@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rueda.cli.options import PngFolder
 from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
@@ -37,19 +38,18 @@ def examine(
         typer.Option("--density/--no-density", help="The spectral density, most of the time that --hessian takes."),
     ] = True,
     task: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="What the paths belong to: a built-in task, or a Python file; runs of built-in ones know."),
     ] = None,
     settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Set a field of the recipe, such as model.width=2."),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="Of a run: last, best, or a number of updates.")] = "last",
     examples: Annotated[int, typer.Option(help="Examples of each split; 0 takes all.")] = 1024,
     splits: Annotated[str, typer.Option(help="train, test, or both by a comma.")] = "train,test",
     points: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Points of each axis; by default 51, and 25 for --interpolate."),
+        int | None, typer.Option(help="Points of each axis; by default 51, and 25 for --interpolate.")
     ] = None,
     span: Annotated[float, typer.Option(help="Surface and lines reach from -span to span.")] = 1.0,
     lines: Annotated[int, typer.Option(help="How many directions --line takes.")] = 1,
@@ -59,19 +59,15 @@ def examine(
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Of random directions and vectors.")] = 0,
     workers: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(
             "--workers", "-np", help="Processes that share the work; by default 1, or all cores if it is long."
         ),
     ] = None,
     folder: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Where to write; by default the run folder, or runs/examine-NAME."),
+        Path | None, typer.Option(help="Where to write; by default the run folder, or runs/examine-NAME.")
     ] = None,
-    png: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--png", metavar="DIR", help="Also write each figure as PNG into this folder (needs Chromium)."),
-    ] = None,
+    png: PngFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result files.")] = False,
 ) -> None:
     """Look at what was trained: the landscape around it, its sharpness, its curvature."""

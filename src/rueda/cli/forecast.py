@@ -7,11 +7,12 @@ Its twins in the library: :func:`rueda.study.learning_curve.measure_learning_cur
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rueda.cli.numbers import whole_numbers
+from rueda.cli.options import PrintFile, Settings, TaskName
 from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
@@ -23,39 +24,32 @@ EPILOG = "Example: rueda forecast glyphs-cnn --target-error 0.05 --set schedule=
 
 
 def forecast(
-    task: Annotated[str, typer.Argument(help="A built-in task, or a Python file that defines `task`.")],
+    task: TaskName,
     target_error: Annotated[float, typer.Option(help="Share of wrong answers on the test data, such as 0.05.")],
     sizes: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Training examples, by commas; by default six sizes that double."),
+        str | None, typer.Option(help="Training examples, by commas; by default six sizes that double.")
     ] = None,
     largest_fraction: Annotated[float, typer.Option(help="Of the training set, for the largest size.")] = 0.25,
     seeds: Annotated[int, typer.Option(help="Trainings of each size, each on its own subset.")] = 3,
-    epochs: Annotated[Optional[int], typer.Option(help="Epochs; by default the task's own.")] = None,  # noqa: UP045
+    epochs: Annotated[int | None, typer.Option(help="Epochs; by default the task's own.")] = None,
     growth: Annotated[
         float, typer.Option(help="How an epoch grows with the size: 0 keeps the updates, 1 the passes.")
     ] = 0.5,
     check: Annotated[bool, typer.Option("--check", help="Train on the whole set, too, and compare.")] = False,
     profile: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A profile.json of the task (rueda measure), for the time on a cluster."),
+        Path | None, typer.Option(help="A profile.json of the task (rueda measure), for the time on a cluster.")
     ] = None,
     cluster: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="A cluster's name or TOML file; by default the profiled machine."),
+        str | None, typer.Option(help="A cluster's name or TOML file; by default the profiled machine.")
     ] = None,
-    workers: Annotated[Optional[int], typer.Option(help="Workers on that cluster; 1.")] = None,  # noqa: UP045
-    local_batch: Annotated[Optional[int], typer.Option(help="Examples a worker; the recipe's.")] = None,  # noqa: UP045
+    workers: Annotated[int | None, typer.Option(help="Workers on that cluster; 1.")] = None,
+    local_batch: Annotated[int | None, typer.Option(help="Examples a worker; the recipe's.")] = None,
     folder: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Where to write, and to go on; by default runs/forecast-TASK."),
+        Path | None, typer.Option(help="Where to write, and to go on; by default runs/forecast-TASK.")
     ] = None,
-    settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a field of the recipe; may be repeated."),
-    ] = None,
+    settings: Settings = None,
     jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result file.")] = False,
+    as_json: PrintFile = False,
 ) -> None:
     """Forecast how much data and compute a target error needs, from trainings on small parts of the data."""
     from rueda.errors import ProfileError, RecipeError, explain

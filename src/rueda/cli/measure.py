@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from rueda.cli.numbers import whole_numbers
+from rueda.cli.options import Settings, TaskName
 from rueda.cli.stopping import stoppable
 
 EPILOG = "Example: rueda measure glyphs-cnn --quick --output glyphs.json && rueda plan glyphs.json --workers 1,2,4,8"
 
 
 def measure(
-    task: Annotated[str, typer.Argument(help="A built-in task, or a Python file that defines `task`.")],
+    task: TaskName,
     workers: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--workers", "-np", help="How many workers to start: 2 or 2,4; 1 starts none. Under a launcher: its own."
         ),
     ] = None,
     batches: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Local batches, by commas; by default powers of two until throughput saturates."),
+        str | None, typer.Option(help="Local batches, by commas; by default powers of two until throughput saturates.")
     ] = None,
-    settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a field of the recipe; may be repeated."),
-    ] = None,
+    settings: Settings = None,
     quick: Annotated[bool, typer.Option("--quick", help="In under 30 s: fewer batches and repeats.")] = False,
     output: Annotated[Path, typer.Option(help="Where the profile is written.")] = Path("profile.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
@@ -50,11 +47,10 @@ def measure(
     if as_json:
         typer.echo(profile.to_json())
         return
-    from rich.console import Console
-
     from rueda.measure.table import lines_of, table_of
+    from rueda.terminal.table import print_table
 
-    Console().print(table_of(profile))
+    print_table(table_of(profile))
     for line in lines_of(profile):
         typer.echo(line)
     typer.echo(f"profile: {output}\nnext: rueda plan {output} --workers 1,2,4,8")

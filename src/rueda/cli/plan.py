@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,25 +31,21 @@ def plan(
     cluster: Annotated[
         str, typer.Option(help="A shipped cluster (`--cluster list` names them) or a TOML file.")
     ] = "this-machine",
-    epochs: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Epochs of one worker; by default the profiled recipe's."),
-    ] = None,
-    batch: Annotated[Optional[int], typer.Option(help="The local batch; by default the best is chosen.")] = None,  # noqa: UP045
+    epochs: Annotated[int | None, typer.Option(help="Epochs of one worker; by default the profiled recipe's.")] = None,
+    batch: Annotated[int | None, typer.Option(help="The local batch; by default the best is chosen.")] = None,
     speed: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="How many times faster a device of the cluster is than the profiled one."),
+        float | None, typer.Option(help="How many times faster a device of the cluster is than the profiled one.")
     ] = None,
-    price: Annotated[Optional[float], typer.Option(help="Price of a node an hour.")] = None,  # noqa: UP045
+    price: Annotated[float | None, typer.Option(help="Price of a node an hour.")] = None,
     batch_norm: Annotated[bool, typer.Option("--batch-norm", help="The model has batch norm.")] = False,
     from_run: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--from-run", metavar="RUN", help="Compare a run with what would have been predicted for it."),
     ] = None,
     recipe_output: Annotated[
         Path, typer.Option(help="Where the recipe is written; plan.json stands beside it.")
     ] = Path("planned.toml"),
-    html: Annotated[Optional[Path], typer.Option(help="Also write the plan as a page with its pictures.")] = None,  # noqa: UP045
+    html: Annotated[Path | None, typer.Option(help="Also write the plan as a page with its pictures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Plan a training: how many workers, which batch and rate, how long, what it costs."""

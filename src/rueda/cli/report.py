@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
+
+from rueda.cli.options import PngFolder
 
 EPILOG = "Example: rueda report runs/glyphs-study --output report.html --png figures"
 
@@ -15,10 +17,7 @@ def report(
         list[Path], typer.Argument(help="Run folders, study folders, folders that hold some, or JSON files of Rueda's.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    png: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--png", metavar="DIR", help="Also write each figure as PNG into this folder (needs Chromium)."),
-    ] = None,
+    png: PngFolder = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the tables as Markdown instead of writing a page.")
     ] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -16,22 +16,22 @@ def run(
         list[str],
         typer.Argument(metavar="PROGRAM", help="A script, a program, or with -m a module; then its arguments."),
     ],
-    workers: Annotated[Optional[int], typer.Option("-np", "--workers", help="How many workers.")] = None,  # noqa: UP045
+    workers: Annotated[int | None, typer.Option("-np", "--workers", help="How many workers.")] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module, as in python -m.")] = False,
     hosts: Annotated[str, typer.Option("-H", "--hosts", help="server1:4,server2:4: hosts and their slots.")] = "",
-    hostfile: Annotated[Optional[Path], typer.Option(help="A host a line: server1 slots=4.")] = None,  # noqa: UP045
+    hostfile: Annotated[Path | None, typer.Option(help="A host a line: server1 slots=4.")] = None,
     export: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("-x", metavar="NAME[=VALUE]", help="A variable that the workers on every host get."),
     ] = None,
     quiet_ranks: Annotated[bool, typer.Option("--quiet-ranks", help="Show rank 0 alone, without prefix.")] = False,
-    output: Annotated[Optional[Path], typer.Option(help="Write one file a rank into this folder.")] = None,  # noqa: UP045
+    output: Annotated[Path | None, typer.Option(help="Write one file a rank into this folder.")] = None,
     ssh: Annotated[str, typer.Option(help="The ssh command, with options if need be.")] = "ssh",
     python: Annotated[str, typer.Option(help="The interpreter on the other hosts, if it has another path.")] = "",
     slurm: Annotated[bool, typer.Option("--slurm", help="Print an sbatch script instead.")] = False,
     submit: Annotated[bool, typer.Option("--submit", help="With --slurm: hand the script to sbatch.")] = False,
     sbatch: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(metavar="OPTION", help="With --slurm: a further option, such as --sbatch=--gres=gpu:4."),
     ] = None,
     kubernetes: Annotated[

@@ -39,7 +39,7 @@ def steps_to_target(
 
         found = study_steps_to_target(
             task, target_accuracy=target_accuracy, batches=sizes, seeds=seeds, epochs=epochs,
-            settings=settings or [], folder=folder, say=_say_nothing if as_json else _say,
+            settings=settings or [], folder=folder, say=lambda line: None if as_json else typer.echo(line, err=True),
         )  # fmt: skip
     curve = found.fit
     summary = "fewer than three batch sizes reached the target with every seed: no curve"
@@ -67,14 +67,6 @@ def steps_to_target(
         ],
         summary=summary,
     )
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _say_nothing(line: str) -> None:
-    pass
 
 
 def _some_seeds(point: BatchPoint) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,14 +21,12 @@ def study(
     task: TaskName,
     workers: Annotated[int, typer.Option("--workers", "-np", help="How many workers are rehearsed.")] = 8,
     rows: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Named recipes, by commas, combined by +; by default all of `rueda recipe list`."),
+        str | None, typer.Option(help="Named recipes, by commas, combined by +; by default all of `rueda recipe list`.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many times each row is trained.")] = 1,
     epochs: Epochs = None,
     folder: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Where to write, and to go on; by default runs/study-TASK-WORKERS."),
+        Path | None, typer.Option(help="Where to write, and to go on; by default runs/study-TASK-WORKERS.")
     ] = None,
     settings: Settings = None,
     jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 2,
@@ -60,12 +58,10 @@ def show_study(found: Study, folder: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(found.to_json())
     else:
-        from rich.console import Console
-
         from rueda.study.table import table_of
+        from rueda.terminal.table import print_table
 
-        console = Console()
-        console.print()
-        console.print(table_of(found))
+        typer.echo()
+        print_table(table_of(found))
         typer.echo(f"study: {folder / 'study.json'}")
     write_page(folder, as_json)

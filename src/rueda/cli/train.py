@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rueda.cli.options import Epochs, Settings, TaskName
 
 if TYPE_CHECKING:
     from rueda.records import Run
@@ -17,20 +19,16 @@ EPILOG = "Example: rueda train glyphs-cnn --workers 2 --set batch=128 --set rate
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="A built-in task, or a Python file that defines `task`.")],
-    workers: Annotated[Optional[int], typer.Option("--workers", "-np", help="How many workers train.")] = None,  # noqa: UP045
-    recipe: Annotated[Optional[Path], typer.Option(help="A recipe file; by default the task's own recipe.")] = None,  # noqa: UP045
-    settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a field of the recipe; may be repeated."),
-    ] = None,
-    epochs: Annotated[Optional[int], typer.Option(help="Passes over the training data.")] = None,  # noqa: UP045
+    task: TaskName,
+    workers: Annotated[int | None, typer.Option("--workers", "-np", help="How many workers train.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A recipe file; by default the task's own recipe.")] = None,
+    settings: Settings = None,
+    epochs: Epochs = None,
     target_accuracy: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="Stop when --patience epochs in a row reach this test accuracy."),
+        float | None, typer.Option(help="Stop when --patience epochs in a row reach this test accuracy.")
     ] = None,
-    patience: Annotated[Optional[int], typer.Option(help="Epochs in a row that must reach the target.")] = None,  # noqa: UP045
-    run: Annotated[Optional[Path], typer.Option(help="The run folder; by default runs/TASK-DATE.")] = None,  # noqa: UP045
+    patience: Annotated[int | None, typer.Option(help="Epochs in a row that must reach the target.")] = None,
+    run: Annotated[Path | None, typer.Option(help="The run folder; by default runs/TASK-DATE.")] = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Be all workers in this one process: the same numbers, in turns.")
     ] = False,
