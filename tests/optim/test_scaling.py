@@ -6,7 +6,7 @@ import pytest
 
 from rueda.errors import RecipeError
 from rueda.optim import scaling
-from rueda.records.recipe.rules import SCALINGS
+from rueda.records.recipe.rules import CHOICES
 
 CASES = [
     # rule, scale, rate, warm-up
@@ -26,7 +26,7 @@ def test_rules(rule: str, scale: float, rate: float, warmup: float) -> None:
 
 
 def test_every_rule_of_a_recipe_is_known_and_leaves_the_base_batch_alone() -> None:
-    assert tuple(scaling.RULES) == SCALINGS
+    assert tuple(scaling.RULES) == CHOICES["scaling"]
     assert all(rule(1.0) == 1.0 for rule in scaling.RULES.values())
 
 

@@ -24,7 +24,7 @@ from rueda.optim.schedules import (
     Step,
     assemble,
 )
-from rueda.records.recipe.rules import SCHEDULES, WARMUPS
+from rueda.records.recipe.rules import CHOICES
 
 STEPS = 120
 
@@ -99,8 +99,8 @@ def test_fractions_of_a_step_lie_between_their_neighbours(case: str) -> None:
         assert low - 1e-12 <= schedule(step + 0.4) <= high + 1e-12
 
 
-@pytest.mark.parametrize("warmup", WARMUPS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("warmup", CHOICES["warmup"])
+@pytest.mark.parametrize("schedule", CHOICES["schedule"])
 def test_every_combination_of_a_recipe(warmup: str, schedule: str) -> None:
     built = assemble(
         base_rate=0.1,

@@ -15,11 +15,12 @@ from jobshere import run_jobs_here
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Run
 from rueda.records.forecast import Forecast
-from rueda.study import learning_curve
 from rueda.study.learning_curve import geometric_sizes, measure_learning_curve
 from rueda.study.subset import balanced_subset, subset_of
-from rueda.tasks.task import cross_entropy
+from rueda.tasks.task import Task, cross_entropy
 from rueda.train import fit
+from rueda.train import job as train_job
+from rueda.train.request import TrainAnswer, TrainRequest
 from tinytask import clouds, tiny_task
 
 
@@ -81,30 +82,30 @@ def test_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     # Again: nothing is run. With a seed more: only that.
     ran = []
-    real = learning_curve.run_here
+    real = train_job.train_task
 
-    def watched(task: object, jobs: list[learning_curve.SubsetRun], **more: object) -> None:
-        ran.extend((job.examples, job.seed) for job in jobs)
-        real(task, jobs, **more)  # type: ignore[arg-type]
+    def watched(task: Task, request: TrainRequest) -> TrainAnswer:
+        ran.append(request.folder.name if request.folder else None)
+        return real(task, request)
 
-    monkeypatch.setattr(learning_curve, "run_here", watched)
+    monkeypatch.setattr(train_job, "train_task", watched)
     assert measure_learning_curve(tiny_task(), **words).points == found.points and ran == []
     more = measure_learning_curve(tiny_task(), **{**words, "seeds": 3})
-    assert ran == [(240, 2), (120, 2), (30, 2)] and more.points[0].errors[:2] == found.points[0].errors
+    assert ran == ["m240-seed2", "m120-seed2", "m30-seed2"] and more.points[0].errors[:2] == found.points[0].errors
 
 
 def test_an_interrupted_curve_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"sizes": [30, 60], "seeds": 1, "folder": tmp_path / "cut", "progress": False}
-    real, count = learning_curve.run_here, 0
+    real, count = train_job.train_task, 0
 
-    def stopped(task: object, jobs: list[learning_curve.SubsetRun], **more: object) -> None:
+    def stopped(task: Task, request: TrainRequest) -> TrainAnswer:
         nonlocal count
         count += 1
         if count == 2:
             raise KeyboardInterrupt
-        real(task, jobs, **more)  # type: ignore[arg-type]
+        return real(task, request)
 
-    monkeypatch.setattr(learning_curve, "run_here", stopped)
+    monkeypatch.setattr(train_job, "train_task", stopped)
     with pytest.raises(KeyboardInterrupt):
         measure_learning_curve(tiny_task(), **words)
     assert [point.examples for point in Forecast.load(tmp_path / "cut").points] == [60]  # what was finished stands

@@ -13,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.json_record import FORMAT, JsonRecord
 
-KIND = "curvature"
 FILE = "curvature.json"
 
 
@@ -152,13 +150,12 @@ class Curvature(JsonRecord):
     FILE: ClassVar = FILE
     NOUN: ClassVar = "a curvature"
     COMMAND: ClassVar = "rueda examine"
-    ERROR: ClassVar = RunError
 
     task: str
     members: tuple[Member, ...]
     environment: dict[str, Any] = field(default_factory=dict)
     command: str = ""
-    kind: str = KIND
+    kind: str = "curvature"
     format: int = FORMAT
 
     def check(self) -> None:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
 MEASURED = ("epochs", "updates", "w", "b", "loss")
@@ -68,7 +67,6 @@ class GradientDescent(JsonRecord):
     FILE: ClassVar = "gd.json"
     NOUN: ClassVar = "gradient descent on the linear model"
     COMMAND: ClassVar = "rueda gradient-descent"
-    ERROR: ClassVar = RunError
     INDENT: ClassVar = None
 
     task: str = "linear"

@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 from rueda.records.study import mean_and_spread
 
@@ -140,7 +139,6 @@ class Forecast(JsonRecord):
     FILE: ClassVar = "forecast.json"
     NOUN: ClassVar = "a forecast"
     COMMAND: ClassVar = "rueda forecast"
-    ERROR: ClassVar = RunError
 
     task: str
     examples: int

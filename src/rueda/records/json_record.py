@@ -17,7 +17,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rueda.errors import RuedaError
+from rueda.errors import RuedaError, RunError
 from rueda.files.atomic import plain, write_atomically
 
 FORMAT = 1
@@ -27,7 +27,7 @@ Own = TypeVar("Own", bound="JsonRecord")
 
 
 class JsonRecord:
-    """What all of them share; a subclass says its file, its noun, its command and its error."""
+    """What all of them share; a subclass says its file, its noun, its command, and its error if it is another."""
 
     FILE: ClassVar[str]
     """its name in a folder"""
@@ -35,7 +35,7 @@ class JsonRecord:
     """what it is: ``a profile``"""
     COMMAND: ClassVar[str]
     """what makes one: ``rueda measure``"""
-    ERROR: ClassVar[type[RuedaError]]
+    ERROR: ClassVar[type[RuedaError]] = RunError
     INDENT: ClassVar[int | None] = 1
 
     def check(self) -> None:

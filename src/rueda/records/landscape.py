@@ -18,10 +18,8 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.json_record import FORMAT, JsonRecord
 
-KIND = "landscape"
 FILE = "landscape.json"
 
 
@@ -149,14 +147,13 @@ class Landscape(JsonRecord):
     FILE: ClassVar = FILE
     NOUN: ClassVar = "a landscape"
     COMMAND: ClassVar = "rueda examine"
-    ERROR: ClassVar = RunError
     INDENT: ClassVar = None
 
     task: str
     members: tuple[Member, ...]
     command: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
-    kind: str = KIND
+    kind: str = "landscape"
     format: int = FORMAT
 
     def check(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
@@ -40,7 +39,6 @@ class StepsToTarget(JsonRecord):
     FILE: ClassVar = "steps.json"
     NOUN: ClassVar = "steps to a target"
     COMMAND: ClassVar = "rueda steps-to-target TASK"
-    ERROR: ClassVar = RunError
 
     task: str
     target_accuracy: float

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
 BASELINE = "one-worker"
@@ -66,7 +65,6 @@ class Study(JsonRecord):
     FILE: ClassVar = "study.json"
     NOUN: ClassVar = "a study"
     COMMAND: ClassVar = "rueda study"
-    ERROR: ClassVar = RunError
 
     task: str
     workers: int

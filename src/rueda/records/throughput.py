@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rueda.errors import RunError
 from rueda.records.json_record import FORMAT, JsonRecord, demand_numbers
 
 SATURATED = 0.95
@@ -33,7 +32,6 @@ class Throughput(JsonRecord):
     FILE: ClassVar = "throughput.json"
     NOUN: ClassVar = "throughput against batch"
     COMMAND: ClassVar = "rueda throughput TASK"
-    ERROR: ClassVar = RunError
 
     task: str
     points: tuple[Speed, ...]

@@ -23,10 +23,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rueda.errors import RecipeError, explain
 from rueda.records.descent import MEASURED, DescentPath, DescentRow, GradientDescent, Points
 from rueda.records.environment import environment
-from rueda.records.recipe.batches import check_batches
+from rueda.records.recipe.batches import check_batches, check_counts
 
 NUM_POINTS = 100
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 100)
@@ -107,8 +106,7 @@ def study_gradient_descent(
         seed: of all random numbers.
         folder: where to write; None writes nothing.
     """
-    if seeds < 1:
-        raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
+    check_counts(seeds=seeds)
     check_batches(batches, NUM_POINTS)
     x, y = points(seeds, seed=seed)
     found = [descend(x, y, batch, rate=RATE) for batch in batches]

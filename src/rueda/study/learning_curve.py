@@ -30,8 +30,9 @@ from rueda.files.lock import held
 from rueda.jobs import Job
 from rueda.records import Recipe
 from rueda.records.forecast import CurvePoint, Forecast
-from rueda.study.planned_run import PlannedRun, run_here
-from rueda.study.progress import StudyProgress, reason_of, run_line
+from rueda.records.recipe.batches import check_counts
+from rueda.study.planned_run import PlannedRun, make_runs
+from rueda.study.progress import StudyProgress
 from rueda.study.runs import check_same_recipe, is_finished, last_row
 from rueda.tasks.naming import folder_name
 from rueda.train.request import TrainAnswer, TrainRequest
@@ -74,6 +75,12 @@ class SubsetRun(PlannedRun):
         """Make its job."""
         request = SubsetRequest(training=self.request(task), examples=self.examples, growth=self.growth)
         return Job(function="rueda.study.subset:train_subset", request=request, answer=TrainAnswer)
+
+    def part_of(self, task: Task) -> Task:
+        """Give the task with its part of the training set."""
+        from rueda.study.subset import subset_of
+
+        return subset_of(task, self.examples, self.seed, self.growth)
 
 
 def geometric_sizes(largest: int, *, ratio: float = 2.0, count: int = 6, smallest: int = SMALLEST) -> list[int]:
@@ -123,9 +130,7 @@ def measure_learning_curve(
         RunError: the folder holds something else, or a run failed; the others are finished first.
     """
     # Plan.
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if value < 1:
-            raise RecipeError(explain(name, expected="1 or more", got=value, do="correct it"))
+    check_counts(seeds=seeds, jobs=jobs)
     if not 0 <= growth <= 1:
         raise RecipeError(explain("growth", expected="from 0 (the same updates) to 1", got=growth, do="correct it"))
     name = task if isinstance(task, str) else task.name
@@ -133,7 +138,7 @@ def measure_learning_curve(
     if isinstance(task, str):
         about = starter.run(Job(function="rueda.study.subset:plan", request=request, answer=Forecast))
     else:
-        from rueda.study.subset import plan_task, subset_of
+        from rueda.study.subset import plan_task
         from rueda.tasks.loading import load_task_and_data
 
         task = load_task_and_data(task)
@@ -144,37 +149,25 @@ def measure_learning_curve(
     largest_first = sorted(chosen, reverse=True)  # a want of memory or time shows at once
     every_seed = range(recipe.seed, recipe.seed + seeds)
     planned = [_run(root, about, recipe.change(seed=seed), size) for size in largest_first for seed in every_seed]
+
+    def summarise() -> Forecast:
+        found = _summarise(about, planned, check)
+        found.save(root / "forecast.json")
+        return found
+
     with held(root):
         for run in planned:
             _claim(run)
         todo = [run for run in planned if not is_finished(run.folder, run.recipe)]
         # Run.
-        failures: list[str] = []
         with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(todo)) as show:
-
-            def finished(run: PlannedRun) -> None:
-                _summarise(about, planned, check).save(root / "forecast.json")
-                show.finished(run, run_line(run))
-
-            def failed(run: PlannedRun, error: Exception) -> None:
-                failures.append(f"{run.name}, seed {run.seed}: {reason_of(error)}")
-                show.finished(run, failures[-1])
-
-            if isinstance(task, str):
-                starter.run_many(
-                    todo, lambda run: run.job(task), jobs, started=show.started, finished=finished, failed=failed,
-                    waiting=show.waiting,
-                )  # fmt: skip
-            else:
-                for run in todo:
-                    part = subset_of(task, run.examples, run.seed, growth)
-                    run_here(part, [run], started=show.started, finished=finished, failed=failed)
+            failures = make_runs(task, todo, jobs, show, finished=summarise)
         # Summarise.
         if failures:
-            raise RunError(f"{len(failures)} of {len(planned)} runs failed ({failures[0]}); the others stand in {root}")
-        found = _summarise(about, planned, check)
-        found.save(root / "forecast.json")
-        return found
+            raise RunError(
+                f"{len(failures)} of {len(planned)} runs failed ({failures[0][0]}); the others stand in {root}"
+            )
+        return summarise()
 
 
 def _sizes(sizes: Sequence[int] | None, largest_fraction: float, whole: int, check: bool) -> list[int]:

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import RuedaError
 from rueda.study.planned_run import PlannedRun
 from rueda.study.runs import last_row
 from rueda.terminal.bar import OnTerminal
@@ -26,12 +25,6 @@ def run_line(run: PlannedRun) -> str:
         return f"{title}: diverged in the epoch that ended at update {row.step:,}"
     test = "" if row.test_accuracy is None else f"test accuracy {100 * row.test_accuracy:.1f} %, "
     return f"{title}: {test}{row.step:,} updates, {duration(row.seconds)}"
-
-
-def reason_of(error: Exception) -> str:
-    """Say in a line why a run failed."""
-    text = str(error) if isinstance(error, RuedaError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())
 
 
 class StudyProgress(OnTerminal):
@@ -68,11 +61,11 @@ class StudyProgress(OnTerminal):
             row = last_row(folder)
             self._bar.update(line, completed=0 if row is None else row.epoch)
 
-    def finished(self, run: PlannedRun, line: str) -> None:
-        """Show a run that has ended."""
+    def finished(self, run: PlannedRun, failure: str | None = None) -> None:
+        """Show a run that has ended, well or by a failure."""
         self._done += 1
         if self._bar is not None:
             self._bar.update(self._all, completed=self._done)
             if run.folder in self._lines:
                 self._bar.remove_task(self._lines.pop(run.folder))
-        self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {line}")
+        self.say(f"{self._done:>{len(str(self._total))}}/{self._total}  {failure or run_line(run)}")

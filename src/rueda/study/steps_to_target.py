@@ -23,7 +23,7 @@ from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, expla
 from rueda.records import Recipe
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
-from rueda.records.recipe.batches import check_batches
+from rueda.records.recipe.batches import check_batches, check_counts
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.study.critical_batch import fit_curve
 from rueda.study.task_file import checksum_of
@@ -138,16 +138,14 @@ def study_steps_to_target(
         raise RecipeError(
             explain("--target-accuracy", expected="a fraction", got=target_accuracy, do="give e.g. 0.85")
         )  # fmt: skip
-    if seeds < 1:
-        raise RecipeError(explain("seeds", expected="1 or more", got=seeds, do="correct it"))
+    check_counts(seeds=seeds)
     loaded = load_task_and_data(task)
     if loaded.metric is None:
         raise TaskError(f"steps to a target accuracy need an accuracy, which task {loaded.name} has not; add a metric")
     num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
     base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
     epochs = 8 * base.epochs if epochs is None else epochs
-    if epochs < 1:
-        raise RecipeError(explain("epochs", expected="1 or more", got=epochs, do="correct it"))
+    check_counts(epochs=epochs)
     if batches is None:
         batches = [2**power for power in range(4, max(5, (num_examples // 4).bit_length()))]
     check_batches(batches, num_examples)

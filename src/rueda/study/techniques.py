@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rueda import jobs as starter
-from rueda.errors import RecipeError, RuedaError, RunError, TaskError, explain
+from rueda.errors import RecipeError, RuedaError, RunError, TaskError
 from rueda.files.lock import held
+from rueda.records.recipe.batches import check_counts
 from rueda.records.study import Study, StudyRow
 from rueda.study.conditions import Condition
-from rueda.study.planned_run import PlannedRun, run_here
+from rueda.study.planned_run import make_runs
 from rueda.study.planning import StudyRequest, plan_job, plan_task
-from rueda.study.progress import StudyProgress, reason_of, run_line
+from rueda.study.progress import StudyProgress
 from rueda.study.runs import check_same_recipe, is_finished, recorded_recipe, summarise
 from rueda.study.study_folder import StudyFolder, runs_of
 from rueda.study.task_file import sign
@@ -72,9 +73,7 @@ def study_techniques(
         RunsFailed: a run failed, or the confirmation; the others are finished first.
         Stopped: by Ctrl-C or SIGTERM; what ran has saved.
     """
-    for name, value in (("workers", workers), ("seeds", seeds), ("jobs", jobs)):
-        if value < 1:
-            raise RecipeError(explain(name, expected="1 or more", got=value, do="correct it"))
+    check_counts(workers=workers, seeds=seeds, jobs=jobs)
     if confirm and workers == 1:
         raise RecipeError("--confirm runs the best row of many workers on real processes, got 1 worker; leave it out")
     if confirm and not isinstance(task, str):
@@ -93,31 +92,13 @@ def study_techniques(
             check_same_recipe(run.folder, run.recipe)
         todo = [run for run in planned if not is_finished(run.folder, run.recipe)]
         # Run.
-        failures: list[tuple[str, Exception]] = []
         with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(todo)) as show:
             for line in plan.left_out:
                 show.say(line)
             table.write()
-
-            def started(run: PlannedRun) -> None:
-                sign(run.folder, task, plan.task_file)
-                show.started(run)
-
-            def finished(run: PlannedRun) -> None:
-                table.write()
-                show.finished(run, run_line(run))
-
-            def failed(run: PlannedRun, error: Exception) -> None:
-                failures.append((f"{run.name}, seed {run.seed}: {reason_of(error)}", error))
-                show.finished(run, failures[-1][0])
-
-            if isinstance(task, str):
-                starter.run_many(
-                    todo, lambda run: train_job(run.request(task)), jobs, started=started, finished=finished,
-                    failed=failed, waiting=show.waiting,
-                )  # fmt: skip
-            else:
-                run_here(task, todo, started=started, finished=finished, failed=failed)
+            failures = make_runs(
+                task, todo, jobs, show, started=lambda run: sign(run.folder, task, plan.task_file), finished=table.write
+            )
             study = table.write()
             best = study.best()
             if confirm and not failures:

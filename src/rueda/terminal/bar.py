@@ -19,7 +19,8 @@ class OnTerminal:
     """A progress that is a bar on a terminal, and something else elsewhere; silent unless told to speak.
 
     A subclass names its ``COLUMNS``: ``bar``, ``spinner``, ``elapsed``, ``remaining``, or a text with fields, and says
-    in :meth:`begin` what there is at the start. ``_bar`` is rich's, or None where there is no terminal.
+    in :meth:`begin` what there is at the start. ``_bar`` is rich's, or None where there is no terminal; ``_task``
+    is the line of it that a subclass shows.
     """
 
     BAR_SECONDS = 0.2
@@ -31,6 +32,7 @@ class OnTerminal:
     def __init__(self, *, speak: bool) -> None:
         self._speak = speak
         self._bar: Any = None
+        self._task: Any = None
         self._terminal = ExitStack()
         self._last = time.monotonic()
 

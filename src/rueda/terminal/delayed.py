@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rueda.terminal.bar import OnTerminal
 
 
@@ -12,10 +10,6 @@ class DelayedProgress(OnTerminal):
 
     COLUMNS = ("{task.description}", "bar", "{task.percentage:>3.0f} %", "remaining")
     LINE_SECONDS = 2.0
-
-    def __init__(self, *, speak: bool) -> None:
-        super().__init__(speak=speak)
-        self._task: Any = None
 
     def start(self) -> None:
         """Wait with the bar until there is something to show."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rueda.terminal.bar import OnTerminal
 
 
@@ -15,7 +13,6 @@ class PhasesProgress(OnTerminal):
     def __init__(self, *, speak: bool, phases: int, done: int = 0) -> None:
         super().__init__(speak=speak)
         self._phases, self._done = phases, done
-        self._task: Any = None
 
     def begin(self) -> None:
         """Show what is done already."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from rueda.terminal.bar import OnTerminal
 
@@ -14,7 +13,6 @@ class PointsProgress(OnTerminal):
     def __init__(self, *, speak: bool, description: str, total: int, done: int = 0) -> None:
         super().__init__(speak=speak)
         self._description, self._total, self._first = description, total, done
-        self._task: Any = None
         self._started = time.monotonic()
 
     def begin(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from rueda.records import Row
 from rueda.terminal.bar import OnTerminal
@@ -43,7 +42,6 @@ class Progress(OnTerminal):
         super().__init__(speak=speak)
         self._num_epochs = num_epochs
         self._description = description
-        self._task: Any = None
 
     def begin(self) -> None:
         """Show what is trained."""

@@ -1,4 +1,4 @@
-"""Batch sizes that can be measured."""
+"""Batch sizes that can be measured, and counts that make sense."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ def check_batches(batches: Sequence[int], largest: int) -> None:
     for batch in batches:
         if not 1 <= batch <= largest:
             raise RecipeError(explain("batch", expected=f"from 1 to {largest}", got=batch, do="correct it"))
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse numbers of things, by name, that are less than 1."""
+    for name, value in counts.items():
+        if value < 1:
+            raise RecipeError(explain(name, expected="1 or more", got=value, do="correct it"))
