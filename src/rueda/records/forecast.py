@@ -182,8 +182,7 @@ class Forecast(JsonRecord):
     def check(self) -> None:
         """Refuse what would fail later, far from the file."""
         for name in ("examples", "test_examples", "batch", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"forecast.{name}: expected at least 1, got {getattr(self, name)}")
+            demand(getattr(self, name) >= 1, f"forecast.{name}", "at least 1", getattr(self, name))
         whole = () if self.whole is None else (self.whole,)
         for point in (*self.points, *whole, *(check.point for check in self.checks)):
             if point.examples < 1 or not all(0 <= error <= 1 for error in point.errors):

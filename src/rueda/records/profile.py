@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import FORMAT, JsonRecord, demand_numbers
+from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,9 +237,8 @@ class Profile(JsonRecord):
         shared = [step for each in self.together for step in (*each.compute, *each.joined)]
         for step in (*self.steps, *shared):
             if not (step.batch >= 1 and step.seconds > 0):
-                raise ValueError(
-                    f"profile.steps: expected a positive batch and time, got {step.batch} and {step.seconds}"
-                )
+                got = f"{step.batch} and {step.seconds}"
+                raise ValueError(f"profile.steps: expected a positive batch and time, got {got}")
         for each in self.together:
             if not (each.workers >= 2 and each.exchange >= 0 and each.overlap >= 1):
                 raise ValueError(
@@ -247,8 +246,7 @@ class Profile(JsonRecord):
                     f"got {each.workers}, {each.exchange} and {each.overlap}"
                 )
         for name in ("parameters", "gradient_bytes", "examples", "threads", "buckets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"profile.{name}: expected at least 1, got {getattr(self, name)}")
+            demand(getattr(self, name) >= 1, f"profile.{name}", "at least 1", getattr(self, name))
         for link in self.communication:
             if not (link.workers >= 2 and link.latency >= 0 and link.bandwidth > 0):
                 raise ValueError(f"profile.communication: expected >= 2 workers, latency and bandwidth, got {link}")

@@ -13,10 +13,10 @@ The global batch is ``workers × batch × accumulate``, and the rate used is ``r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -27,6 +27,7 @@ from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
 
 Scalar = bool | int | float | str
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +187,7 @@ class Recipe:
         >>> Recipe().with_values({"milestones": [2, 4], "clip": None}).milestones
         (2.0, 4.0)
         """
-        _check_names(values)
-        hints = _hints()
-        return self.change(**{name: take_value(name, value, hints[name]) for name, value in values.items()})
+        return self.change(**_take_values(values))
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """Apply settings as typed on a command line.
@@ -204,8 +203,7 @@ class Recipe:
                 model[name.removeprefix("model.")] = take_value(name, text, Scalar)
                 changes["model"] = model
             else:
-                _check_names([name])
-                changes[name] = take_value(name, text, _hints()[name])
+                changes |= _take_values({name: text})
         return self.change(**changes)
 
     def to_toml(self) -> str:
@@ -238,20 +236,12 @@ class Recipe:
     @classmethod
     def load(cls, file: Path, *, base: Recipe | None = None) -> Recipe:
         """Read a recipe file."""
-        text = _read_text(file)
-        try:
-            return cls.from_toml(text, base=base)
-        except RecipeError as error:
-            raise RecipeError(f"{file}: {error}") from None
+        return _read_file(file, lambda text: cls.from_toml(text, base=base))
 
     @staticmethod
     def fields_in(file: Path) -> dict[str, Any]:
         """Read the fields that a recipe file sets; whether they fit together depends on the recipe that it changes."""
-        text = _read_text(file)
-        try:
-            return _read_fields(text)[0]
-        except RecipeError as error:
-            raise RecipeError(f"{file}: {error}") from None
+        return _read_file(file, _read_fields)[0]
 
     def save(self, file: Path) -> None:
         """Write a recipe file, whole or not at all."""
@@ -263,11 +253,16 @@ def field_names() -> list[str]:
     return [item.name for item in fields(Recipe) if item.name != "reasons"]
 
 
-def _read_text(file: Path) -> str:
+def _read_file(file: Path, read: Callable[[str], Read]) -> Read:
+    """Read a file; its name stands before what is wrong in it."""
     try:
-        return file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(explain(str(file), expected="a recipe file", got=str(error), do="check the path")) from None
+    try:
+        return read(text)
+    except RecipeError as error:
+        raise RecipeError(f"{file}: {error}") from None
 
 
 def _read_fields(text: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -276,15 +271,20 @@ def _read_fields(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         document = tomlkit.parse(text)
     except TOMLKitError as error:
         raise RecipeError(f"expected TOML (name = value, a line each), got: {error}; correct the file") from None
-    _check_names(document)
-    hints = _hints()
-    values = {name: take_value(name, value, hints[name]) for name, value in document.unwrap().items()}
+    values = _take_values(document.unwrap())
     comments = {name: _comment(document.item(name)) for name in document}
     return values, {name: comment for name, comment in comments.items() if comment}
 
 
-def _hints() -> dict[str, Any]:
-    return get_type_hints(Recipe)
+def _comment(item: Any) -> str:
+    return str(item.trivia.comment).lstrip("# ").strip()
+
+
+def _take_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the names of fields, and convert each value to the type that its field declares."""
+    _check_names(values)
+    hints = get_type_hints(Recipe)
+    return {name: take_value(name, value, hints[name]) for name, value in values.items()}
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -295,10 +295,6 @@ def _check_names(names: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, field_names(), 1)
             hint = f"did you mean {close[0]}?" if close else "see `rueda recipe fields`"
             raise RecipeError(explain("recipe", expected="a known field", got=name, do=hint))
-
-
-def _comment(item: Any) -> str:
-    return str(item.trivia.comment).lstrip("# ").strip()
 
 
 def describe_fields() -> list[tuple[str, str, str]]:
