@@ -76,7 +76,6 @@ class Engine:
             self._wires,
             Executor(rank, self.sets, self.ledger.entries, self.groups, settings.fusion_bytes, self.timeline),
             Coordinator(size, settings, self.timeline) if rank == 0 else None,
-            self.timeline,
         )
         if settings.timeline is not None and rank == 0:
             self.timeline.start(settings.timeline, settings.mark_cycles)

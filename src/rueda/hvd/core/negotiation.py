@@ -13,7 +13,6 @@ from rueda.hvd.core.execute import Executor
 from rueda.hvd.core.ledger import Ledger
 from rueda.hvd.core.messages import Abort, AllLeft, Joined, Message, Refuse, Run, decode, encode
 from rueda.hvd.core.star import pack
-from rueda.hvd.core.timeline import Timeline
 from rueda.hvd.core.wires import Wires
 
 
@@ -25,19 +24,16 @@ class Negotiation:
         wires: to the other ranks.
         executor: runs what is released.
         coordinator: decides, on rank 0; None elsewhere.
-        timeline: where cycles are marked.
     """
 
-    def __init__(
-        self, ledger: Ledger, wires: Wires, executor: Executor, coordinator: Coordinator | None, timeline: Timeline
-    ) -> None:
+    def __init__(self, ledger: Ledger, wires: Wires, executor: Executor, coordinator: Coordinator | None) -> None:
         self.parted = False  # all ranks have said good-bye
         self._size = len(executor.sets[0])
         self._ledger = ledger
         self._wires = wires
         self._executor = executor
         self._coordinator = coordinator
-        self._timeline = timeline
+        self._timeline = executor.timeline
 
     def turn(self, until: Entry) -> None:
         """Move messages and data until an entry is done."""

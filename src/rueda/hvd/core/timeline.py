@@ -59,14 +59,13 @@ class Timeline:
                 self._open.setdefault(tensor, []).append(what)
                 self._write({"name": what, "ph": "B", "pid": self._row(tensor), "ts": self._now()})
 
-    def end(self, tensors: Iterable[str], args: dict[str, Any] | None = None) -> None:
+    def end(self, tensors: Iterable[str]) -> None:
         """End the phase that began last on these rows."""
         with self._lock:
             for tensor in tensors if self.active else ():
                 if self._open.get(tensor):
                     self._open[tensor].pop()
-                    event = {"ph": "E", "pid": self._row(tensor), "ts": self._now()}
-                    self._write({**event, "args": args} if args else event)
+                    self._write({"ph": "E", "pid": self._row(tensor), "ts": self._now()})
 
     @contextmanager
     def phase(self, tensors: list[str], what: str) -> Iterator[None]:
@@ -105,4 +104,4 @@ class Timeline:
 
     def _write(self, event: dict[str, Any]) -> None:
         assert self._file is not None
-        self._file.write(json.dumps({**event, "tid": 0} if "tid" not in event else event) + ",\n")
+        self._file.write(json.dumps({**event, "tid": 0}) + ",\n")

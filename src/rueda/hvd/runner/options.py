@@ -6,7 +6,7 @@ An option is *honoured*, or it is accepted and its ``note`` is printed: it has n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,6 @@ class Option:
     def field(self) -> str:
         """The name of the field."""
         return self.flags.split()[-1].lstrip("-").replace("-", "_")
-
-    @property
-    def shown(self) -> str:
-        """The flags, as a page shows them."""
-        return ", ".join(f"`{flag}`" for flag in (self.flags + " " + self.no).split())
 
 
 _TUNING = "the core needs no tuning of this kind"
@@ -229,10 +224,11 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def table(options: Sequence[Option] = OPTIONS) -> str:
+def table() -> str:
     """Write the options as a table of the page."""
     lines = ["| option | here | |", "|---|---|---|"]
-    for option in options:
+    for option in OPTIONS:
+        flags = ", ".join(f"`{flag}`" for flag in f"{option.flags} {option.no}".split())
         fate = "accepted" if option.note else "honoured"
-        lines.append(f"| {option.shown} | {fate} | {option.note or option.help} |")
+        lines.append(f"| {flags} | {fate} | {option.note or option.help} |")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ and the others nothing. The backward pass communicates too: all ranks must run i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +17,16 @@ from torch.autograd import Function
 from rueda.hvd.common.process_sets import ProcessSet
 from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Entry
 from rueda.hvd.torch.compression import Compressor
-from rueda.hvd.torch.submissions import broadcasting, exchanging, gathering, reducing, run, scattering, suffixed
-
-
-class Settings(NamedTuple):
-    """How tensors are reduced, and among whom."""
-
-    operation: int
-    prescale: float
-    postscale: float
-    process_set: ProcessSet
+from rueda.hvd.torch.submissions import (
+    Reduction,
+    broadcasting,
+    exchanging,
+    gathering,
+    reducing,
+    run,
+    scattering,
+    suffixed,
+)
 
 
 class Allreduce(Function):
@@ -34,43 +34,41 @@ class Allreduce(Function):
     parts to the ranks) whose value it was. Product: their sum times the product of the others' values."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, name: str | None, reduction: Reduction, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Combine."""
-        ctx.name, ctx.settings = name, settings
-        results = run(reducing(tensors, name, *settings))
-        if settings.operation in (MIN, MAX, PRODUCT):
+        ctx.name, ctx.reduction = name, reduction
+        results = run(reducing(tensors, name, reduction))
+        if reduction.operation in (MIN, MAX, PRODUCT):
             ctx.save_for_backward(*tensors, *results)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Send the gradients the same way."""
-        operation, prescale, postscale, process_set = ctx.settings
+        process_set, operation, prescale, postscale = ctx.reduction
         name = suffixed(ctx.name, "backward")
         if operation in (AVERAGE, SUM, ADASUM):
-            return None, None, *run(reducing(gradients, name, operation, prescale, postscale, process_set))
+            return None, None, *run(reducing(gradients, name, ctx.reduction))
         saved = ctx.saved_tensors
         inputs, results = saved[: len(gradients)], saved[len(gradients) :]
-        total = run(reducing(gradients, name, SUM, 1.0, 1.0, process_set))
+        total = run(reducing(gradients, name, Reduction(process_set)))
         if operation == PRODUCT:
-            others = _products_of_others(inputs, name, prescale, postscale, process_set)
+            others = _products_of_others(inputs, name, ctx.reduction)
             return None, None, *[g * other for g, other in zip(total, others, strict=True)]
         chosen = [(x * prescale * postscale == y).to(x.dtype) for x, y in zip(inputs, results, strict=True)]
-        ties = run(reducing(chosen, name, SUM, 1.0, 1.0, process_set))
+        ties = run(reducing(chosen, name, Reduction(process_set)))
         return None, None, *[
             g * mine / ties.clamp(min=1) * (prescale * postscale)
             for g, mine, ties in zip(total, chosen, ties, strict=True)
         ]  # fmt: skip
 
 
-def _products_of_others(
-    inputs: Any, name: str | None, prescale: float, postscale: float, process_set: ProcessSet
-) -> list[Tensor]:
+def _products_of_others(inputs: Any, name: str | None, reduction: Reduction) -> list[Tensor]:
     """Multiply all ranks' values but this one's, also where some are zero; with what the factors contribute."""
     zeros = [(x == 0).to(x.dtype) for x in inputs]
-    count = run(reducing(zeros, name, SUM, 1.0, 1.0, process_set))
+    count = run(reducing(zeros, name, Reduction(reduction.process_set)))
     nonzero = [torch.where(x == 0, torch.ones_like(x), x) for x in inputs]
-    product = run(reducing(nonzero, name, PRODUCT, prescale, postscale, process_set))
+    product = run(reducing(nonzero, name, reduction))
     return [
         torch.where(number == mine, p / x, torch.zeros_like(p))  # the only zero, if there is one, is here
         for number, mine, p, x in zip(count, zeros, product, nonzero, strict=True)
@@ -92,7 +90,7 @@ class Allgather(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum, and take one's own."""
-        total = run(reducing(gradients, suffixed(ctx.name, "backward"), SUM, 1.0, 1.0, ctx.process_set))
+        total = run(reducing(gradients, suffixed(ctx.name, "backward"), Reduction(ctx.process_set)))
         rank = ctx.process_set.rank()
         starts = ctx.rows[:rank].sum(0).tolist()
         return None, None, *[
@@ -114,7 +112,7 @@ class Broadcast(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Sum for the root."""
-        total = run(reducing(gradients, suffixed(ctx.name, "backward"), SUM, 1.0, 1.0, ctx.process_set))[0]
+        total = run(reducing(gradients, suffixed(ctx.name, "backward"), Reduction(ctx.process_set)))[0]
         return total if ctx.is_root else torch.zeros_like(total), None, None, None
 
 
@@ -142,17 +140,17 @@ class Reducescatter(Function):
     """Back: the gradients of all parts are gathered. Sum and average only."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, name: str | None, reduction: Reduction, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Reduce and scatter."""
-        if settings.operation not in (AVERAGE, SUM):
+        if reduction.operation not in (AVERAGE, SUM):
             raise ValueError("reducescatter: expected op Average or Sum where gradients are needed; detach the tensor")
-        ctx.name, ctx.settings = name, settings
-        return tuple(run(scattering(tensors, name, *settings)))
+        ctx.name, ctx.reduction = name, reduction
+        return tuple(run(scattering(tensors, name, reduction)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Gather."""
-        operation, prescale, postscale, process_set = ctx.settings
+        process_set, operation, prescale, postscale = ctx.reduction
         factor = prescale * postscale / (process_set.size() if operation == AVERAGE else 1)
         gathered = run(gathering(gradients, suffixed(ctx.name, "backward"), process_set))
         return None, None, *[gradient * factor for gradient in gathered]
@@ -160,10 +158,10 @@ class Reducescatter(Function):
 
 def combine(
     function: type[Function],
-    make: Callable[..., Entry],
+    make: Callable[[Sequence[Tensor], str | None, Reduction], Entry],
     tensors: Sequence[Tensor],
     name: str | None,
-    settings: Settings,
+    reduction: Reduction,
     compression: type[Compressor],
 ) -> list[Tensor]:
     """Run a reduction of compressed tensors now; through its function only where a gradient will flow.
@@ -173,13 +171,13 @@ def combine(
         make: the same without gradients, an entry of the engine.
         tensors: what is combined.
         name: what they are matched by.
-        settings: of the reduction.
+        reduction: how they are combined.
         compression: how they travel.
     """
     compressed = [compression.compress(tensor) for tensor in tensors]
     small = [tensor for tensor, _ in compressed]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
-        results = list(function.apply(name, settings, *small))  # type: ignore[no-untyped-call]
+        results = list(function.apply(name, reduction, *small))  # type: ignore[no-untyped-call]
     else:
-        results = run(make(small, name, *settings))
+        results = run(make(small, name, reduction))
     return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
 from rueda.hvd.core import life
 from rueda.hvd.core.entries import BARRIER
-from rueda.hvd.torch.submissions import make_entry, run
+from rueda.hvd.torch.submissions import Reduction, make_entry, run
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until every rank of the process set has called ``barrier``."""
-    run(make_entry(BARRIER, [], process_set, None))
+    run(make_entry(BARRIER, [], None, Reduction(process_set)))
 
 
 def join(device: int = -1) -> int:

@@ -14,7 +14,7 @@ from rueda.hvd.torch import gradients
 from rueda.hvd.torch.compression import Compression, Compressor
 from rueda.hvd.torch.handles import all_results, first_result, launch
 from rueda.hvd.torch.operations import handle_average_backwards_compatibility
-from rueda.hvd.torch.submissions import reducing, run
+from rueda.hvd.torch.submissions import Reduction, reducing, run
 
 
 def allreduce_async(
@@ -27,9 +27,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start to combine the ranks' tensors into a new one; gives a handle."""
-    operation = handle_average_backwards_compatibility(op, average)
-    entry = reducing([tensor], name, operation, prescale_factor, postscale_factor, process_set)
-    return launch(entry, first_result)
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
+    return launch(reducing([tensor], name, reduction), first_result)
 
 
 def allreduce(
@@ -69,9 +68,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start to combine the ranks' tensors in place; gives a handle."""
-    operation = handle_average_backwards_compatibility(op, average)
-    entry = reducing([tensor], name, operation, prescale_factor, postscale_factor, process_set, [tensor])
-    return launch(entry, lambda _: tensor)
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
+    return launch(reducing([tensor], name, reduction, [tensor]), lambda _: tensor)
 
 
 def allreduce_(
@@ -84,8 +82,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Combine the ranks' tensors in place."""
-    operation = handle_average_backwards_compatibility(op, average)
-    run(reducing([tensor], name, operation, prescale_factor, postscale_factor, process_set, [tensor]))
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
+    run(reducing([tensor], name, reduction, [tensor]))
     return tensor
 
 
@@ -99,9 +97,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start to combine lists of tensors into new ones; gives one handle."""
-    operation = handle_average_backwards_compatibility(op, average)
-    entry = reducing(tensors, name, operation, prescale_factor, postscale_factor, process_set)
-    return launch(entry, all_results)
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
+    return launch(reducing(tensors, name, reduction), all_results)
 
 
 def grouped_allreduce(
@@ -115,9 +112,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Combine lists of tensors into new ones, equal on all ranks."""
-    operation = handle_average_backwards_compatibility(op, average)
-    settings = gradients.Settings(operation, prescale_factor, postscale_factor, process_set)
-    return gradients.combine(gradients.Allreduce, reducing, tensors, name, settings, compression)
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
+    return gradients.combine(gradients.Allreduce, reducing, tensors, name, reduction, compression)
 
 
 def grouped_allreduce_async_(
@@ -130,10 +126,9 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start to combine lists of tensors in place; gives one handle."""
-    operation = handle_average_backwards_compatibility(op, average)
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
     outputs = list(tensors)
-    entry = reducing(tensors, name, operation, prescale_factor, postscale_factor, process_set, outputs)
-    return launch(entry, lambda _: outputs)
+    return launch(reducing(tensors, name, reduction, outputs), lambda _: outputs)
 
 
 def grouped_allreduce_(
@@ -146,7 +141,13 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Combine lists of tensors in place."""
-    operation = handle_average_backwards_compatibility(op, average)
+    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
     outputs = list(tensors)
-    run(reducing(tensors, name, operation, prescale_factor, postscale_factor, process_set, outputs))
+    run(reducing(tensors, name, reduction, outputs))
     return outputs
+
+
+def _reduction(
+    average: bool | None, op: int | None, prescale: float, postscale: float, process_set: ProcessSet
+) -> Reduction:
+    return Reduction(process_set, handle_average_backwards_compatibility(op, average), prescale, postscale)

@@ -11,7 +11,7 @@ from rueda.hvd.torch import gradients
 from rueda.hvd.torch.compression import Compression, Compressor
 from rueda.hvd.torch.handles import all_results, first_result, launch
 from rueda.hvd.torch.operations import Average
-from rueda.hvd.torch.submissions import scattering
+from rueda.hvd.torch.submissions import Reduction, scattering
 
 
 def reducescatter_async(
@@ -23,7 +23,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start to combine the tensors and give each rank its part; gives a handle."""
-    return launch(scattering([tensor], name, op, prescale_factor, postscale_factor, process_set), first_result)
+    reduction = Reduction(process_set, op, prescale_factor, postscale_factor)
+    return launch(scattering([tensor], name, reduction), first_result)
 
 
 def reducescatter(
@@ -50,7 +51,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start to combine lists of tensors and give each rank its part of each; gives one handle."""
-    return launch(scattering(tensors, name, op, prescale_factor, postscale_factor, process_set), all_results)
+    reduction = Reduction(process_set, op, prescale_factor, postscale_factor)
+    return launch(scattering(tensors, name, reduction), all_results)
 
 
 def grouped_reducescatter(
@@ -63,5 +65,5 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """Combine lists of tensors and give each rank its part of each."""
-    settings = gradients.Settings(op, prescale_factor, postscale_factor, process_set)
-    return gradients.combine(gradients.Reducescatter, scattering, tensors, name, settings, compression)
+    reduction = Reduction(process_set, op, prescale_factor, postscale_factor)
+    return gradients.combine(gradients.Reducescatter, scattering, tensors, name, reduction, compression)

@@ -7,7 +7,7 @@ Both stand on this: what scripts call (:mod:`rueda.hvd.torch.mpi_ops`), and what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -17,28 +17,35 @@ from rueda.hvd.core import life
 from rueda.hvd.core.entries import ADASUM, SUM, Entry, sign
 
 
+class Reduction(NamedTuple):
+    """Among whom a collective runs and, of one that reduces, how."""
+
+    process_set: ProcessSet
+    operation: int = SUM
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+
 def make_entry(
     kind: int,
     tensors: Sequence[Tensor],
-    process_set: ProcessSet,
     name: str | None,
+    reduction: Reduction,
     *,
     outputs: list[Tensor] | None = None,
-    operation: int = SUM,
     root: int = 0,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
     extra: Any = None,
 ) -> Entry:
     """Make an entry of the running engine; without a name it gets one by the order of submission."""
     engine = life.engine()
+    process_set, operation, prescale, postscale = reduction
     number = process_set.process_set_id
     if number is None or engine.rank not in engine.sets.get(number, ()):
         process_set.rank()  # says what is wrong
         raise AssertionError
     full_name = name if name is not None else engine.ledger.name(number, kind)
     ready = [(tensor.detach() if tensor.requires_grad else tensor).contiguous() for tensor in tensors]
-    signature = sign(kind, ready, operation=operation, root=root, prescale=prescale, postscale=postscale)
+    signature = sign(kind, ready, operation=operation, root=root, prescale=float(prescale), postscale=float(postscale))
     return Entry(number, full_name, signature, ready, outputs, extra)
 
 
@@ -51,27 +58,18 @@ def suffixed(name: str | None, suffix: str) -> str | None:
 
 
 def reducing(
-    tensors: Sequence[Tensor],
-    name: str | None,
-    operation: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    outputs: list[Tensor] | None = None,
+    tensors: Sequence[Tensor], name: str | None, reduction: Reduction, outputs: list[Tensor] | None = None
 ) -> Entry:
     """Make an entry of an allreduce, into ``outputs`` or (None) into new tensors."""
-    if operation == ADASUM and not all(tensor.is_floating_point() for tensor in tensors):
+    if reduction.operation == ADASUM and not all(tensor.is_floating_point() for tensor in tensors):
         raise ValueError(f"allreduce {name or ''}: expected floating-point tensors for Adasum; convert them first")
-    return make_entry(
-        kinds.ALLREDUCE, tensors, process_set, name,
-        outputs=outputs, operation=operation, prescale=float(prescale), postscale=float(postscale),
-    )  # fmt: skip
+    return make_entry(kinds.ALLREDUCE, tensors, name, reduction, outputs=outputs)
 
 
 def gathering(tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet) -> Entry:
     """Make an entry of an allgather; a scalar is a row."""
     rows = [tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in tensors]
-    return make_entry(kinds.ALLGATHER, rows, process_set, name, extra=[row.shape[0] for row in rows])
+    return make_entry(kinds.ALLGATHER, rows, name, Reduction(process_set), extra=[row.shape[0] for row in rows])
 
 
 def broadcasting(
@@ -82,7 +80,7 @@ def broadcasting(
         raise ValueError(
             f"broadcast {name or ''}: expected a root rank among {list(process_set.members())}, got {root}; choose one"
         )
-    return make_entry(kinds.BROADCAST, [tensor], process_set, name, outputs=outputs, root=root)
+    return make_entry(kinds.BROADCAST, [tensor], name, Reduction(process_set), outputs=outputs, root=root)
 
 
 def exchanging(
@@ -105,21 +103,17 @@ def exchanging(
         raise ValueError(
             f"alltoall {name or ''}: expected {num_ranks} splits that sum to {rows} rows, got {parts}; correct them"
         )
-    return make_entry(kinds.ALLTOALL, [tensor], process_set, name, extra=parts)
+    return make_entry(kinds.ALLTOALL, [tensor], name, Reduction(process_set), extra=parts)
 
 
-def scattering(
-    tensors: Sequence[Tensor], name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> Entry:
+def scattering(tensors: Sequence[Tensor], name: str | None, reduction: Reduction) -> Entry:
     """Make an entry of a reducescatter."""
+    op = reduction.operation
     if op == ADASUM or op not in range(6):
         raise ValueError(f"reducescatter {name or ''}: expected op Average, Sum, Min, Max or Product, got {op!r}")
     if any(tensor.dim() == 0 for tensor in tensors):
         raise ValueError(f"reducescatter {name or ''}: expected a tensor of at least one dimension, got a scalar")
-    return make_entry(
-        kinds.REDUCESCATTER, tensors, process_set, name,
-        operation=op, prescale=float(prescale), postscale=float(postscale),
-    )  # fmt: skip
+    return make_entry(kinds.REDUCESCATTER, tensors, name, reduction)
 
 
 def run(entry: Entry) -> list[Tensor]:
