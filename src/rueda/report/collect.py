@@ -29,7 +29,8 @@ def collect(paths: Iterable[Path]) -> list[Section]:
     studies: list[tuple[Section, Path]] = []
     others: list[tuple[Section, Path]] = []
     loose: dict[str, Section] = {}
-    for place in _unique(place for path in paths for place in _places(Path(path))):
+    places = {place.resolve(): place for path in paths for place in _places(path)}
+    for place in places.values():
         found = found_in(place)
         others += [(section, place) for section in read_kinds(found)]
         if not STUDIES.keys().isdisjoint(found):
@@ -84,7 +85,3 @@ def _places(path: Path) -> list[Path]:
 
 def _has_something(place: Path) -> bool:
     return bool(found_in(place)) or is_run(place)
-
-
-def _unique(places: Iterable[Path]) -> list[Path]:
-    return list({place.resolve(): place for place in places}.values())

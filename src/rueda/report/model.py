@@ -10,7 +10,6 @@ from rueda.records.descent import GradientDescent
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.throughput import Throughput
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import number
 
 Columns = dict[str, list[float | None]]
 """lists of one length, by name"""
@@ -121,16 +120,6 @@ class Section:
     def with_role(self, role: str) -> Entry | None:
         """Give the row that plays a role."""
         return next((entry for entry in self.entries if entry.role == role), None)
-
-
-def whole(value: Any) -> int | None:
-    """Take a whole number, or None.
-
-    >>> whole(8), whole(8.0), whole("8")
-    (8, 8, None)
-    """
-    found = number(value)
-    return None if found is None else round(found)
 
 
 def short(value: float | None) -> float | None:

@@ -117,29 +117,15 @@ class Plot:
 
     def to_data(self) -> dict[str, Any]:
         """Give what the page's script needs to draw it."""
+        names = ("traces", "layout", "narrow", "paper", "height")
         return {
-            "traces": self.traces,
-            "layout": self.layout,
-            "switches": {
-                switch.name: {
-                    name: {"traces": view.traces, "all": view.all_traces, "layout": view.changes}
-                    for name, view in switch.views.items()
-                }
-                for switch in self.switches
-            },
-            "narrow": self.narrow,
-            "paper": self.paper,
-            "height": self.height,
+            **{name: getattr(self, name) for name in names},
+            "switches": {switch.name: switch.views for switch in self.switches},
             "narrow_height": self.narrow_height or self.height,
             "images": self.images or {self.name: {}},
         }
 
 
 def own_switch(name: str, views: list[View]) -> list[Switch]:
-    """Let the reader choose what one figure shows; where there is one view only, the page has no button.
-
-    Args:
-        name: the figure's.
-        views: what it can show.
-    """
+    """Let the reader choose what one figure shows; where there is one view only, the page has no button."""
     return [Switch(name=name, label="show", views={str(index): view for index, view in enumerate(views)})]

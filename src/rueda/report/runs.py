@@ -9,7 +9,7 @@ from typing import Any
 from rueda.errors import RecipeError, RunError
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import EPOCH, STEP, NoiseRow, Row, Run
-from rueda.report.model import Columns, Entry, Line, short, whole
+from rueda.report.model import Columns, Entry, Line, short
 from rueda.terminal.numbers import number, things
 
 MEASURES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "images_per_second")
@@ -58,11 +58,12 @@ def to_entry(line: Line) -> Entry:
     """Make a row of the table from one run: how it ended."""
     last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in line.progress.items()}
     speeds = sorted(value for value in line.progress.get("images_per_second", []) if value is not None)
+    batch = (line.schedule.get("global_batch") or [None])[-1]
     return Entry(
         name=line.name,
         summary="; ".join(line.essentials),
         workers=line.workers,
-        global_batch=whole((line.schedule.get("global_batch") or [None])[-1]),
+        global_batch=None if batch is None else round(batch),
         epochs=last["epochs"],
         updates=last["updates"],
         test_accuracy=None if line.diverged else last.get("test_accuracy"),

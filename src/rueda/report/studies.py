@@ -33,15 +33,14 @@ def read_study(files: Mapping[str, Path]) -> Section:
     descent = GradientDescent.load(files[GradientDescent.FILE]) if GradientDescent.FILE in files else None
     records = [record for record in (study, throughput, steps, descent) if record is not None]
     task = records[0].task
-    section = Section(title=task, task=task, is_study=study is not None)
+    section = Section(
+        title=task, task=task, is_study=study is not None, throughput=throughput, steps=steps, descent=descent
+    )
     if throughput is not None:
-        section.throughput = throughput
         tell_throughput(section, throughput)
     if steps is not None:
-        section.steps = steps
         tell_steps(section, steps)
     if descent is not None:
-        section.descent = descent
         tell_descent(section, descent)
     if study is not None:
         section.workers = study.workers

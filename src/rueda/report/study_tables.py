@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from rueda.records.descent import MEASURED, GradientDescent
 from rueda.records.steps_to_target import StepsToTarget
-from rueda.records.throughput import Throughput
-from rueda.report.model import Section, Table
+from rueda.records.throughput import Speed, Throughput
+from rueda.report.model import Cell, Section, Table, field_as
 from rueda.terminal.numbers import count, digits, milliseconds, things, with_spread
-
-Cells = list[list[str | tuple[float | None, str]]]
 
 
 def tell_throughput(section: Section, found: Throughput) -> None:
@@ -17,21 +18,13 @@ def tell_throughput(section: Section, found: Throughput) -> None:
         section.told.append(
             f"There are hardly more images a second beyond a local batch of {count(found.saturates_at)}."
         )
-    cells: Cells = [
-        [
-            (point.batch, count(point.batch)),
-            (point.images_per_second, with_spread(point.images_per_second, point.spread)),
-            (point.milliseconds_per_update, milliseconds(point.milliseconds_per_update / 1e3)),
-        ]
-        for point in sorted(found.points, key=lambda point: point.batch)
-    ]
-    if cells:
-        section.tables.append(
-            Table(
-                title="Throughput against local batch", heads=["local batch", "images/s", "an update"], rows=cells,
-                note="± is the spread over repeats, on this machine.",
-            )
-        )  # fmt: skip
+    columns: dict[str, Callable[[Speed], Cell]] = {
+        "local batch": field_as("batch", count),
+        "images/s": lambda point: (point.images_per_second, with_spread(point.images_per_second, point.spread)),
+        "an update": field_as("milliseconds_per_update", lambda time: milliseconds(time / 1e3)),
+    }
+    note = "± is the spread over repeats, on this machine."
+    _add(section, Table.of("Throughput against local batch", _by_batch(found.points), columns, note))
 
 
 def tell_steps(section: Section, found: StepsToTarget) -> None:
@@ -41,29 +34,21 @@ def tell_steps(section: Section, found: StepsToTarget) -> None:
         low, high = (count(round(end)) for end in found.fit.interval)
         critical = count(round(found.fit.critical_batch))
         section.told.append(f"To {where} the critical batch size is about {critical} ({low} to {high}).")
-    cells: Cells = [
-        [
-            (point.batch, count(point.batch)),
-            (point.rate, digits(point.rate)),
-            (point.updates, count(round(point.updates))),
-            (point.examples, count(None if point.examples is None else round(point.examples))),
-            (point.num_seeds, count(point.num_seeds)),
-        ]
-        for point in sorted(found.points, key=lambda point: point.batch)
-        if point.updates is not None
-    ]
-    if cells:
-        section.tables.append(
-            Table(
-                title=f"Updates to {where}", heads=["batch", "best rate", "updates", "examples", "seeds"], rows=cells,
-                note="The rate was tuned at each batch size; means over the seeds.",
-            )
-        )  # fmt: skip
+    columns = {
+        "batch": field_as("batch", count),
+        "best rate": field_as("rate", digits),
+        "updates": field_as("updates", _rounded),
+        "examples": field_as("examples", _rounded),
+        "seeds": field_as("num_seeds", count),
+    }
+    reached = [point for point in _by_batch(found.points) if point.updates is not None]
+    note = "The rate was tuned at each batch size; means over the seeds."
+    _add(section, Table.of(f"Updates to {where}", reached, columns, note))
 
 
 def tell_descent(section: Section, found: GradientDescent) -> None:
     """Add a sentence and a table of gradient descent on the linear model to a section."""
-    rows = sorted(found.rows, key=lambda row: row.batch)
+    rows = _by_batch(found.rows)
     if len(rows) > 1:
         small, large = rows[0], rows[-1]
         section.told.append(
@@ -71,12 +56,23 @@ def tell_descent(section: Section, found: GradientDescent) -> None:
             f"epochs with batch {count(small.batch)}, and {count(large.updates)} in {count(large.epochs)} "
             f"with batch {count(large.batch)}."
         )
-    cells: Cells = []
-    for row in rows:
-        means = [(getattr(row, name), getattr(row, f"{name}_spread")) for name in MEASURED]
-        cells.append([(row.batch, count(row.batch)), *((mean, with_spread(mean, spread)) for mean, spread in means)])
-    if cells:
-        note = f"Means over {things(found.seeds, 'seed')}. ± is the spread over seeds. Rate {found.rate:g}."
-        section.tables.append(
-            Table(title="Gradient descent on the linear model", heads=["batch", *MEASURED], rows=cells, note=note)
-        )
+    columns = {"batch": field_as("batch", count), **{name: _measured(name) for name in MEASURED}}
+    note = f"Means over {things(found.seeds, 'seed')}. ± is the spread over seeds. Rate {found.rate:g}."
+    _add(section, Table.of("Gradient descent on the linear model", rows, columns, note))
+
+
+def _measured(name: str) -> Callable[[Any], Cell]:
+    return lambda row: (getattr(row, name), with_spread(getattr(row, name), getattr(row, f"{name}_spread")))
+
+
+def _rounded(value: float | None) -> str:
+    return count(None if value is None else round(value))
+
+
+def _by_batch(rows: Iterable[Any]) -> list[Any]:
+    return sorted(rows, key=lambda row: row.batch)
+
+
+def _add(section: Section, table: Table) -> None:
+    if table.rows:
+        section.tables.append(table)

@@ -15,11 +15,16 @@ _VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, the value that it sorts by, and what stands in the cell (HTML)."""
+    """A heading, the field that it sorts by, and what stands in the cell (HTML), if not the number alone."""
 
     title: str
-    value: Callable[[Entry], float | str | None]
-    cell: Callable[[Entry], str]
+    field: str
+    cell: Callable[[Entry], str] | None = None
+
+    def to_html(self, entry: Entry) -> str:
+        """Write the cell of a row."""
+        value = getattr(entry, self.field)
+        return _cell(value, count(value) if self.cell is None else self.cell(entry))
 
 
 def _name(entry: Entry) -> str:
@@ -28,20 +33,23 @@ def _name(entry: Entry) -> str:
     return f"<b>{to_html(entry.name)}</b>{tag}{summary}"
 
 
+def _remarked(shown: str, remark: str, is_remarked: bool) -> str:
+    """Write a value; a rehearsal's speed is that of one process, say, and says so."""
+    return to_html(shown) + f"<small>{remark}</small>" * is_remarked
+
+
 def _speed(entry: Entry) -> str:
-    """Images a second; a rehearsal's are those of one process and say so."""
-    shown = to_html(count(entry.images_per_second and round(entry.images_per_second)))
-    return f"{shown}<small>one process</small>" if entry.rehearsed and entry.images_per_second is not None else shown
+    speed = entry.images_per_second
+    return _remarked(count(speed and round(speed)), "one process", entry.rehearsed and speed is not None)
 
 
 def _time(entry: Entry) -> str:
-    shown = to_html(duration(entry.seconds))
-    return f"{shown}<small>one process</small>" if entry.rehearsed and entry.seconds is not None else shown
+    return _remarked(duration(entry.seconds), "one process", entry.rehearsed and entry.seconds is not None)
 
 
 def _test(entry: Entry) -> str:
-    shown = to_html(percent(entry.test_accuracy, entry.test_accuracy_spread))
-    return f"{shown}<small>the other seeds</small>" if entry.diverged and entry.test_accuracy is not None else shown
+    shown = percent(entry.test_accuracy, entry.test_accuracy_spread)
+    return _remarked(shown, "the other seeds", entry.diverged and entry.test_accuracy is not None)
 
 
 def _verdict(entry: Entry) -> str:
@@ -52,23 +60,18 @@ def _verdict(entry: Entry) -> str:
     return f'<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>{which}'
 
 
-_NAME = Column("technique", lambda entry: entry.name, _name)
 _COLUMNS = (
-    Column("test accuracy", lambda entry: entry.test_accuracy, _test),
-    Column("against one worker", lambda entry: entry.against, lambda entry: points(entry.against)),
-    Column("verdict", lambda entry: entry.verdict, _verdict),
-    Column(
-        "training accuracy",
-        lambda entry: entry.train_accuracy,
-        lambda entry: to_html(percent(entry.train_accuracy, entry.train_accuracy_spread)),
-    ),
-    Column("workers", lambda entry: entry.workers, lambda entry: count(entry.workers)),
-    Column("updates", lambda entry: entry.updates, lambda entry: count(entry.updates)),
-    Column("global batch", lambda entry: entry.global_batch, lambda entry: count(entry.global_batch)),
-    Column("images/s", lambda entry: entry.images_per_second, _speed),
-    Column("time", lambda entry: entry.seconds, _time),
-    Column("epochs", lambda entry: entry.epochs, lambda entry: count(entry.epochs)),
-    Column("seeds", lambda entry: entry.num_seeds, lambda entry: count(entry.num_seeds)),
+    Column("test accuracy", "test_accuracy", _test),
+    Column("against one worker", "against", lambda entry: points(entry.against)),
+    Column("verdict", "verdict", _verdict),
+    Column("training accuracy", "train_accuracy", lambda one: percent(one.train_accuracy, one.train_accuracy_spread)),
+    Column("workers", "workers"),
+    Column("updates", "updates"),
+    Column("global batch", "global_batch"),
+    Column("images/s", "images_per_second", _speed),
+    Column("time", "seconds", _time),
+    Column("epochs", "epochs"),
+    Column("seeds", "num_seeds"),
 )
 
 
@@ -76,18 +79,16 @@ def main_table(section: Section) -> str:
     """Write the table of techniques, or of runs; columns without any value are left out."""
     if not section.entries:
         return ""
-    name = _NAME if section.is_study else Column("run", _NAME.value, _NAME.cell)
+    name = Column("technique" if section.is_study else "run", "name", _name)
     columns = [
         column
         for column in _COLUMNS
-        if any(column.value(entry) is not None for entry in section.entries)
-        and not (column.title in ("epochs", "seeds") and _same(section, column))  # told below the table, once
+        if any(getattr(entry, column.field) is not None for entry in section.entries)
+        and not (column.title in ("epochs", "seeds") and _same(section, column.field))  # told below the table, once
     ]
     heads = _head(name.title, "") + "".join(_head(column.title) for column in columns)
     body = "".join(
-        f'<tr class="{entry.role}">'
-        + "".join(_cell(column.value(entry), column.cell(entry)) for column in (name, *columns))
-        + "</tr>"
+        f'<tr class="{entry.role}">' + "".join(column.to_html(entry) for column in (name, *columns)) + "</tr>"
         for entry in section.entries
     )
     return _box(heads, body, "what each row reached") + _remarks(section)
@@ -107,16 +108,16 @@ def plain_table(table: Table) -> str:
     return f'<h3 class="above">{to_html(table.title)}</h3>{_box(heads, body, table.title)}{note}'
 
 
-def _same(section: Section, column: Column) -> bool:
-    return len({column.value(entry) for entry in section.entries}) == 1
+def _same(section: Section, field: str) -> bool:
+    return len({getattr(entry, field) for entry in section.entries}) == 1
 
 
 def _remarks(section: Section) -> str:
     remarks = []
     each = " each" * (len(section.entries) > 1)
-    if len({entry.epochs for entry in section.entries}) == 1 and (epochs := section.entries[0].epochs):
+    if _same(section, "epochs") and (epochs := section.entries[0].epochs):
         remarks.append(f"{things(epochs, 'epoch')}{each}.")
-    if section.is_study and len({entry.num_seeds for entry in section.entries}) == 1:
+    if section.is_study and _same(section, "num_seeds"):
         seeds = section.entries[0].num_seeds
         remarks.append("One seed." if seeds == 1 else f"{things(seeds, 'seed')}{each}.")
     if any(entry.test_accuracy_spread for entry in section.entries):

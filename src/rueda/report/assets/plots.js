@@ -41,8 +41,8 @@ function build(key, name) {
   const { traces: all, layout: wide, switches, ...rest } = plots[name];
   const views = Object.entries(switches).map(([one, options]) => options[chosen[one]] || Object.values(options)[0]);
   const isSmall = isNarrow();
-  const layout = changed(wide, Object.assign({}, ...views.map((view) => view.layout), isSmall && rest.narrow, paper && rest.paper));
-  const traces = all.map((trace, index) => views.reduce((found, view) => changed(found, { ...view.all, ...view.traces[index] }), trace))
+  const layout = changed(wide, Object.assign({}, ...views.map((view) => view.changes), isSmall && rest.narrow, paper && rest.paper));
+  const traces = all.map((trace, index) => views.reduce((found, view) => changed(found, { ...view.all_traces, ...view.traces[index] }), trace))
     .filter((trace) => !hidden.has(trace.row));
   for (const side of ["x", "y"])
     if (layout[side + "axis"]?.fit) {

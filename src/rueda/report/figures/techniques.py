@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.report.escape import Label, bold, lines
-from rueda.report.figures.parts import LEGEND_ABOVE, SHARES
+from rueda.report.figures.parts import LEGEND_ABOVE, SHARES, spread, upright
 from rueda.report.figures.styles import tick_name
 from rueda.report.model import Entry, Section
 from rueda.report.plot import Plot
@@ -80,10 +80,9 @@ def _dots(rows: list[Entry], base: Entry | None, left: float) -> list[dict[str, 
                     "type": "scatter", "mode": "markers", "name": name, "showlegend": True, "cliponaxis": False,
                     "x": [_or(_accuracy(row), left) for _, row in chosen], "y": [at for at, _ in chosen],
                     "marker": {"color": colour, "symbol": symbol, "size": 12},
-                    "error_x": {
-                        "type": "data", "array": [row.test_accuracy_spread or 0 for _, row in chosen],
-                        "color": colour, "thickness": 1.5, "width": 4,
-                    },
+                    "error_x": spread(
+                        [row.test_accuracy_spread or 0 for _, row in chosen], colour, thickness=1.5, width=4
+                    ),
                     "customdata": [_about(row) for _, row in chosen], "hovertemplate": "%{customdata}",
                 }
             )  # fmt: skip
@@ -95,10 +94,7 @@ def _bars(rows: list[Entry], base: Entry) -> list[dict[str, Any]]:
     middle = _accuracy(base)
     if middle is None:
         return []
-    shapes: list[dict[str, Any]] = [
-        {"type": "line", "x0": middle, "x1": middle, "yref": "paper", "y0": 0, "y1": 1, "layer": "between",
-         "line": {"color": "@ink", "width": 1.2, "dash": "dot"}}
-    ]  # fmt: skip
+    shapes = [{**upright(middle, "@ink", 1.2, "dot"), "layer": "between"}]
     for at, row in enumerate(rows):
         value = _accuracy(row)
         if value is not None and row is not base:

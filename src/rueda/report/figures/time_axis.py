@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.report.figures.parts import finite, log_axis, one_two_five
-from rueda.report.model import Columns, Line, Section
+from rueda.report.model import Line, Section
 from rueda.report.plot import Fit, Span, Switch, View, log_start
 
 AXES = ("epochs", "updates", "seconds")
@@ -45,7 +45,8 @@ def _times(run: Line, axis: str, is_schedule: bool) -> list[float | None]:
 
 
 def _span(run: Line, axis: str, is_schedule: bool) -> Span | None:
-    shown, measured = finite(_part(run, is_schedule)[axis]), finite(run.progress[axis])
+    measured = finite(run.progress[axis])
+    shown = finite(run.schedule[axis]) if is_schedule else measured
     if not shown:
         return None
     first, first_measured = (
@@ -83,7 +84,3 @@ def _usual(spans: Sequence[Span]) -> float:
     if not ends:
         return max((span.high for span in spans), default=1.0)
     return max(end for end in ends if end < LONG * ends[int((len(ends) - 1) * _QUARTILE)])
-
-
-def _part(run: Line, is_schedule: bool) -> Columns:
-    return run.schedule if is_schedule else run.progress
