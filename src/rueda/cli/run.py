@@ -67,10 +67,8 @@ def run(
     if workers is None and not hosts and hostfile is None:
         raise LaunchError("the number of workers is missing; give -np, as in `rueda run -np 4 train.py`")
     listed = parse_hosts(hosts) if hosts else read_hostfile(hostfile) if hostfile else None
-    if listed is None:
-        chosen = take_slots([Host(name="localhost", slots=max(1, workers or 0))], workers)
-    else:
-        chosen = take_slots(listed, workers)
+    here = [Host(name="localhost", slots=max(1, workers or 0))]
+    chosen = take_slots(here if listed is None else listed, workers)
     environment = requested(export or [], os.environ)
     plan = LaunchPlan(
         program=tuple(command),

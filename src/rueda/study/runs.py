@@ -41,21 +41,19 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     """Refuse to mix two recipes in one folder."""
-    old = recorded_recipe(folder)
-    if old is None or old == recipe:
-        return
-    was, now = differences(old, recipe)
-    raise RunError(f"{folder} was trained with {was}, now asked: {now}; choose another --folder")
+    refuse_another(folder, recorded_recipe(folder), recipe)
 
 
-def differences(was: Recipe, now: Recipe) -> tuple[str, str]:
-    """Write the fields in which two recipes differ, as each has them.
+def refuse_another(folder: Path, was: Recipe | None, now: Recipe) -> None:
+    """Refuse a recipe that is not the one that a folder has, if it has one; name the fields that differ.
 
-    >>> differences(Recipe(rate=0.1), Recipe(rate=3, clip=1.0))
-    ('rate = 0.1, clip = none', 'rate = 3, clip = 1.0')
+    >>> refuse_another(Path("runs/a"), Recipe(rate=0.1), Recipe(rate=3, clip=1.0))
+    Traceback (most recent call last):
+    rueda.errors.RunError: runs/a was trained with rate = 0.1, clip = none, now asked: rate = 3, clip = 1.0; choose ...
     """
-    before, after = was.changes_from(now), now.changes_from(was)
-    return _shown(before), _shown(after)
+    if was is not None and was != now:
+        before, asked = _shown(was.changes_from(now)), _shown(now.changes_from(was))
+        raise RunError(f"{folder} was trained with {before}, now asked: {asked}; choose another --folder")
 
 
 def _shown(values: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.study import BASELINE, Study, StudyRow
 from rueda.study.conditions import Condition
 from rueda.study.planned_run import PlannedRun
-from rueda.study.runs import differences, is_finished, recorded_recipe, summarise
+from rueda.study.runs import is_finished, recorded_recipe, refuse_another, summarise
 from rueda.study.task_file import refuse_mixture
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ class StudyFolder:
                 "choose another --folder"
             )
         recorded = _base_of(old, self._file)
-        if recorded is not None and recorded.change(seed=base.seed) != base:
-            before, asked = differences(recorded.change(seed=base.seed), base)
-            raise RunError(f"{self.root} was trained with {before}, now asked: {asked}; choose another --folder")
+        refuse_another(self.root, None if recorded is None else recorded.change(seed=base.seed), base)
 
     def write(self) -> Study:
         """Summarise what is finished and write ``study.json``; rows of earlier studies stay."""
