@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from rueda.errors import ExamineError, RunError, explain
 from rueda.examine.curvature.hessian import hessian
 from rueda.examine.curvature.sharpness import sharpness
 from rueda.examine.landscape.grid import Execution, Objectives
-from rueda.examine.landscape.pictures import compute_pictures, forget_points
+from rueda.examine.landscape.pictures import compute_pictures
 from rueda.examine.loading import Subject, load_subject
 from rueda.examine.objective.objective import checksum
 from rueda.examine.request import ExamineAnswer, ExamineRequest
@@ -36,8 +37,7 @@ from rueda.world import World, open_world
 
 def examine(request: ExamineRequest) -> ExamineAnswer:
     """Load the models, compute and write everything; all workers call it."""
-    world = open_world()
-    examine_subjects(request, load_subjects(request), world)
+    examine_subjects(request, load_subjects(request), open_world())
     return ExamineAnswer(folder=request.result_folder())
 
 
@@ -101,7 +101,7 @@ def examine_subjects(request: ExamineRequest, subjects: Sequence[Subject], world
                 _write_curvature(request, task, felt + (later if index + 1 < len(subjects) else []))
     if world.is_main:
         _write_landscape(request, task, seen)
-        forget_points(folder / ".points")
+        shutil.rmtree(folder / ".points", ignore_errors=True)
     world.barrier()
 
 

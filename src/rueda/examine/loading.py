@@ -22,7 +22,6 @@ from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
-from rueda.tasks.task import Data
 from rueda.train.checkpoint import best_checkpoint, list_checkpoints, load_checkpoint
 from rueda.train.loaders import evaluation_loader
 from rueda.train.normalisation import convert
@@ -139,11 +138,11 @@ def build_model(task: Task, recipe: Recipe) -> nn.Module:
     return model.to(dtype=torch.float64 if recipe.precision == "float64" else torch.float32)
 
 
-def load_path(subject: Subject) -> tuple[list[int], list[dict[str, Tensor]], bool]:
-    """Give the kept checkpoints of a run, oldest first, up to the one that the subject is.
+def load_path(subject: Subject) -> tuple[list[int], list[dict[str, Tensor]]]:
+    """Give the initial model, built again from the seed, and the kept checkpoints of a run up to the subject's own.
 
     Returns:
-        Updates made at each, their states, and whether the first is the initial model, built again from the seed.
+        Updates made at each, and their states, oldest first.
 
     Raises:
         ExamineError: the subject is no run.
@@ -153,14 +152,14 @@ def load_path(subject: Subject) -> tuple[list[int], list[dict[str, Tensor]], boo
             explain("the training path", expected="a run folder with its checkpoints", got=subject.name,
                     do="name the run, such as runs/NAME")
         )  # fmt: skip
-    found = {0: _copied(build_model(subject.task, subject.recipe).state_dict())}
+    found = {0: dict(build_model(subject.task, subject.recipe).state_dict())}
     files = list_checkpoints(subject.run.checkpoints)
     for step in sorted({_step(file) for file in files}):
         if step > 0 and (subject.step is None or step <= subject.step):
             file = _latest([file for file in files if _step(file) == step])
             assert file is not None
             found[step] = load_checkpoint(file)["model"]
-    return list(found), list(found.values()), True
+    return list(found), list(found.values())
 
 
 def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
@@ -174,9 +173,9 @@ def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> t
             explain(f"the {split} data of task {task.name}", expected="at least one example", got=0, do="load some")
         )
     if count is not None and count < total:
-        data = _some(data, [number * total // count for number in range(count)])
-    inputs, targets = read_loader(evaluation_loader(data, READ_BATCH, World(), dtype))
-    return inputs, targets
+        indices = [number * total // count for number in range(count)]
+        data = data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)
+    return read_loader(evaluation_loader(data, READ_BATCH, World(), dtype))
 
 
 def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -> None:
@@ -282,11 +281,3 @@ def _load_any(file: Path) -> dict[str, Any]:
             explain(str(file), expected="a state dictionary", got=type(state).__name__, do="save model.state_dict()")
         )
     return state
-
-
-def _some(data: Data, indices: list[int]) -> Data:
-    return data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)
-
-
-def _copied(state: dict[str, Any]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in state.items()}

@@ -126,14 +126,7 @@ class AdaScale(Wrapper):
         reading = None if self._meter is None else self._meter.read()
         if reading is not None:
             self.observe_sum(*reading.sums())
-        rates = [group["lr"] for group in self.param_groups]
-        try:
-            for group in self.param_groups:
-                group["lr"] = group["lr"] * self.gain
-            self.optimizer.step()
-        finally:
-            for group, rate in zip(self.param_groups, rates, strict=True):
-                group["lr"] = rate
+        self.step_with("lr", lambda rate: rate * self.gain)
         self.clock += self.gain
         return loss
 

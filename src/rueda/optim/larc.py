@@ -78,16 +78,7 @@ class LARC(Wrapper):
                 raise report("LARC", self.param_groups, bad)
         for group, lane, factor, ok in work:
             self._rescale(group, lane, factor, None if self.nonfinite == "raise" else ok)
-        decays = [group.get("weight_decay") for group in self.param_groups]
-        try:
-            for group, decay in zip(self.param_groups, decays, strict=True):
-                if decay is not None:
-                    group["weight_decay"] = 0.0
-            self.optimizer.step()
-        finally:
-            for group, decay in zip(self.param_groups, decays, strict=True):
-                if decay is not None:
-                    group["weight_decay"] = decay
+        self.step_with("weight_decay", lambda decay: 0.0)
         return loss
 
     def _lanes(self, group: dict[str, Any]) -> list[Lane]:

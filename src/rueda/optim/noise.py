@@ -59,7 +59,8 @@ def noise_weights(
     >>> noise_weights(2, 0.0, seed=0, step=7)
     tensor([1., 1.])
     """
-    _check_sigma(sigma)
+    if not (sigma >= 0 and math.isfinite(sigma)):
+        raise RecipeError(explain("sigma", expected="0 or more", got=sigma, do="use sigma_for"))
     weights = torch.empty(num_examples)
     return weights.normal_(1.0, sigma, generator=_generator(seed, step, rank, part)).to(device)
 
@@ -160,8 +161,3 @@ def add_noise(
 def _generator(seed: int, step: int, rank: int, part: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Make a generator whose stream belongs to (seed, step, rank, part) alone."""
     return torch.Generator(device=device).manual_seed(derive("gradient noise", seed, step, rank, part))
-
-
-def _check_sigma(sigma: float) -> None:
-    if not (sigma >= 0 and math.isfinite(sigma)):
-        raise RecipeError(explain("sigma", expected="0 or more", got=sigma, do="use sigma_for"))

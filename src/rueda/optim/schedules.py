@@ -22,6 +22,11 @@ from rueda.errors import RecipeError, explain
 class Schedule(ABC):
     """A function from step to value that prints as a sentence."""
 
+    def __post_init__(self) -> None:
+        length = getattr(self, "num_steps", None)
+        if length is not None and not length > 0:
+            raise RecipeError(explain("num_steps", expected="more than 0", got=length, do="give its length in steps"))
+
     @abstractmethod
     def __call__(self, step: float) -> float:
         """Return the value at a step."""
@@ -80,9 +85,6 @@ class GradualWarmup(Schedule):
     end: float
     num_steps: float
 
-    def __post_init__(self) -> None:
-        _check_length(self.num_steps)
-
     def __call__(self, step: float) -> float:
         """Return the value, which stays at the end once it is reached."""
         if step >= self.num_steps:
@@ -103,9 +105,6 @@ class ConstantWarmup(Schedule):
 
     value: float
     num_steps: float
-
-    def __post_init__(self) -> None:
-        _check_length(self.num_steps)
 
     def __call__(self, step: float) -> float:
         """Return the value."""
@@ -157,9 +156,6 @@ class Polynomial(Schedule):
     power: float = 2.0
     end: float = 0.0
 
-    def __post_init__(self) -> None:
-        _check_length(self.num_steps)
-
     def __call__(self, step: float) -> float:
         """Return the value, which stays at the end once it is reached."""
         left = 1.0 - min(max(0.0, step) / self.num_steps, 1.0)
@@ -181,9 +177,6 @@ class Cosine(Schedule):
     base: float
     num_steps: float
     end: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_length(self.num_steps)
 
     def __call__(self, step: float) -> float:
         """Return end + (base - end) (1 + cos(pi step/num_steps)) / 2."""
@@ -212,7 +205,7 @@ class OneCycle(Schedule):
     end_divisor: float = 1e4
 
     def __post_init__(self) -> None:
-        _check_length(self.num_steps)
+        super().__post_init__()
         if not 0 < self.rising < 1:
             raise RecipeError(explain("rising", expected="a fraction between 0 and 1", got=self.rising, do="use 0.3"))
 
@@ -320,8 +313,3 @@ def assemble(
 def _half_cosine(start: float, end: float, fraction: float) -> float:
     fraction = min(max(0.0, fraction), 1.0)
     return end + (start - end) * (1.0 + math.cos(math.pi * fraction)) / 2.0
-
-
-def _check_length(num_steps: float) -> None:
-    if not num_steps > 0:
-        raise RecipeError(explain("num_steps", expected="more than 0", got=num_steps, do="give its length in steps"))

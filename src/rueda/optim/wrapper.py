@@ -6,6 +6,7 @@ and defaults are read from the inner optimizer each time, since loading a state 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -51,6 +52,17 @@ class Wrapper(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         self.optimizer.zero_grad(set_to_none)
+
+    def step_with(self, option: str, change: Callable[[Any], Any]) -> None:
+        """Step the inner optimizer with an option changed in every group that has it; then each has its own again."""
+        own = [(group, group[option]) for group in self.param_groups if group.get(option) is not None]
+        try:
+            for group, value in own:
+                group[option] = change(value)
+            self.optimizer.step()
+        finally:
+            for group, value in own:
+                group[option] = value
 
     def state_dict(self) -> dict[str, Any]:
         """Return the inner optimizer's state."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import torch
 from torch import Tensor
 
 from rueda.errors import ExamineError, explain
-from rueda.examine.curvature.product import backward_chunk, flat
-from rueda.examine.objective.examples import take
+from rueda.examine.curvature.product import backward_chunk, flat, share_of_loss
 from rueda.examine.objective.objective import Objective
 from rueda.examine.objective.strands import Strands
 from rueda.world import World
@@ -40,8 +37,6 @@ class Ascent:
     def __enter__(self) -> Ascent:
         self.objective.__enter__()
         try:
-            named = dict(self.objective.model.named_parameters())
-            self._parameters = [named[name] for name in self.objective.names]
             self.origin = self.objective.flatten([one for _, one in self.objective.parameters])
             self.loss, self.gradient = self.at(torch.zeros_like(self.origin))
             if not bool(torch.isfinite(self.gradient).all()) or self.loss != self.loss:
@@ -50,26 +45,23 @@ class Ascent:
                             do="examine a checkpoint from before it diverged")
                 )  # fmt: skip
         except BaseException:
-            self.objective.__exit__(None, None, None)
+            self.objective.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.objective.set(self.origin)
-        self.objective.__exit__(kind, error, trace)
+        self.objective.__exit__()
 
     def at(self, y: Tensor) -> tuple[float, Tensor]:
         """Give loss and gradient at origin + y."""
         self.objective.set(self.origin + y.to(self.origin))
 
         def one(start: int) -> Tensor:
-            stop = min(start + self._chunk, self.objective.num_examples)
-            inputs, targets = take(self.objective.inputs, start, stop), self.objective.targets[start:stop]
-            total = self.objective.total(self.objective.outputs(inputs), targets) / self.objective.num_examples
-            slopes = torch.autograd.grad(total, self._parameters, allow_unused=True)
-            return torch.cat([total.detach().reshape(1).double(), flat(slopes, self._parameters)])
+            total = share_of_loss(self.objective, start, self._chunk)
+            parameters = self.objective.leaves
+            slopes = torch.autograd.grad(total, parameters, allow_unused=True)
+            return torch.cat([total.detach().reshape(1).double(), flat(slopes, parameters)])
 
         found = self._strands.sum(one, len(self.origin) + 1, self.origin.device)
         return float(found[0]), found[1:]

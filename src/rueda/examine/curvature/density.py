@@ -13,7 +13,7 @@ For a picture each node is drawn as a Gaussian of a small width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,24 +36,17 @@ class Density:
     nodes: tuple[Floats, ...]
     weights: tuple[Floats, ...]
     """of each probe's nodes; they sum to 1"""
-    num_products: int
-    size: int
-    """how many eigenvalues there are"""
 
     def moment(self, power: int) -> tuple[float, float]:
         """Estimate the mean of lambda^power over all eigenvalues, and its standard error.
 
         Power 1 times n is the trace, power 2 times n the squared Frobenius norm.
         """
-        return _mean_and_error(
-            np.array([float(w @ x**power) for x, w in zip(self.nodes, self.weights, strict=True)])[:, None]
-        )
+        return _mean_and_error([float(w @ x**power) for x, w in zip(self.nodes, self.weights, strict=True)])
 
     def share_above(self, value: float) -> tuple[float, float]:
         """Estimate the share of eigenvalues above a value, and its standard error."""
-        return _mean_and_error(
-            np.array([float(w[x > value].sum()) for x, w in zip(self.nodes, self.weights, strict=True)])[:, None]
-        )
+        return _mean_and_error([float(w[x > value].sum()) for x, w in zip(self.nodes, self.weights, strict=True)])
 
     def curve(self, num_points: int = 400, width: float | None = None) -> tuple[Floats, Floats, Floats, float]:
         """Draw the density: positions, values, standard errors, and the width of the Gaussians.
@@ -123,7 +116,7 @@ def spectral_density(
         found, coordinates = np.linalg.eigh(matrix)
         nodes.append(found)
         weights.append(coordinates[0] ** 2)
-    return Density(nodes=tuple(nodes), weights=tuple(weights), num_products=done, size=like.numel())
+    return Density(nodes=tuple(nodes), weights=tuple(weights))
 
 
 def _smooth(grid: Floats, nodes: Floats, weights: Floats, width: float) -> Floats:
@@ -131,6 +124,6 @@ def _smooth(grid: Floats, nodes: Floats, weights: Floats, width: float) -> Float
     return np.asarray(np.exp(-0.5 * distance**2) @ weights / (width * np.sqrt(2 * np.pi)))
 
 
-def _mean_and_error(values: Floats) -> tuple[float, float]:
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return float(values.mean()), error
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return float(np.mean(values)), error

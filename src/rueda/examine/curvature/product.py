@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -73,6 +72,7 @@ class CurvatureProduct:
         world: World | None = None,
     ) -> None:
         self.objective = objective
+        self._parameters = objective.leaves
         self.size = objective.num_parameters
         self.dtype, self.device = objective.dtype, objective.device
         self.num_products = 0
@@ -85,20 +85,16 @@ class CurvatureProduct:
     def __enter__(self) -> CurvatureProduct:
         self.objective.__enter__()
         try:
-            named = dict(self.objective.model.named_parameters())
-            self._parameters = [named[name] for name in self.objective.names]
             self.loss, self.gradient = self._build()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._kept.clear()
         self._vector.clear()
-        self.objective.__exit__(kind, error, trace)
+        self.objective.__exit__()
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Multiply, [n] -> [n]."""
@@ -151,10 +147,8 @@ class CurvatureProduct:
         return sum(held.values()) // num_probed
 
     def _slopes(self, start: int, length: int) -> tuple[Tensor, list[Tensor | None]]:
-        stop = min(start + length, self.objective.num_examples)
-        inputs, targets = take(self.objective.inputs, start, stop), self.objective.targets[start:stop]
         with FastSecondDerivatives():
-            total = self.objective.total(self.objective.outputs(inputs), targets) / self.objective.num_examples
+            total = share_of_loss(self.objective, start, length)
         return total, list(torch.autograd.grad(total, self._parameters, create_graph=True, allow_unused=True))
 
     def _along(self, slopes: Sequence[Tensor | None]) -> Tensor:
@@ -186,6 +180,13 @@ class _Along(torch.autograd.Function):
     def backward(context: Any, *_: Tensor) -> tuple[Any, ...]:
         pairs = zip(context.vector, context.needs_input_grad[1:], strict=True)
         return None, *(part if wanted else None for part, wanted in pairs)
+
+
+def share_of_loss(objective: Objective, start: int, length: int) -> Tensor:
+    """Give what ``length`` examples from ``start`` on contribute to the mean loss: a scalar."""
+    stop = min(start + length, objective.num_examples)
+    outputs = objective.outputs(take(objective.inputs, start, stop))
+    return objective.total(outputs, objective.targets[start:stop]) / objective.num_examples
 
 
 def backward_chunk(objective: Objective) -> int:

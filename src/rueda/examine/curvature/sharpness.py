@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,13 +39,6 @@ from rueda.records.curvature import SharpnessFound, SharpnessMeasure
 from rueda.world import World
 
 KINDS = ("keskar", "keskar-subspace", "sam", "adaptive")
-RADII: dict[str, tuple[float, ...]] = {
-    "keskar": (1e-3, 5e-4),
-    "keskar-subspace": (1e-3, 5e-4),
-    "sam": (0.05,),
-    "adaptive": (0.5,),
-}
-"""as in the papers"""
 ADAPTIVE_OFFSET = 0.01
 """eta of ASAM: parameters at zero may move, too"""
 LARGEST_SUBSPACE_BYTES = 2 << 30
@@ -59,9 +51,9 @@ def sharpness(
     objective: Objective,
     *,
     kinds: Sequence[str] = KINDS,
-    epsilons: Sequence[float] = RADII["keskar"],
-    rho: float = RADII["sam"][0],
-    adaptive_rho: float = RADII["adaptive"][0],
+    epsilons: Sequence[float] = (1e-3, 5e-4),
+    rho: float = 0.05,
+    adaptive_rho: float = 0.5,
     iterations: int = 10,
     num_columns: int = 100,
     seed: int = 0,
@@ -73,7 +65,7 @@ def sharpness(
     Args:
         objective: the mean loss of the model on some examples.
         kinds: which measures; see the table above.
-        epsilons: sizes of Keskar's box.
+        epsilons: sizes of Keskar's box; all radii are those of the papers by default.
         rho: radius of the ball.
         adaptive_rho: radius of the relative ball.
         iterations: of L-BFGS-B, and steps in a ball.
@@ -133,7 +125,7 @@ def sharpness(
 
 def _box(ascent: Ascent, eps: float, iterations: int) -> SharpnessMeasure:
     bounds = eps * (ascent.origin.abs() + 1)
-    climb = _Climb(ascent, lambda y: torch.from_numpy(y), lambda gradient: gradient.cpu().numpy())
+    climb = _Climb(ascent, torch.from_numpy, lambda gradient: gradient.cpu().numpy())
     return _keskar("keskar", ascent, climb, bounds.cpu().numpy(), eps, iterations)
 
 
@@ -182,10 +174,9 @@ def _keskar(kind: str, ascent: Ascent, climb: _Climb, bounds: Floats, eps: float
 
     converged = False
     try:
-        options: dict[str, Any] = {"maxiter": iterations}
         ended = minimize(
             climb, np.zeros_like(bounds), jac=True, method="L-BFGS-B", bounds=np.stack([-bounds, bounds], axis=1),
-            options=options,
+            options={"maxiter": iterations},
         )  # fmt: skip
         converged = bool(ended.success)
     except _Overflow:

@@ -38,8 +38,6 @@ class Trace:
     """standard error of the value; 0 where it is exact"""
     converged: bool
     """the error is at most tolerance x |value|"""
-    known: float
-    """the part that was known exactly"""
     num_products: int
 
 
@@ -76,7 +74,7 @@ def estimate_trace(
         )  # fmt: skip
     exact = 0.0 if known is None else float(known.matrix.trace())
     if known is not None and len(known.basis) == like.numel():
-        return Trace(value=exact, error=0.0, converged=True, known=exact, num_products=0)
+        return Trace(value=exact, error=0.0, converged=True, num_products=0)
     draws = torch.Generator().manual_seed(seed)
     samples: list[float] = []
     while True:
@@ -90,7 +88,7 @@ def estimate_trace(
         if step is not None:
             step(len(samples), value, error)
         if converged or len(samples) >= most_products:
-            return Trace(value=value, error=error, converged=converged, known=exact, num_products=len(samples))
+            return Trace(value=value, error=error, converged=converged, num_products=len(samples))
 
 
 def random_signs(like: Tensor, draws: torch.Generator) -> Tensor:

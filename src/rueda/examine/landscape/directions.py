@@ -79,6 +79,11 @@ def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     return product / (norm(one) * norm(other))
 
 
+def direction_words(normalise: str, seed: int) -> str:
+    """Say for a record which random directions were drawn."""
+    return {"filter": "filter-normalised", "layer": "layer-normalised"}.get(normalise, "random") + f", seed {seed}"
+
+
 def check_direction(direction: Sequence[Tensor], what: str = "the direction") -> None:
     """Refuse a direction without a length, or with NaN in it."""
     length = norm(direction)

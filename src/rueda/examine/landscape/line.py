@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rueda.errors import ExamineError, explain
-from rueda.examine.landscape.directions import random_direction
+from rueda.examine.landscape.directions import direction_words, random_direction
 from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import checksum
@@ -47,10 +47,9 @@ def lines(
         description="lines",
         recalibrate_on=recalibrate_on,
     )
-    kind = {"filter": "filter-normalised", "layer": "layer-normalised"}.get(normalise, "random")
     return Lines(
         alphas=steps,
         sheets=to_sheets(values, len(steps)),
-        directions=f"{kind}, seed {seed}",
+        directions=direction_words(normalise, seed),
         batch_norm="running" if recalibrate_on is None else "recalibrated",
     )

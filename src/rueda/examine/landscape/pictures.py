@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -74,11 +72,6 @@ def compute_pictures(
     )
 
 
-def forget_points(folder: Path) -> None:
-    """Remove the kept points, once the record that they went into is written."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _calibration(picture: str, request: LandscapeRequest, objectives: Objectives) -> Inputs | None:
     first = next(iter(objectives.values()))
     if not any(isinstance(module, BatchNorm) and module.running_mean is not None for module in first.model.modules()):
@@ -92,12 +85,12 @@ def _calibration(picture: str, request: LandscapeRequest, objectives: Objectives
 
 
 def _path(subject: Subject, objectives: Objectives, request: LandscapeRequest, shared: dict[str, Any]) -> Any:
-    steps, states, rebuilt = load_path(subject)
+    steps, states = load_path(subject)
     first = next(iter(objectives.values()))
     checkpoints = [[state[name] for name in first.names] for state in states]
     losses = [_loss_of(subject, state, first) for state in states]
     return path_surface(
-        objectives, checkpoints, steps, num_points=request.points or 51, loss=losses, rebuilt_start=rebuilt, **shared
+        objectives, checkpoints, steps, num_points=request.points or 51, loss=losses, rebuilt_start=True, **shared
     )
 
 
@@ -106,9 +99,7 @@ def _loss_of(subject: Subject, state: Mapping[str, Tensor], like: Objective) -> 
     model = build_model(subject.task, subject.recipe)
     model.load_state_dict(dict(state))
     try:
-        on_it = Objective(
-            model, subject.task.losses, like.inputs, like.targets, chunk=like.chunk, device=like.device
-        )  # fmt: skip
+        on_it = Objective(model, subject.task.losses, like.inputs, like.targets, chunk=like.chunk, device=like.device)
     except ExamineError:  # NaN weights: it diverged there
         return float("nan")
     return on_it.value()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from rueda.examine.landscape.directions import check_direction, cosine, random_direction
+from rueda.examine.landscape.directions import check_direction, cosine, direction_words, random_direction
 from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import checksum
@@ -56,7 +56,7 @@ def surface(
     first = next(iter(objectives.values()))
     if directions is None:
         one, other = (random_direction(first.origin, seed=seed, index=i, normalise=normalise) for i in (0, 1))
-        told = {"filter": "filter-normalised", "layer": "layer-normalised"}.get(normalise, "random") + f", seed {seed}"
+        told = direction_words(normalise, seed)
     else:
         one, other = (list(direction) for direction in directions)
         check_direction(one, "the first direction")

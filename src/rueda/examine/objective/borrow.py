@@ -9,7 +9,6 @@ back as well; ``.grad`` is not touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from weakref import WeakSet
 
 import torch
@@ -74,9 +73,7 @@ class Borrowed:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._depth -= 1
         if self._depth == 0:
             self._give_back()

@@ -16,7 +16,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -154,6 +153,11 @@ class Objective:
         return list(zip(self.names, self._borrowed.work or self.origin, strict=True))
 
     @property
+    def leaves(self) -> list[nn.Parameter]:
+        """The model's own parameters, by which autograd differentiates."""
+        return self._borrowed.owned
+
+    @property
     def num_parameters(self) -> int:
         """How many numbers can be moved."""
         return sum(one.numel() for one in self.origin)
@@ -162,10 +166,8 @@ class Objective:
         self._borrowed.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._borrowed.__exit__(kind, error, trace)
+    def __exit__(self, *exception: object) -> None:
+        self._borrowed.__exit__()
 
     def set(self, point: Sequence[Tensor] | Tensor) -> None:
         """Go to a point: a list of tensors, or one flat vector [num_parameters]."""
@@ -255,7 +257,7 @@ class Objective:
         """
         count = len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
         # A last batch of one could not be normalised by itself.
-        whole = max(RECALIBRATION_BATCH, 2) if count > RECALIBRATION_BATCH else count
+        whole = min(count, RECALIBRATION_BATCH)
         batches = [take(inputs, start, start + whole) for start in range(0, count - count % whole, whole)]
         return recalibrate(self.model, batches, forward=lambda _, batch: self.outputs(batch), world=World())
 
