@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "study": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "tasks", "train", "measure"},
     "measure": {"errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
     "examine": {"errors", "lazy", "records", "terminal", "world", "data", "nn", "tasks", "train"},
-    "plan": {"errors", "lazy", "records", "terminal"},
+    "plan": {"errors", "records", "terminal"},
     "report": {"errors", "files", "records", "terminal"},
     "hvd": {"errors", "world", "nn"},
     "cli": {

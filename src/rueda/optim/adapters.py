@@ -39,10 +39,7 @@ def torch_scheduler(optimizer: Optimizer, schedule: Schedule, *, last_step: int 
             explain("torch_scheduler", expected="lr > 0 in the first group", got=reference, do="set lr to 1")
         )
 
-    def relative(step: int) -> float:
-        return schedule(step) / reference
-
-    return LambdaLR(optimizer, relative, last_step)
+    return LambdaLR(optimizer, lambda step: schedule(step) / reference, last_step)
 
 
 def keras_epochs(schedule: Schedule, steps_per_epoch: int) -> Callable[..., float]:

@@ -135,11 +135,8 @@ class Estimator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state, to the last bit."""
-        self.num_steps = int(state["num_steps"])
-        self._last = None if state["last"] is None else (float(state["last"][0]), float(state["last"][1]))
-        self._sums = [float(value) for value in state["sums"]]
-        self._products = [float(value) for value in state["products"]]
-        self._weights = [float(value) for value in state["weights"]]
+        self.num_steps, self._last = state["num_steps"], state["last"]
+        self._sums, self._products, self._weights = (list(state[name]) for name in ("sums", "products", "weights"))
 
     def _interval(self, variance: float, square: float) -> tuple[float, float]:
         """Fieller's interval of |G|²/S, turned over."""

@@ -20,17 +20,12 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rueda.lazy import lazily
-
-if TYPE_CHECKING:
-    from rueda.plan.choice import choose_recipe
-    from rueda.plan.cluster import Cluster, Link, this_machine
-    from rueda.plan.cluster_files import cluster_names, load_cluster
-    from rueda.plan.hindsight import compare_run
-    from rueda.plan.planning import make_plan
-    from rueda.plan.prediction import Prediction, predict
+from rueda.plan.choice import choose_recipe
+from rueda.plan.cluster import Cluster, Link, this_machine
+from rueda.plan.cluster_files import cluster_names, load_cluster
+from rueda.plan.hindsight import compare_run
+from rueda.plan.planning import make_plan
+from rueda.plan.prediction import Prediction, predict
 
 __all__ = [
     "Cluster",
@@ -44,23 +39,3 @@ __all__ = [
     "predict",
     "this_machine",
 ]
-
-__getattr__ = lazily(
-    __name__,
-    {
-        "Cluster": "cluster",
-        "Link": "cluster",
-        "cluster_names": "cluster_files",
-        "load_cluster": "cluster_files",
-        "this_machine": "cluster",
-        "Prediction": "prediction",
-        "predict": "prediction",
-        "make_plan": "planning",
-        "choose_recipe": "choice",
-        "compare_run": "hindsight",
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__

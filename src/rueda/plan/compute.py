@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rueda.errors import ProfileError, explain
+from rueda.plan.stragglers import QUARTILE
 from rueda.records.profile import Profile, StepTime, update_seconds
 
 
@@ -40,8 +41,6 @@ def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, ste
     Raises:
         ProfileError: the batch does not fit into the device's memory, or is no batch.
     """
-    from rueda.plan.stragglers import QUARTILE
-
     for name, value in (("local batch", local_batch), ("accumulate", accumulate)):
         if value < 1:
             raise ProfileError(explain(name, expected="1 or more", got=value, do="correct it"))

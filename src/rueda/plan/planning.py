@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rueda.errors import ProfileError, explain
+from rueda.errors import ProfileError, RecipeError, explain
 from rueda.plan.advice import FEWEST_UPDATES, WORTH, advise, cost
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency, updates_needed
@@ -93,8 +93,6 @@ def _of_its_own(profile: Profile, other: Profile) -> Profile:
 
 def base_recipe(profile: Profile, epochs: int | None = None) -> Recipe:
     """Give the recipe with which one worker trains, from the profile."""
-    from rueda.errors import RecipeError
-
     try:
         recipe = Recipe.from_toml(profile.recipe)
         base = recipe.change(workers=1, base_batch=None)
