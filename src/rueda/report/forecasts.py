@@ -116,24 +116,18 @@ def error_text(point: CurvePoint) -> str:
 
 
 def _table(forecast: Forecast) -> Table:
-    cells: list[list[Cell]] = [
-        [
-            (point.examples, f"{point.examples:,}"),
-            (point.passes, f"{point.passes:.1f}"),
-            (point.updates, f"{point.updates:,}"),
-            (point.error, error_text(point)),
-            (None if law == NONE else float(law), law),
-            name,
-        ]
-        for point, name, law in rows(forecast)
-    ]
+    columns: dict[str, Callable[[tuple[CurvePoint, str, str]], Cell]] = {
+        "examples": lambda row: (row[0].examples, f"{row[0].examples:,}"),
+        "passes": lambda row: (row[0].passes, f"{row[0].passes:.1f}"),
+        "updates": lambda row: (row[0].updates, f"{row[0].updates:,}"),
+        "test error": lambda row: (row[0].error, error_text(row[0])),
+        "law": lambda row: (None if row[2] == NONE else float(row[2]), row[2]),
+        "zone": lambda row: row[1],
+    }
     seeds = max((len(point.errors) for point in forecast.points), default=0)
-    return Table(
-        title="Trainings on growing subsets", heads=["examples", "passes", "updates", "test error", "law", "zone"],
-        rows=cells,
-        note=f"Test error after the last epoch, mean ± standard deviation over up to {seeds} seeds, each with its own "
-        "subset.",
-    )  # fmt: skip
+    means = f"mean ± standard deviation over up to {seeds} seeds, each with its own subset"
+    note = f"Test error after the last epoch, {means}."
+    return Table.of("Trainings on growing subsets", rows(forecast), columns, note)
 
 
 def _plot(forecast: Forecast) -> Plot:

@@ -192,9 +192,7 @@ def _limits(surfaces: Sequence[tuple[str, Surface]], choice: Choice) -> list[flo
 
 def _upright(limits: list[float], choice: Choice) -> dict[str, Any]:
     """Describe the upright axis: a loss is drawn as its logarithm, and its ticks say the loss."""
-    if choice[1] != "loss":
-        return {"title": choice[1], "range": limits, "tickmode": "auto", "tickformat": ".0%"}
-    return {"title": choice[1], "range": limits, "tickmode": "array", **_ticks(limits)}
+    return {"title": choice[1], "range": limits, **_ticks(limits, choice)}
 
 
 _LYING_BAR = {
@@ -209,17 +207,21 @@ _LYING_BAR = {
 
 def _bar(limits: list[float], choice: Choice) -> dict[str, Any]:
     """Give the changes that make the colour bar that of a choice."""
-    is_loss = choice[1] == "loss"
-    found: dict[str, Any] = {"colorbar.title.text": choice[1], "colorbar.tickmode": "array" if is_loss else "auto"}
-    found |= {f"colorbar.{name}": value for name, value in (_ticks(limits) if is_loss else {}).items()}
-    found |= dict(zip(("cmin", "cmax"), limits, strict=True))
+    found: dict[str, Any] = {f"colorbar.{name}": value for name, value in _ticks(limits, choice).items()}
+    found |= {"colorbar.title.text": choice[1], "cmin": limits[0], "cmax": limits[1]}
     return {f"coloraxis.{name}": value for name, value in found.items()}
 
 
-def _ticks(limits: list[float]) -> dict[str, Any]:
-    """Say losses at heights that are their logarithms."""
+def _ticks(limits: list[float], choice: Choice) -> dict[str, Any]:
+    """Say losses at heights that are their logarithms, and errors as percentages."""
+    if choice[1] != "loss":
+        return {"tickmode": "auto", "tickformat": ".0%"}
     ticks = one_two_five(*(10.0**end for end in limits))
-    return {"tickvals": [_log(tick) for tick in ticks], "ticktext": [f"{tick:g}" for tick in ticks]}
+    return {
+        "tickmode": "array",
+        "tickvals": [_log(tick) for tick in ticks],
+        "ticktext": [f"{tick:g}" for tick in ticks],
+    }
 
 
 def _heights(rows: list[list[float | None]], choice: Choice) -> list[list[float | None]]:

@@ -15,7 +15,7 @@ from rueda.terminal.numbers import count
 _COLOURS = ("@red", "@sky", "@purple", "@green", "@orange", "@ink", "@blue", "@muted")
 _WS = [index / 3 for index in range(61)]
 _BS = [-18 + 2 * index / 3 for index in range(61)]
-_RANGES = {"w": [0, 20], "b": [-18, 22]}
+_AXES = {"xaxis": {"title": "w", "range": [0, 20]}, "yaxis": {"title": "b", "range": [-18, 22]}}
 _LEGEND = {
     "orientation": "h", "yanchor": "top", "x": 0.5, "xanchor": "center", "font": {"size": 12}, "traceorder": "reversed",
 }  # fmt: skip
@@ -40,7 +40,7 @@ def surface(found: GradientDescent) -> Plot:
         "showlegend": True, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}, "dragmode": "turntable",
         "legend": {**_LEGEND, "y": -0.02},
         "scene": {
-            "xaxis": {"title": "w", "range": _RANGES["w"]}, "yaxis": {"title": "b", "range": _RANGES["b"]},
+            **_AXES,
             "zaxis": {"title": "loss", "tickvals": [math.log10(tick) for tick in ticks],
                       "ticktext": [count(tick) for tick in ticks]},
             "camera": {"eye": {"x": 0.3, "y": -1.6, "z": 1.15}, "center": {"x": 0, "y": 0, "z": -0.15}},
@@ -64,10 +64,7 @@ def contours(found: GradientDescent) -> Plot:
         {**path, "type": "scatter", "line": {**path["line"], "width": 1.5 + 0.8 * index}}
         for index, path in enumerate(_paths(found))
     ]
-    layout = {
-        "xaxis": {"title": "w", "range": _RANGES["w"]}, "yaxis": {"title": "b", "range": _RANGES["b"]},
-        "showlegend": True, "legend": {**_LEGEND, "y": -0.14},
-    }  # fmt: skip
+    layout = {**_AXES, "showlegend": True, "legend": {**_LEGEND, "y": -0.14}}
     return Plot(
         name="contours", title="The same from above", traces=[ground, *reversed(paths)], layout=layout, height=460,
         half=True,
