@@ -17,17 +17,24 @@
     └── MissingExtra           an optional package is needed; the message names the pip command
 
 The commands print such an error as one line and end with its ``exit_status``, 2. A message says what was expected,
-what came, and what to do: use :func:`explain` to write all three.
+what came, and what to do: every error takes these three as arguments.
 """
 
 from __future__ import annotations
 
 
 class RuedaError(Exception):
-    """The root: a mistake that the user can mend, told in one line."""
+    """The root: a mistake that the user can mend, told in one line.
+
+    >>> WorldError("WORLD_SIZE", expected="a positive whole number", got="two", do="unset it or correct it")
+    WorldError("WORLD_SIZE: expected a positive whole number, got 'two'; unset it or correct it")
+    """
 
     exit_status = 2
     """of a command that this error ends"""
+
+    def __init__(self, message: str, *, expected: str = "", got: object = None, do: str = "") -> None:
+        super().__init__(explain(message, expected=expected, got=got, do=do) if expected else message)
 
 
 class WorldError(RuedaError):

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rueda.data.partition import check_examples
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 
 class Arrays:
@@ -67,16 +67,8 @@ class Arrays:
         chosen: slice | torch.Tensor
         chosen = indices if isinstance(indices, slice) else torch.as_tensor(indices, dtype=torch.int64)
         if isinstance(chosen, torch.Tensor) and chosen.numel():
-            low, high = int(chosen.min()), int(chosen.max())
-            if low < 0 or high >= len(self):
-                raise DataError(
-                    explain(
-                        "subset",
-                        expected=f"indices from 0 to {len(self) - 1}",
-                        got=low if low < 0 else high,
-                        do="choose examples that there are",
-                    )
-                )
+            do = "choose examples that there are"
+            _check_range("subset", chosen, len(self), expected=f"indices from 0 to {len(self) - 1}", do=do)
         return self._with(self.inputs[chosen], self.targets[chosen])
 
     def to(self, device: torch.device | str) -> Arrays:
@@ -119,57 +111,46 @@ class Arrays:
 
     def _check(self) -> None:
         if self.inputs.ndim == 0 or self.targets.ndim == 0:
-            raise DataError(explain("data", expected="one row an example", got="a single number", do="add a dimension"))
+            raise DataError("data", expected="one row an example", got="a single number", do="add a dimension")
         if len(self.inputs) != len(self.targets):
             raise DataError(
-                explain(
-                    "targets",
-                    expected=f"as many as inputs ({len(self.inputs)})",
-                    got=len(self.targets),
-                    do="check that both were read whole",
-                )
+                "targets",
+                expected=f"as many as inputs ({len(self.inputs)})",
+                got=len(self.targets),
+                do="check that both were read whole",
             )
         check_examples(len(self.inputs))
         if self.inputs.numel() == 0:
             raise DataError(
-                explain("inputs", expected="values in each example", got=list(self.inputs.shape), do="check the shape")
+                "inputs", expected="values in each example", got=list(self.inputs.shape), do="check the shape"
             )
         channels = int(self.inputs.shape[1]) if self.inputs.ndim > 1 else 1
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is None:
                 continue
             if len(values) not in (1, channels):
-                raise DataError(
-                    explain(name, expected=f"1 or {channels} numbers", got=len(values), do="give one a channel")
-                )
+                raise DataError(name, expected=f"1 or {channels} numbers", got=len(values), do="give one a channel")
             if self.inputs.dtype != torch.uint8:
-                raise DataError(
-                    explain(name, expected="inputs of uint8", got=self.inputs.dtype, do="normalise them yourself")
-                )
+                raise DataError(name, expected="inputs of uint8", got=self.inputs.dtype, do="normalise them yourself")
             if name == "std" and min(values) <= 0:
-                raise DataError(explain(name, expected="numbers above 0", got=min(values), do="correct it"))
+                raise DataError(name, expected="numbers above 0", got=min(values), do="correct it")
         self._check_labels()
 
     def _check_labels(self) -> None:
         if self.targets.is_floating_point():
             if self.num_classes is not None:
-                raise DataError(
-                    explain("labels", expected="whole numbers", got=self.targets.dtype, do="convert them to int64")
-                )
+                raise DataError("labels", expected="whole numbers", got=self.targets.dtype, do="convert them to int64")
             return
         self.targets = self.targets.to(torch.int64)
-        if self.num_classes is None:
-            return
-        low, high = int(self.targets.min()), int(self.targets.max())
-        if low < 0 or high >= self.num_classes:
-            raise DataError(
-                explain(
-                    "labels",
-                    expected=f"from 0 to {self.num_classes - 1}",
-                    got=low if low < 0 else high,
-                    do="correct the labels or the number of classes",
-                )
-            )
+        if self.num_classes is not None:
+            do = "correct the labels or the number of classes"
+            _check_range("labels", self.targets, self.num_classes, expected=f"from 0 to {self.num_classes - 1}", do=do)
+
+
+def _check_range(what: str, values: torch.Tensor, end: int, *, expected: str, do: str) -> None:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= end:
+        raise DataError(what, expected=expected, got=low if low < 0 else high, do=do)
 
 
 def _tensor(values: object, what: str) -> torch.Tensor:
@@ -178,6 +159,4 @@ def _tensor(values: object, what: str) -> torch.Tensor:
     if isinstance(values, np.ndarray):
         # torch wants a writable array: a read-only one (memory-mapped, frombuffer) is copied
         return torch.from_numpy(np.require(values, requirements=["C", "W"]))
-    raise DataError(
-        explain(what, expected="a tensor or a numpy array", got=type(values).__name__, do="convert it first")
-    )
+    raise DataError(what, expected="a tensor or a numpy array", got=type(values).__name__, do="convert it first")

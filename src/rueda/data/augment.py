@@ -14,16 +14,17 @@ place on chunks that stay in the cache, with the draws made once a batch (``draw
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rueda.data.counter import Bits, fork, fork_tensor
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 Draws = NDArray[np.int64]
 Augmentation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -31,8 +32,28 @@ Augmentation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _CROP, _FLIP, _CUTOUT = 1, 2, 3  # each kind of augmentation draws from a stream of its own
 
 
+class _Placed(ABC):
+    """An augmentation with a way of its own on the CPU."""
+
+    def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Change a copy of every image as its key says."""
+        check_images(images)
+        if images.device.type != "cpu" or images.dtype == torch.bfloat16:  # which numpy does not know
+            return self.in_torch(images, keys)
+        images = images.clone(memory_format=torch.contiguous_format)
+        self.apply(images.numpy(), self.draw(keys.numpy().view(np.uint64)))
+        return images
+
+    @abstractmethod
+    def draw(self, keys: Bits) -> Draws: ...
+    @abstractmethod
+    def apply(self, images: NDArray[Any], draws: Draws) -> None: ...
+    @abstractmethod
+    def in_torch(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(_Placed):
     """Pad each image with ``padding`` zeros on every side and cut the old size out at a random place.
 
     >>> image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
@@ -46,11 +67,7 @@ class RandomCrop:
 
     def __post_init__(self) -> None:
         if self.padding < 0:
-            raise DataError(explain("padding", expected="0 or more", got=self.padding, do="correct it"))
-
-    def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Crop every image at its own place."""
-        return _apply_to_copy(self, images, keys)
+            raise DataError("padding", expected="0 or more", got=self.padding, do="correct it")
 
     def draw(self, keys: Bits) -> Draws:
         """Draw how far down and right of the padded image's corner each crop begins: [2, B]."""
@@ -58,7 +75,7 @@ class RandomCrop:
         places = np.stack([(bits >> np.uint64(8)) & mask, (bits >> np.uint64(32)) & mask])
         return np.asarray(places % np.uint64(2 * self.padding + 1), dtype=np.int64)
 
-    def apply(self, images: NDArray[Any], places: Draws) -> None:
+    def apply(self, images: NDArray[Any], draws: Draws) -> None:
         """Crop in place: put each image into a black canvas, shifted, and take the middle of the canvas out."""
         if self.padding == 0:
             return
@@ -66,7 +83,7 @@ class RandomCrop:
         canvas, windows, middle = _canvas(images, self.padding)
         rows = _rows(images)
         canvas[:num].fill(0)
-        down, right = 2 * self.padding - places
+        down, right = 2 * self.padding - draws
         windows[np.arange(num), down, right] = rows
         rows[...] = middle[:num]
 
@@ -81,7 +98,7 @@ class RandomCrop:
 
 
 @dataclass(frozen=True)
-class HorizontalFlip:
+class HorizontalFlip(_Placed):
     """Mirror each image, left for right, with ``probability``.
 
     >>> HorizontalFlip(probability=1.0)(torch.tensor([[[[1, 2, 3]]]]), torch.tensor([0]))
@@ -92,20 +109,16 @@ class HorizontalFlip:
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
-            raise DataError(explain("probability", expected="from 0 to 1", got=self.probability, do="correct it"))
-
-    def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Mirror the images whose key says so."""
-        return _apply_to_copy(self, images, keys)
+            raise DataError("probability", expected="from 0 to 1", got=self.probability, do="correct it")
 
     def draw(self, keys: Bits) -> Draws:
         """Draw which images to mirror: 0 or 1, [1, B]."""
         bits = (fork(keys, _FLIP) >> np.uint64(40)).view(np.int64)
         return np.asarray(bits < self._threshold(), dtype=np.int64)[None]
 
-    def apply(self, images: NDArray[Any], mirrored: Draws) -> None:
+    def apply(self, images: NDArray[Any], draws: Draws) -> None:
         """Mirror the chosen images in place."""
-        chosen = mirrored[0].nonzero()[0]
+        chosen = draws[0].nonzero()[0]
         if len(chosen):
             whole = as_whole(images)
             picked = whole[chosen].view(images.dtype).reshape(-1, *images.shape[1:])
@@ -138,7 +151,7 @@ class Cutout:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise DataError(explain("size", expected="1 or more", got=self.size, do="correct it"))
+            raise DataError("size", expected="1 or more", got=self.size, do="correct it")
 
     def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Cut a square out of every image."""
@@ -151,23 +164,6 @@ class Cutout:
         inside_rows, inside_columns = ((place >= 0) & (place < self.size) for place in (rows, columns))
         inside = inside_rows[:, None, :, None] & inside_columns[:, None, None, :]
         return images.masked_fill(inside, self.fill)
-
-
-class _Placed(Protocol):
-    """An augmentation with a way of its own on the CPU."""
-
-    def draw(self, keys: Bits) -> Draws: ...
-    def apply(self, images: NDArray[Any], draws: Draws) -> None: ...
-    def in_torch(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor: ...
-
-
-def _apply_to_copy(augmentation: _Placed, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    check_images(images)
-    if images.device.type != "cpu" or images.dtype == torch.bfloat16:  # which numpy does not know
-        return augmentation.in_torch(images, keys)
-    images = images.clone(memory_format=torch.contiguous_format)
-    augmentation.apply(images.numpy(), augmentation.draw(keys.numpy().view(np.uint64)))
-    return images
 
 
 class _Scratch(threading.local):
@@ -213,10 +209,8 @@ def check_images(images: torch.Tensor) -> None:
     """Refuse what is not [B, C, H, W]."""
     if images.ndim != 4:
         raise DataError(
-            explain(
-                "augmentation",
-                expected="images [examples, channels, height, width]",
-                got=list(images.shape),
-                do="reshape the inputs or leave the augmentation out",
-            )
+            "augmentation",
+            expected="images [examples, channels, height, width]",
+            got=list(images.shape),
+            do="reshape the inputs or leave the augmentation out",
         )

@@ -19,7 +19,7 @@ from rueda.data.augment import Augmentation, Cutout, Draws, HorizontalFlip, Rand
 from rueda.data.buffers import Buffers
 from rueda.data.counter import fork, fork_tensor
 from rueda.data.partition import Indices
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 CHUNK_BYTES = 1536 * 1024  # of floats, by measurement: smaller chunks cost calls, larger ones leave the cache
 _PLACED = (RandomCrop, HorizontalFlip)  # they can draw for an epoch at once and work in place
@@ -51,7 +51,7 @@ class Batcher:
         if self.way == "host":
             if data.inputs.dtype == torch.bfloat16:
                 raise DataError(
-                    explain("inputs", expected="a type that numpy knows", got="bfloat16", do="store them as float32")
+                    "inputs", expected="a type that numpy knows", got="bfloat16", do="store them as float32"
                 )
             raw = np.empty((min(self._chunk, len(data)), *self._shape), data.inputs.numpy().dtype)
             self._whole, self._scratch = as_whole(data.inputs.numpy()), (raw, as_whole(raw))

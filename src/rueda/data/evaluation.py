@@ -9,8 +9,8 @@ import torch
 from rueda.data.arrays import Arrays
 from rueda.data.batcher import Batcher
 from rueda.data.partition import check_worker, evaluation_share
-from rueda.data.stream import Ranked, batch_device
-from rueda.errors import DataError, explain
+from rueda.data.stream import Ranked, batch_device, current_world
+from rueda.errors import DataError
 
 
 class EvalLoader:
@@ -42,13 +42,10 @@ class EvalLoader:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
-        if world is None:
-            from rueda.world import current
-
-            world = current()
+        world = world or current_world()
         check_worker(world.rank, world.size)
         if batch < 1:
-            raise DataError(explain("batch", expected="1 or more", got=batch, do="choose a larger batch"))
+            raise DataError("batch", expected="1 or more", got=batch, do="choose a larger batch")
         self.data, self.batch, self.rank, self.size = data, batch, world.rank, world.size
         self._batcher = Batcher(data, dtype=dtype, device=batch_device(world, device), reuse_buffers=reuse_buffers)
 

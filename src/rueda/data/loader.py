@@ -14,7 +14,7 @@ from rueda.data.background import Background, Call
 from rueda.data.batcher import Batcher, EpochDraws
 from rueda.data.partition import example_keys
 from rueda.data.stream import Batch, Ranked, Stream, batch_device
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 _Key = tuple[int, int, int, int, str]  # epoch, position, local batch, seed, partition
 
@@ -66,7 +66,7 @@ class Loader(Stream):
         if prefetch is None:
             prefetch = 2 if self._batcher.way == "send" else 0
         if prefetch < 0:
-            raise DataError(explain("prefetch", expected="0 or more batches", got=prefetch, do="correct it"))
+            raise DataError("prefetch", expected="0 or more batches", got=prefetch, do="correct it")
         self.prefetch = prefetch
         self._ready: dict[_Key, Call] = {}
         self._thread: Background | None = None

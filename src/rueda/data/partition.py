@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rueda.data.counter import draws, key_of
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 Indices = NDArray[np.int64]
 METHODS = ("shards", "random")
@@ -43,7 +43,7 @@ def order(num_examples: int, seed: int, epoch: int, method: str = "shards") -> I
     """
     check_examples(num_examples)
     if epoch < 0:
-        raise DataError(explain("epoch", expected="0 or more", got=epoch, do="count epochs from 0"))
+        raise DataError("epoch", expected="0 or more", got=epoch, do="count epochs from 0")
     positions = np.arange(num_examples, dtype=np.int64)
     if method == "shards":
         shuffled = np.argsort(draws(key_of(_ORDER, seed, epoch), positions))
@@ -51,7 +51,7 @@ def order(num_examples: int, seed: int, epoch: int, method: str = "shards") -> I
     if method == "random":
         drawn = draws(key_of(_DRAWS, seed, epoch), positions) % np.uint64(num_examples)
         return np.asarray(drawn, dtype=np.int64)
-    raise DataError(explain("partition", expected=" or ".join(METHODS), got=method, do="choose one of them"))
+    raise DataError("partition", expected=" or ".join(METHODS), got=method, do="choose one of them")
 
 
 def positions_of(position: int, local_batch: int, rank: int, size: int) -> Indices:
@@ -100,35 +100,29 @@ def evaluation_share(
 def check_examples(num_examples: int) -> None:
     """Refuse an empty set."""
     if num_examples < 1:
-        raise DataError(
-            explain("data", expected="at least 1 example", got=num_examples, do="check how the data were read")
-        )
+        raise DataError("data", expected="at least 1 example", got=num_examples, do="check how the data were read")
 
 
 def check_remainder(remainder: str) -> None:
     """Refuse an unknown way to treat the last, incomplete batch."""
     if remainder not in REMAINDERS:
-        raise DataError(explain("remainder", expected=" or ".join(REMAINDERS), got=remainder, do="choose one of them"))
+        raise DataError("remainder", expected=" or ".join(REMAINDERS), got=remainder, do="choose one of them")
 
 
 def check_worker(rank: int, size: int) -> None:
     """Refuse a rank that is not among ``size`` workers."""
     if size < 1 or not 0 <= rank < size:
-        raise DataError(
-            explain("rank", expected=f"from 0 to {size - 1} of {size} workers", got=rank, do="check the world")
-        )
+        raise DataError("rank", expected=f"from 0 to {size - 1} of {size} workers", got=rank, do="check the world")
 
 
 def check_batch(num_examples: int, local_batch: int, size: int) -> None:
     """Refuse a batch that is empty, or that all workers together cannot fill from the data."""
     if local_batch < 1:
-        raise DataError(explain("batch", expected="1 or more", got=local_batch, do="choose a larger batch"))
+        raise DataError("batch", expected="1 or more", got=local_batch, do="choose a larger batch")
     if local_batch * size > num_examples:
         raise DataError(
-            explain(
-                "batch",
-                expected=f"at most the {num_examples} examples that there are",
-                got=f"{local_batch} on each of {size} workers",
-                do="choose a smaller batch or fewer workers",
-            )
+            "batch",
+            expected=f"at most the {num_examples} examples that there are",
+            got=f"{local_batch} on each of {size} workers",
+            do="choose a smaller batch or fewer workers",
         )

@@ -10,17 +10,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from rueda.data.stream import Batch, Ranked, Stream, batch_device
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 
-class _Indices(Stream):
-    """The stream whose batches are lists of indices."""
-
-    def _fetch(self, epoch: int, position: int, local_batch: int) -> Any:
-        return self._order_of(epoch)[self._share(position, local_batch)].tolist()
-
-
-class PartitionSampler(Sampler[list[int]]):
+class PartitionSampler(Stream, Sampler[list[int]]):
     """A batch sampler: ``DataLoader(dataset, batch_sampler=PartitionSampler(len(dataset), batch=32))``.
 
     It gives this worker's indices of each batch, in the partition of :mod:`rueda.data.partition`, and goes on to the
@@ -32,40 +25,11 @@ class PartitionSampler(Sampler[list[int]]):
     ([[4, 3], [0, 2], [1, 5]], [[2, 0], [5, 4], [3, 1]])
     """
 
-    def __init__(
-        self,
-        num_examples: int,
-        batch: int,
-        *,
-        world: Ranked | None = None,
-        seed: int = 0,
-        partition: str = "shards",
-        remainder: str = "drop",
-    ) -> None:
-        self._stream = _Indices(num_examples, batch, world=world, seed=seed, partition=partition, remainder=remainder)
+    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
+        return super().__iter__()  # type: ignore[return-value]
 
-    def __iter__(self) -> Iterator[list[int]]:
-        yield from self._stream  # type: ignore[misc]
-
-    def __len__(self) -> int:
-        return len(self._stream)
-
-    @property
-    def epoch(self) -> int:
-        """The number of the epoch, from 0."""
-        return self._stream.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of ``epoch``; a sampler that is in it already stays where it is."""
-        self._stream.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Say where the sampler stands."""
-        return self._stream.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the next unseen example."""
-        self._stream.load_state_dict(state)
+    def _fetch(self, epoch: int, position: int, local_batch: int) -> Any:
+        return self._indices(epoch, position, local_batch).tolist()
 
 
 class DatasetLoader(Stream):
@@ -105,12 +69,10 @@ class DatasetLoader(Stream):
     ) -> None:
         if not hasattr(dataset, "__len__"):
             raise DataError(
-                explain(
-                    "dataset",
-                    expected="one with a length",
-                    got=type(dataset).__name__,
-                    do="give it __len__ and __getitem__; an endless stream cannot be partitioned",
-                )
+                "dataset",
+                expected="one with a length",
+                got=type(dataset).__name__,
+                do="give it __len__ and __getitem__; an endless stream cannot be partitioned",
             )
         super().__init__(len(dataset), batch, world=world, seed=seed, partition=partition, remainder=remainder)
         self.dataset, self.device = dataset, batch_device(world, device)
@@ -147,14 +109,14 @@ class DatasetLoader(Stream):
         """Let torch's processes read the rest of the epoch."""
         batches = range(self._position, self.num_examples, self._batch * self.size)
         wanted = [
-            self._order_of(self._epoch)[self._share(position, self._batch)].tolist()
+            self._indices(self._epoch, position, self._batch).tolist()
             for position in batches
             if self._has_batch(position, self._batch)
         ]
         yield from DataLoader(self.dataset, batch_sampler=wanted, num_workers=self._num_workers, **self._options)
 
     def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
-        indices = self._order_of(epoch)[self._share(position, local_batch)].tolist()
+        indices = self._indices(epoch, position, local_batch).tolist()
         examples: list[Any] = [None] * len(indices)
         for reader in range(self._num_readers):
             with self._as_reader(reader):
@@ -167,12 +129,10 @@ class DatasetLoader(Stream):
             inputs, targets = batch
         except (TypeError, ValueError):
             raise DataError(
-                explain(
-                    "dataset",
-                    expected="(input, target) for each example",
-                    got=type(batch).__name__,
-                    do="return a pair from __getitem__",
-                )
+                "dataset",
+                expected="(input, target) for each example",
+                got=type(batch).__name__,
+                do="return a pair from __getitem__",
             ) from None
         if self.device is None or self.device.type == "cpu":
             return inputs, targets

@@ -11,7 +11,7 @@ import torch
 
 from rueda.data import partition
 from rueda.data.partition import Indices
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 Batch = tuple[Any, Any]
 
@@ -48,10 +48,7 @@ class Stream(ABC):
         partition: str = "shards",
         remainder: str = "drop",
     ) -> None:
-        if world is None:
-            from rueda.world import current
-
-            world = current()
+        world = world or current_world()
         self.num_examples, self.rank, self.size = num_examples, world.rank, world.size
         self.seed, self.partition, self.remainder = seed, partition, remainder
         self._check()
@@ -88,7 +85,7 @@ class Stream(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``; a stream that is in it already (a resumed one) stays where it is."""
         if epoch < 0:
-            raise DataError(explain("epoch", expected="0 or more", got=epoch, do="count epochs from 0"))
+            raise DataError("epoch", expected="0 or more", got=epoch, do="count epochs from 0")
         if epoch != self._epoch:
             self._epoch, self._position = epoch, 0
 
@@ -136,21 +133,17 @@ class Stream(ABC):
         missing = sorted({"epoch", "position", "seed", "partition", "num_examples"} - set(state))
         if missing:
             raise DataError(
-                explain("data state", expected=", ".join(missing), got=sorted(state), do="load a loader's own state")
+                "data state", expected=", ".join(missing), got=sorted(state), do="load a loader's own state"
             )
         if state["num_examples"] != self.num_examples:
             raise DataError(
-                explain(
-                    "data state",
-                    expected=f"one of {self.num_examples} examples",
-                    got=state["num_examples"],
-                    do="resume with the data that the run began with",
-                )
+                "data state",
+                expected=f"one of {self.num_examples} examples",
+                got=state["num_examples"],
+                do="resume with the data that the run began with",
             )
         if state["epoch"] < 0 or state["position"] < 0:
-            raise DataError(
-                explain("data state", expected="epoch and position of 0 or more", got=state, do="load another one")
-            )
+            raise DataError("data state", expected="epoch and position of 0 or more", got=state, do="load another one")
         self.seed, self.partition = int(state["seed"]), str(state["partition"])
         self._check()
         self._epoch, self._position = int(state["epoch"]), int(state["position"])
@@ -166,6 +159,10 @@ class Stream(ABC):
             return slice(position + self.rank, end, self.size)
         return partition.positions_of(position, local_batch, self.rank, self.size) % self.num_examples
 
+    def _indices(self, epoch: int, position: int, local_batch: int) -> Indices:
+        """Give this worker's examples of the global batch at ``position``."""
+        return self._order_of(epoch)[self._share(position, local_batch)]
+
     def _order_of(self, epoch: int) -> Indices:
         key = (epoch, self.seed, self.partition)
         if self._order[0] != key:
@@ -180,11 +177,14 @@ class Stream(ABC):
 _NOTHING: Indices = np.empty(0, dtype=np.int64)
 
 
+def current_world() -> Ranked:
+    """Give the world of this process; imported here, since it loads torch.distributed."""
+    from rueda.world import current
+
+    return current()
+
+
 def batch_device(world: object, device: torch.device | str | None) -> torch.device | None:
     """Decide where batches are wanted: as said, else where the world computes; None where nobody says."""
-    if device is None and world is None:
-        from rueda.world import current
-
-        world = current()
-    wanted = getattr(world, "device", None) if device is None else device
+    wanted = getattr(world or current_world(), "device", None) if device is None else device
     return None if wanted is None else torch.device(wanted)

@@ -19,6 +19,7 @@ from rueda.measure.fit import fit_line
 from rueda.measure.request import SIZES
 from rueda.records.profile import AllReduceTime, Communication
 from rueda.world import World
+from rueda.world.device import float64_device
 
 _ROUNDS = 3
 _MOST = 50
@@ -75,8 +76,5 @@ def _times(world: World, tensor: torch.Tensor, count: int) -> list[float]:
 
 def slowest(world: World, seconds: float) -> float:
     """Take the slowest worker's time: all must repeat equally often."""
-    return float(world.all_reduce(torch.tensor([seconds], dtype=torch.float64).to(_sums(world)), "max")[0])
-
-
-def _sums(world: World) -> torch.device:
-    return world.device if world.device.type == "cuda" else torch.device("cpu")
+    mine = torch.tensor([seconds], dtype=torch.float64, device=float64_device(world.device))
+    return float(world.all_reduce(mine, "max")[0])

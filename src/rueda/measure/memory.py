@@ -36,7 +36,7 @@ def peak_bytes(device: torch.device) -> int | None:
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
         return None
-    found = _status("VmHWM")
+    found = _proc("self/status", "VmHWM")
     if found is not None:
         return found
     try:
@@ -64,7 +64,7 @@ def usable_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device)
-    mine, free_here = _status("VmRSS"), _available()
+    mine, free_here = _proc("self/status", "VmRSS"), _available()
     return None if mine is None or free_here is None else mine + free_here
 
 
@@ -88,9 +88,10 @@ def largest_batch(steps: list[StepTime], usable: int | None) -> int | None:
     return max(1, fits) if fits <= most else None
 
 
-def _status(name: str) -> int | None:
+def _proc(file: str, name: str) -> int | None:
+    """Give the bytes that a line ``name: 12 kB`` of a file in ``/proc`` says."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc", file).read_text().splitlines():
             if line.startswith(name + ":"):
                 return 1024 * int(line.split()[1])
     return None
@@ -98,13 +99,8 @@ def _status(name: str) -> int | None:
 
 def _available() -> int | None:
     """Give what the machine can still give, within the container's limit."""
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = 1024 * int(line.split()[1])
-                return free if limit is None or used is None else min(free, max(0, limit - used))
-    return None
+    free, limit, used = _proc("meminfo", "MemAvailable"), _cgroup("memory.max"), _cgroup("memory.current")
+    return free if free is None or limit is None or used is None else min(free, max(0, limit - used))
 
 
 def _cgroup(name: str) -> int | None:

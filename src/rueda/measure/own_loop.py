@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rueda.errors import ProfileError, explain
+from rueda.errors import ProfileError
 from rueda.measure.clock import STAGES, StageClock, wait_for
 from rueda.measure.memory import device_bytes, largest_batch, peak_bytes, usable_bytes
 from rueda.measure.steps import Block, summary
@@ -88,7 +88,7 @@ class StepMeter:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage of the step: ``forward``, ``backward`` or ``optimizer``; may come several times in a step."""
         if name not in STAGES:
-            raise ProfileError(explain("stage", expected=f"one of {', '.join(STAGES)}", got=name, do="choose one"))
+            raise ProfileError("stage", expected=f"one of {', '.join(STAGES)}", got=name, do="choose one")
         self._clock.begin()
         yield
         self._clock.mark(name)
@@ -123,10 +123,8 @@ class StepMeter:
         """
         steps = self.steps()
         if not steps:
-            raise ProfileError(
-                explain("the meter", expected=f"more than {self._warmup} steps of a batch size",
-                        got=sum(map(len, self._blocks.values())), do="run the loop longer")
-            )  # fmt: skip
+            raise ProfileError("the meter", expected=f"more than {self._warmup} steps of a batch size",
+                               got=sum(map(len, self._blocks.values())), do="run the loop longer")  # fmt: skip
         device = self._clock.device
         return describe(
             model, device, task=task, examples=examples, steps=steps,
@@ -183,5 +181,5 @@ def _count(item: object) -> int:
     if isinstance(values, (list, tuple)) and values:
         return _count(values[0])
     raise ProfileError(
-        explain("a batch", expected="a tensor first in it", got=type(item).__name__, do="say meter(loader, batch=N)")
+        "a batch", expected="a tensor first in it", got=type(item).__name__, do="say meter(loader, batch=N)"
     )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from rueda.measure.communication import slowest
 from rueda.measure.fit import fit_overlap
@@ -79,7 +80,7 @@ def measure_together(
     found = Together(
         workers=world.size, threads=torch.get_num_threads(), compute=tuple(compute), joined=tuple(steps)
     )  # fmt: skip
-    return fitted(found, link, _gradient_bytes(joined))
+    return fitted(found, link, gradient_bytes(joined.training.model))
 
 
 def fitted(together: Together, link: Communication, gradient_bytes: int) -> Together:
@@ -101,6 +102,6 @@ def _mean(blocks: Sequence[Sequence[Block]]) -> list[Block]:
     return found
 
 
-def _gradient_bytes(stepper: Stepper) -> int:
-    model = stepper.training.model
+def gradient_bytes(model: nn.Module) -> int:
+    """Count the bytes that an exchange of the model's gradients carries."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rueda import jobs
-from rueda.errors import ProfileError, RecipeError, explain
+from rueda.errors import ProfileError, RecipeError
 from rueda.jobs import Job
 from rueda.measure import request as requests
 from rueda.measure.request import AloneAnswer, Budget, MeasureRequest, TogetherAnswer, TogetherRequest
@@ -51,7 +51,7 @@ def measure_task(
     """
     for number in workers or ():
         if number < 1:
-            raise RecipeError(explain("workers", expected="1 or more", got=number, do="correct it"))
+            raise RecipeError("workers", expected="1 or more", got=number, do="correct it")
     launched = identify(os.environ).size > 1
     if not isinstance(task, str) and not launched:
         if any(number > 1 for number in workers or ()):

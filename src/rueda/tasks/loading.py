@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rueda.errors import RuedaError, TaskError, explain
+from rueda.errors import RuedaError, TaskError
 from rueda.tasks.builtin import BUILTIN
 from rueda.tasks.task import Task
 
@@ -29,12 +29,10 @@ def load_task(name: str) -> Task:
         return _from_file(file)
     close = difflib.get_close_matches(name, BUILTIN, 1, cutoff=0.4)
     raise TaskError(
-        explain(
-            "task",
-            expected=f"a built-in name ({', '.join(BUILTIN)}) or a Python file",
-            got=name,
-            do=f"did you mean {close[0]}?" if close else "choose one",
-        )
+        "task",
+        expected=f"a built-in name ({', '.join(BUILTIN)}) or a Python file",
+        got=name,
+        do=f"did you mean {close[0]}?" if close else "choose one",
     )
 
 
@@ -56,10 +54,10 @@ def task_file(name: str) -> Path | None:
 
 def _from_file(file: Path) -> Task:
     if not file.is_file():
-        raise TaskError(explain("task", expected="a Python file that exists", got=str(file), do="check the path"))
+        raise TaskError("task", expected="a Python file that exists", got=str(file), do="check the path")
     spec = importlib.util.spec_from_file_location(f"rueda_task_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise TaskError(explain("task", expected="a Python file", got=str(file), do="give it the suffix .py"))
+        raise TaskError("task", expected="a Python file", got=str(file), do="give it the suffix .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling inside it look it up
     sys.path.insert(0, str(file.parent.resolve()))  # as python itself does for a script
@@ -74,10 +72,8 @@ def _from_file(file: Path) -> Task:
         ) from error
     task = getattr(module, "task", None)
     if not isinstance(task, Task):
-        raise TaskError(
-            explain(str(file), expected="a name `task` that is a rueda.Task", got=type(task).__name__,
-                    do="add `task = rueda.Task(...)`")
-        )  # fmt: skip
+        raise TaskError(str(file), expected="a name `task` that is a rueda.Task", got=type(task).__name__,
+                        do="add `task = rueda.Task(...)`")  # fmt: skip
     return task
 
 

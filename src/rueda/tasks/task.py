@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset
 
 from rueda.data import Arrays, Augmentation
-from rueda.errors import TaskError, explain
+from rueda.errors import TaskError
 from rueda.records import Recipe
 
 Data = Arrays | Dataset[Any]
@@ -74,9 +74,7 @@ class Task:
         for name in ("model", "loss"):
             if not callable(getattr(self, name)):
                 raise TaskError(
-                    explain(
-                        f"Task.{name}", expected="a function", got=getattr(self, name), do="pass the function itself"
-                    )
+                    f"Task.{name}", expected="a function", got=getattr(self, name), do="pass the function itself"
                 )
 
     def load(self, split: str) -> Data:
@@ -91,7 +89,7 @@ class Task:
         else:
             return data
         what = f"the {split} data of task {self.name}"
-        raise TaskError(explain(what, expected=expected, got=type(data).__name__, do=do))
+        raise TaskError(what, expected=expected, got=type(data).__name__, do=do)
 
     def build(self, recipe: Recipe) -> nn.Module:
         """Build the model that the recipe asks for."""
@@ -104,12 +102,10 @@ class Task:
             ) from None
         if not isinstance(model, nn.Module):
             raise TaskError(
-                explain(
-                    f"the model of task {self.name}",
-                    expected="a torch.nn.Module",
-                    got=type(model).__name__,
-                    do="return the module from the factory",
-                )
+                f"the model of task {self.name}",
+                expected="a torch.nn.Module",
+                got=type(model).__name__,
+                do="return the module from the factory",
             )
         return model
 
@@ -118,12 +114,10 @@ class Task:
         losses = self.loss(outputs, targets)
         if losses.shape != targets.shape[:1]:
             raise TaskError(
-                explain(
-                    f"the loss of task {self.name}",
-                    expected=f"one value an example, shape [{targets.shape[0]}]",
-                    got=list(losses.shape),
-                    do='use reduction="none"',
-                )
+                f"the loss of task {self.name}",
+                expected=f"one value an example, shape [{targets.shape[0]}]",
+                got=list(losses.shape),
+                do='use reduction="none"',
             )
         return losses
 

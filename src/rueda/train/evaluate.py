@@ -21,6 +21,7 @@ from rueda.train.loaders import evaluation_loader
 from rueda.train.normalisation import Recalibration
 from rueda.train.update import autocast_for
 from rueda.world import World
+from rueda.world.device import float64_device
 
 if TYPE_CHECKING:
     from rueda.train.training import Training
@@ -56,7 +57,7 @@ def evaluate(
     """Evaluate a model on ``(inputs, targets, weights)`` batches, this worker's share; all workers must call it."""
     was_training = model.training
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=_sums_device(world))
+    loss = torch.zeros((), dtype=torch.float64, device=float64_device(world.device))
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)  # correct, all
     try:
         for inputs, targets, weights in batches:
@@ -108,8 +109,3 @@ class Evaluator:
 def _evaluation_batch(recipe: Recipe, world: World) -> int:
     # On a CPU a batch that stays in the cache is faster; a GPU wants to be filled.
     return min(recipe.batch, 256) if world.device.type == "cpu" else max(recipe.batch, 1024)
-
-
-def _sums_device(world: World) -> torch.device:
-    # MPS has no float64: its sums are kept on the host.
-    return torch.device("cpu") if world.device.type == "mps" else world.device

@@ -10,7 +10,7 @@ resumed in between makes no difference.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,10 +30,7 @@ UPDATES_AT_ONCE = 16
 class _Noted(NamedTuple):
     reading: Reading  # of this worker
     source: str
-    epoch: int
-    step: int
-    examples: int
-    seconds: float
+    state: TrainingState
     global_batch: int
 
 
@@ -64,9 +61,7 @@ class NoiseLog:
 
     def note(self, reading: Reading, source: str, state: TrainingState, global_batch: int) -> None:
         """Keep the reading of the update that led here."""
-        self._waiting.append(
-            _Noted(reading, source, state.epoch, state.step, state.examples, state.seconds, global_batch)
-        )
+        self._waiting.append(_Noted(reading, source, replace(state), global_batch))
 
     def due(self, step: int) -> bool:
         """Say whether it is time to add up, after so many updates."""
@@ -107,18 +102,18 @@ class NoiseLog:
 
     def _observe(self, noted: _Noted, local: list[float], mean: list[float]) -> list[NoiseRow]:
         """Take one reading: the whole model is the sum of its groups."""
-        rows = []
+        rows, state = [], noted.state
         for number, (name, estimator) in enumerate(self._estimators.items()):
             a, b = (sum(local), sum(mean)) if name is None else (local[number - 1], mean[number - 1])
             if not estimator.observe(a, b, noted.reading.num_parts, noted.reading.examples_per_part):
                 continue
-            epochs = noted.examples / self._num_examples
-            found = estimator.estimate(step=noted.step, epochs=epochs, source=noted.source, group=name)
+            epochs = state.examples / self._num_examples
+            found = estimator.estimate(step=state.step, epochs=epochs, source=noted.source, group=name)
             if name is None:
                 self.current = found
             rows.append(
                 NoiseRow(
-                    epoch=noted.epoch, examples=noted.examples, seconds=noted.seconds,
+                    epoch=state.epoch, examples=state.examples, seconds=state.seconds,
                     global_batch=noted.global_batch, noise=found,
                 )
             )  # fmt: skip

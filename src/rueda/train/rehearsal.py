@@ -27,12 +27,12 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
 
 from rueda.errors import RecipeError
 from rueda.nn import SyncBatchNorm
 from rueda.optim import AdaScale
 from rueda.optim.meters import Groups
-from rueda.optim.noise import noise_weights
 from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.train.buffers import other_buffers
@@ -53,13 +53,7 @@ class Rehearsal(Updater):
     """Makes the updates of ``recipe.workers`` workers from global batches; otherwise as :class:`Updater`."""
 
     def __init__(
-        self,
-        task: Task,
-        recipe: Recipe,
-        world: World,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        groups: Groups | None = None,
+        self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: Optimizer, groups: Groups
     ) -> None:
         super().__init__(task, recipe, world, model, optimizer, groups)
         self._size = recipe.workers
@@ -135,19 +129,13 @@ class Rehearsal(Updater):
     def _group_gradients(self, group: Group, inputs: Tensor, targets: Tensor, step: int) -> None:
         total = targets.shape[0]
         local = total // self._size
-        weights = [self._noise_of(rank, local, step) for rank in group.ranks]
+        weights = [self._noise(rank, local, step) for rank in group.ranks]
         for start in range(0, local, self.micro_batch):
             part = slice(start, start + self.micro_batch)
             outputs, losses, y = self._losses(group, inputs, targets, part)
             weighted = losses if weights[0] is None else losses * torch.cat([w[part] for w in weights if w is not None])
             self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
             self.totals.add(losses, self._task.correct(outputs, y))
-
-    def _noise_of(self, rank: int, num_examples: int, step: int) -> Tensor | None:
-        if self.sigma == 0:
-            return None
-        device = self._world.device
-        return noise_weights(num_examples, self.sigma, seed=self._recipe.seed, step=step, rank=rank, device=device)
 
     # May workers go through together?
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from rueda.errors import RecipeError
 from rueda.nn.convert import BatchNorm
@@ -26,6 +27,7 @@ from rueda.tasks import Task
 from rueda.train.buffers import synchronize_buffers
 from rueda.train.layout import arrange, memory_format
 from rueda.world import World, instruction_sets
+from rueda.world.device import float64_device
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,12 +66,8 @@ class Totals:
         sums = torch.stack(
             [self.loss.cpu().double(), self.correct.cpu().double(), torch.tensor(float(self.num_examples))]
         )
-        total: list[float] = world.all_reduce(sums.to(torch.float64).to(_sums_device(world))).tolist()
+        total: list[float] = world.all_reduce(sums.to(torch.float64).to(float64_device(world.device))).tolist()
         return total
-
-
-def _sums_device(world: World) -> torch.device:
-    return world.device if world.device.type == "cuda" else torch.device("cpu")
 
 
 class Updater:
@@ -85,13 +83,7 @@ class Updater:
     """
 
     def __init__(
-        self,
-        task: Task,
-        recipe: Recipe,
-        world: World,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        groups: Groups | None = None,
+        self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: Optimizer, groups: Groups
     ) -> None:
         self.totals = Totals(world.device)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
@@ -135,7 +127,7 @@ class Updater:
         self._step(rate, step)
 
     def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
-        weights = self._noise(targets.shape[0], step)
+        weights = self._noise(self._world.rank, targets.shape[0], step)
         if self._exchange is not None:
             adapts = isinstance(self._optimizer, AdaScale)
             self._exchange.active = adapts or measure
@@ -240,10 +232,10 @@ class Updater:
             if meter is not None:
                 meter.take(losses.shape[0])
 
-    def _noise(self, num_examples: int, step: int) -> Tensor | None:
+    def _noise(self, rank: int, num_examples: int, step: int) -> Tensor | None:
         if self.sigma == 0:
             return None
-        seed, rank, device = self._recipe.seed, self._world.rank, self._world.device
+        seed, device = self._recipe.seed, self._world.device
         return noise_weights(num_examples, self.sigma, seed=seed, step=step, rank=rank, device=device)
 
     def _without_average(self, *, is_last: bool) -> AbstractContextManager[Any]:

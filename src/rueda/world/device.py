@@ -51,6 +51,11 @@ def choose_backend(device: torch.device) -> str:
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
+def float64_device(device: torch.device) -> torch.device:
+    """Give where a worker's float64 numbers are kept: on its GPU if that is CUDA, else on the host (MPS has none)."""
+    return device if device.type == "cuda" else torch.device("cpu")
+
+
 def choose_threads(identity: Identity, environ: Mapping[str, str] = os.environ) -> int:
     """Count the CPU threads of one worker: cores / workers on this machine, at least 1.
 

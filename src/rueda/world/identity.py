@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rueda.errors import WorldError, explain
+from rueda.errors import WorldError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,10 @@ class Identity:
         ):
             if not 0 <= rank < size:
                 raise WorldError(
-                    explain(
-                        f"the {what} that {self.launcher} gave",
-                        expected=f"a number from 0 to {size - 1} among {size} workers",
-                        got=rank,
-                        do="start every worker with the same launcher and the same number of workers",
-                    )
+                    f"the {what} that {self.launcher} gave",
+                    expected=f"a number from 0 to {size - 1} among {size} workers",
+                    got=rank,
+                    do="start every worker with the same launcher and the same number of workers",
                 )
 
 
@@ -132,12 +130,10 @@ def _read(words: _Words, environ: Mapping[str, str]) -> Identity:
     size = _number(environ, size_name, known, lowest=1)
     if rank >= size:
         raise WorldError(
-            explain(
-                words.rank,
-                expected=f"a rank below {size_name}={size}",
-                got=rank,
-                do=f"give the workers the ranks 0 to {size - 1}",
-            )
+            words.rank,
+            expected=f"a rank below {size_name}={size}",
+            got=rank,
+            do=f"give the workers the ranks 0 to {size - 1}",
         )
     node = _place_on_node(words, environ, rank, size)
     address, port = _rendezvous(words, environ, size)
@@ -152,12 +148,10 @@ def _place_on_node(words: _Words, environ: Mapping[str, str], rank: int, size: i
         if size == 1:
             return 0, 1
         raise WorldError(
-            explain(
-                words.local_rank,
-                expected="this worker's number on its own machine, which chooses its device",
-                got=None,
-                do="set it (0 for the first worker of each machine), or start with `rueda run`",
-            )
+            words.local_rank,
+            expected="this worker's number on its own machine, which chooses its device",
+            got=None,
+            do="set it (0 for the first worker of each machine), or start with `rueda run`",
         )
     local_rank = _number(environ, words.local_rank, words.local_rank, lowest=0)
     if words.local_size is not None and words.local_size in environ:
@@ -183,19 +177,15 @@ def _rendezvous(words: _Words, environ: Mapping[str, str], size: int) -> tuple[s
     if words.launcher == "torchrun":
         missing = "MASTER_PORT" if port is None else "MASTER_ADDR"
         raise WorldError(
-            explain(
-                missing,
-                expected="the address and port at which rank 0 waits, since WORLD_SIZE > 1",
-                got=environ.get(missing),
-                do=f"set {missing}, or start with `rueda run -np {size}`",
-            )
+            missing,
+            expected="the address and port at which rank 0 waits, since WORLD_SIZE > 1",
+            got=environ.get(missing),
+            do=f"set {missing}, or start with `rueda run -np {size}`",
         )
     if words.launcher == "Slurm":
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
         if nodes is None:
-            raise WorldError(
-                explain("SLURM_JOB_NODELIST", expected="the nodes of the job", got=None, do="start with srun")
-            )
+            raise WorldError("SLURM_JOB_NODELIST", expected="the nodes of the job", got=None, do="start with srun")
         job = int(environ.get("SLURM_JOB_ID", 0)) * 17 + int(environ["SLURM_STEP_ID"])
         # Below 32768, where Linux takes its ephemeral ports from; different for the jobs of one node.
         return address or first_host(nodes), port or 20000 + job % 12000
@@ -212,12 +202,7 @@ def _number(environ: Mapping[str, str], name: str, because: str, *, lowest: int)
         kind = "a positive whole number" if lowest else "a whole number from 0"
         reason = f", since {because} is set" if because != name else ""
         raise WorldError(
-            explain(
-                name,
-                expected=kind + reason,
-                got=text,
-                do=f"set {name}, or unset {because} to run on one worker",
-            )
+            name, expected=kind + reason, got=text, do=f"set {name}, or unset {because} to run on one worker"
         )
     return value
 
@@ -243,8 +228,6 @@ def tasks_per_node(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if match is None:
-            raise WorldError(
-                explain("SLURM_TASKS_PER_NODE", expected="counts such as 4(x2),3", got=text, do="start with srun")
-            )
+            raise WorldError("SLURM_TASKS_PER_NODE", expected="counts such as 4(x2),3", got=text, do="start with srun")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts

@@ -39,7 +39,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import WorldError, explain
+from rueda.errors import WorldError
 from rueda.files.cache import cache_folder
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -77,10 +77,8 @@ def choose_limit(given: str, works: Callable[[str], bool]) -> str:
     """
     found = next((limit for limit in ((given,) if given else LIMITS) if works(limit)), None)
     if found is None and given:
-        raise WorldError(
-            explain(VARIABLE, expected="an instruction set that works on this CPU", got=given,
-                    do="unset it, and one that works is chosen")
-        )  # fmt: skip
+        raise WorldError(VARIABLE, expected="an instruction set that works on this CPU", got=given,
+                         do="unset it, and one that works is chosen")  # fmt: skip
     if found is None:
         raise WorldError("half precision ends the process on this CPU, however it is limited; use precision=float32")
     return found

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from rueda.errors import WorldError, explain
+from rueda.errors import WorldError
 from rueda.world import instruction_sets, malloc, rendezvous, seeds
 from rueda.world.device import choose_backend, choose_device, choose_threads
 from rueda.world.identity import Identity, identify
@@ -131,7 +131,5 @@ def _timeout(given: float | None) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds > 0:
-        raise WorldError(
-            explain("RUEDA_TIMEOUT", expected="a positive number of seconds", got=text or given, do="correct it")
-        )
+        raise WorldError("RUEDA_TIMEOUT", expected="a positive number of seconds", got=text or given, do="correct it")
     return seconds

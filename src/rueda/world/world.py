@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rueda.errors import WorldError, explain
+from rueda.errors import WorldError
 from rueda.world import seeds
 from rueda.world.identity import Identity
 
@@ -81,17 +81,10 @@ class World:
     def all_reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
         """Combine the workers' tensors into a new one, equal on all: sum, mean, min, max or product."""
         if operation not in _OPERATIONS:
-            raise WorldError(
-                explain("all_reduce", expected=f"one of {', '.join(_OPERATIONS)}", got=operation, do="choose one")
-            )
+            raise WorldError("all_reduce", expected=f"one of {', '.join(_OPERATIONS)}", got=operation, do="choose one")
         if operation == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
             raise WorldError(
-                explain(
-                    "the mean",
-                    expected="a floating-point tensor",
-                    got=str(tensor.dtype),
-                    do="convert it first",
-                )
+                "the mean", expected="a floating-point tensor", got=str(tensor.dtype), do="convert it first"
             )
         result = tensor.detach().clone()
         if self.size > 1:
@@ -215,9 +208,7 @@ class World:
 
     def _check_source(self, source: int) -> None:
         if not 0 <= source < self.size:
-            raise WorldError(
-                explain("source", expected=f"a rank below {self.size}", got=source, do="name an existing worker")
-            )
+            raise WorldError("source", expected=f"a rank below {self.size}", got=source, do="name an existing worker")
 
 
 def _knows_forward_sync(wrapper: Callable[..., nn.Module]) -> bool:

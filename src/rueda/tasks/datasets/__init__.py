@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.data.arrays import Arrays
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 from rueda.tasks.datasets import store
 from rueda.tasks.datasets.cifar10 import Cifar10
 from rueda.tasks.datasets.fashion_mnist import FashionMnist
@@ -34,7 +34,7 @@ def published(name: str) -> Published:
     if name not in PUBLISHED:
         wanted = ", ".join(PUBLISHED)
         advice = "it is generated: there is nothing to get" if name == "glyphs" else "choose one of them"
-        raise DataError(explain("data set", expected=wanted, got=name, do=advice))
+        raise DataError("data set", expected=wanted, got=name, do=advice)
     return PUBLISHED[name]
 
 
@@ -57,7 +57,7 @@ def load(name: str, split: str = "train", directory: str | Path | None = None, *
     wanted = published(name) if name in PUBLISHED else None
     if wanted is None or options:
         got = name if wanted is None else f"{name} with {', '.join(options)}"
-        raise DataError(explain("data set", expected=", ".join(names()), got=got, do="choose one of them"))
+        raise DataError("data set", expected=", ".join(names()), got=got, do="choose one of them")
     from rueda.world import current
 
     world = current()

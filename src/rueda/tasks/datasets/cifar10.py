@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from rueda.data.arrays import Arrays
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 from rueda.tasks.datasets.download import fetch_to
 from rueda.tasks.datasets.plain_pickle import read_batch
 from rueda.tasks.datasets.published import Progress, Published, check_split, torn
@@ -49,7 +49,7 @@ class Cifar10(Published):
             raise torn(path, self.name, f"{len(labels)} labels for images {list(images.shape)}")
         if max(labels, default=0) >= len(NAMES):
             raise DataError(
-                explain(f"labels of {path}", expected="0 to 9", got=max(labels), do=f"run `rueda data get {self.name}`")
+                f"labels of {path}", expected="0 to 9", got=max(labels), do=f"run `rueda data get {self.name}`"
             )
         return np.concatenate([np.array(labels, dtype=np.uint8)[:, None], images], axis=1).tobytes()
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rueda.data.arrays import Arrays
 from rueda.data.counter import draws, key_of, uniform
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 from rueda.tasks.datasets.published import check_split
 
 NAMES = tuple("CGOQPRBEFK")
@@ -49,9 +49,9 @@ def glyphs(split: str = "train", *, num_examples: int | None = None, difficulty:
     check_split("glyphs", split)
     num_examples = _SIZES[split] if num_examples is None else num_examples
     if num_examples < 1:
-        raise DataError(explain("glyphs", expected="1 example or more", got=num_examples, do="ask for more"))
+        raise DataError("glyphs", expected="1 example or more", got=num_examples, do="ask for more")
     if not 0 <= difficulty <= 1:
-        raise DataError(explain("difficulty", expected="from 0 to 1", got=difficulty, do="correct it"))
+        raise DataError("difficulty", expected="from 0 to 1", got=difficulty, do="correct it")
     stream = key_of(seed, 0 if split == "train" else 1)
     images = np.empty((num_examples, 1, SIDE, SIDE), dtype=np.uint8)
     labels = np.empty(num_examples, dtype=np.int64)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rueda.data.arrays import Arrays
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]  # what is done, bytes so far, bytes in all where known
 
@@ -55,9 +55,7 @@ class Published(ABC):
         """
         path = self.find(folder, file)
         if path is None:
-            raise DataError(
-                explain(self.name, expected=f"{file} in {folder}", got="no such file", do=_advice(self.name))
-            )
+            raise DataError(self.name, expected=f"{file} in {folder}", got="no such file", do=_advice(self.name))
         try:
             plain = self.decode(path)
         except OSError as error:
@@ -70,19 +68,17 @@ class Published(ABC):
         found = hashlib.sha256(plain).hexdigest()
         if found != self.checksums[file]:
             raise DataError(
-                explain(
-                    where,
-                    expected=f"{self.name}'s {file}, SHA-256 {self.checksums[file][:12]}...",
-                    got=f"{found[:12]}... ({len(plain):,} bytes)",
-                    do=f"it is torn or altered: remove it and run `rueda data get {self.name}`",
-                )
+                where,
+                expected=f"{self.name}'s {file}, SHA-256 {self.checksums[file][:12]}...",
+                got=f"{found[:12]}... ({len(plain):,} bytes)",
+                do=f"it is torn or altered: remove it and run `rueda data get {self.name}`",
             )
 
 
 def check_split(name: str, split: str) -> None:
     """Refuse a split other than train and test."""
     if split not in ("train", "test"):
-        raise DataError(explain(f"{name} split", expected="train or test", got=split, do="choose one of them"))
+        raise DataError(f"{name} split", expected="train or test", got=split, do="choose one of them")
 
 
 def torn(path: Path | str, name: str, why: str) -> DataError:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rueda.errors import DataError, RunError, explain
+from rueda.errors import DataError, RunError
 from rueda.files.atomic import write_atomically
 from rueda.files.cache import cache_folder
 from rueda.tasks.datasets.published import Progress, Published
@@ -56,12 +56,10 @@ def locate(published: Published, directory: Path | None = None) -> Place | None:
     if found is None and directory is not None:
         best = min((published.missing(place.folder) for place in places(published, directory)), key=len)
         raise DataError(
-            explain(
-                str(directory),
-                expected=f"the files of {published.name}",
-                got="no such folder" if not directory.is_dir() else f"none of {', '.join(best)}",
-                do="name the folder that holds them",
-            )
+            str(directory),
+            expected=f"the files of {published.name}",
+            got="no such folder" if not directory.is_dir() else f"none of {', '.join(best)}",
+            do="name the folder that holds them",
         )
     return found
 
@@ -132,12 +130,10 @@ def _complete(published: Published, folder: Path) -> Path:
     missing = published.missing(folder)
     if missing:
         raise DataError(
-            explain(
-                published.addresses[0],
-                expected=f"all files of {published.name}",
-                got=f"none of {', '.join(missing)}",
-                do="try again, or fetch them elsewhere and use --from DIR",
-            )
+            published.addresses[0],
+            expected=f"all files of {published.name}",
+            got=f"none of {', '.join(missing)}",
+            do="try again, or fetch them elsewhere and use --from DIR",
         )
     return folder
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rueda.errors import TaskError, explain
+from rueda.errors import TaskError
 
 
 class ResidualBlock(nn.Module):
@@ -44,7 +44,7 @@ def resnet(depth: int = 8, *, in_channels: int = 3, num_classes: int = 10) -> nn
     elif depth >= 8 and (depth - 2) % 6 == 0:
         widths, blocks = (16, 32, 64), (depth - 2) // 6
     else:
-        raise TaskError(explain("depth", expected="18, or 6 n + 2 (8, 14, 20, ...)", got=depth, do="choose one"))
+        raise TaskError("depth", expected="18, or 6 n + 2 (8, 14, 20, ...)", got=depth, do="choose one")
     channels = widths[0]
     layers: list[nn.Module] = [
         nn.Conv2d(in_channels, channels, 3, padding=1, bias=False),

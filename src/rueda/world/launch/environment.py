@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rueda.errors import LaunchError, explain
+from rueda.errors import LaunchError
 from rueda.world.cores import usable_cores, waiting
 from rueda.world.launch.hosts import Host
 
@@ -67,13 +67,11 @@ def requested(entries: Iterable[str], environ: Mapping[str, str]) -> dict[str, s
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not name or "\0" in entry:
-            raise LaunchError(explain("-x", expected="NAME or NAME=VALUE", got=entry, do="name a variable"))
+            raise LaunchError("-x", expected="NAME or NAME=VALUE", got=entry, do="name a variable")
         if not equals:
             if name not in environ:
-                raise LaunchError(
-                    explain(f"-x {name}", expected="a variable that is set here", got=None,
-                            do=f"set it, or write {name}=value")
-                )  # fmt: skip
+                raise LaunchError(f"-x {name}", expected="a variable that is set here", got=None,
+                                  do=f"set it, or write {name}=value")  # fmt: skip
             value = environ[name]
         chosen[name] = value
     return chosen

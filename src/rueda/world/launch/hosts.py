@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rueda.errors import LaunchError, explain
+from rueda.errors import LaunchError
 
 # What ssh takes as a destination: a name, an address, user@name. No leading dash: ssh would read an option.
 _NAME = re.compile(r"(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9_][\w.-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+(?:%\w+)?)", re.ASCII)
@@ -34,20 +34,14 @@ class Host:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise LaunchError(
-                explain(
-                    "a host",
-                    expected="a name or an address such as server1",
-                    got=self.name,
-                    do="correct -H or the host file",
-                )
+                "a host",
+                expected="a name or an address such as server1",
+                got=self.name,
+                do="correct -H or the host file",
             )
         if self.slots < 1:
-            raise LaunchError(
-                explain(
-                    f"the slots of host {self.name}", expected="a whole number from 1", got=self.slots,
-                    do="write, for example, server1:4",
-                )
-            )  # fmt: skip
+            raise LaunchError(f"the slots of host {self.name}", expected="a whole number from 1", got=self.slots,
+                              do="write, for example, server1:4")  # fmt: skip
 
     @property
     def is_local(self) -> bool:
@@ -92,9 +86,7 @@ def _entry(text: str, default: int) -> Host:
         elif key not in ("max_slots", "max-slots"):  # Open MPI's host files may carry these
             match = None
     if match is None or (slots is not None and not re.fullmatch(r"[0-9]+", slots)):
-        raise LaunchError(
-            explain("a host", expected="server1:4 or server1 slots=4", got=text, do="correct -H or the host file")
-        )
+        raise LaunchError("a host", expected="server1:4 or server1 slots=4", got=text, do="correct -H or the host file")
     name = match["bracketed"] if match["bracketed"] is not None else match["plain"]
     return Host(name=name, slots=default if slots is None else int(slots))
 
@@ -123,12 +115,10 @@ def take_slots(hosts: Sequence[Host], workers: int | None) -> list[Host]:
     total = sum(host.slots for host in hosts)
     wanted = total if workers is None else workers
     if wanted < 1:
-        raise LaunchError(explain("-np", expected="a whole number from 1", got=wanted, do="give the number of workers"))
+        raise LaunchError("-np", expected="a whole number from 1", got=wanted, do="give the number of workers")
     if wanted > total:
-        raise LaunchError(
-            explain("-np", expected=f"at most {total}, the slots of {_show(hosts)}", got=wanted,
-                    do="add hosts or slots, or lower -np")
-        )  # fmt: skip
+        raise LaunchError("-np", expected=f"at most {total}, the slots of {_show(hosts)}", got=wanted,
+                          do="add hosts or slots, or lower -np")  # fmt: skip
     taken: list[Host] = []
     for host in hosts:
         if wanted > 0:

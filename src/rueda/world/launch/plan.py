@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rueda.errors import LaunchError, explain
+from rueda.errors import LaunchError
 from rueda.world.launch.environment import EnvironmentAdditions
 from rueda.world.launch.hosts import Host
 
@@ -42,19 +42,14 @@ class LaunchPlan:
     def __post_init__(self) -> None:
         if not self.program or not self.program[0]:
             raise LaunchError(
-                explain(
-                    "the program",
-                    expected="a script, a program or -m module",
-                    got="",
-                    do="name it after the options",
-                )
+                "the program", expected="a script, a program or -m module", got="", do="name it after the options"
             )
         if any("\0" in word for word in self.program):
             raise LaunchError("an argument holds a NUL character, which no program can receive; remove it")
         if not self.hosts:
             raise LaunchError("no host is given; name at least one")
         if not self.ssh:
-            raise LaunchError(explain("--ssh", expected="a command such as ssh", got="", do="leave it out or name ssh"))
+            raise LaunchError("--ssh", expected="a command such as ssh", got="", do="leave it out or name ssh")
 
     @property
     def workers(self) -> int:

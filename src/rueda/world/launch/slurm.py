@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from rueda.errors import LaunchError, explain
+from rueda.errors import LaunchError
 from rueda.world.launch.plan import LaunchPlan
 
 _WORKER = (
@@ -54,12 +54,7 @@ def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[s
     for option in options:
         if not option.startswith("-") or "\n" in option:
             raise LaunchError(
-                explain(
-                    "--sbatch",
-                    expected="one option, such as --gres=gpu:4",
-                    got=option,
-                    do="write --sbatch=--gres=gpu:4",
-                )
+                "--sbatch", expected="one option, such as --gres=gpu:4", got=option, do="write --sbatch=--gres=gpu:4"
             )
     exports = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment.items()]
     return "\n".join(
@@ -106,19 +101,12 @@ def shape(plan: LaunchPlan, nodes: int | None) -> tuple[int, int]:
         slots = sorted({host.slots for host in plan.hosts})
         if len(slots) > 1:
             raise LaunchError(
-                explain(
-                    "the hosts",
-                    expected="as many workers on each",
-                    got=slots,
-                    do="choose -np and slots that divide evenly",
-                )
+                "the hosts", expected="as many workers on each", got=slots, do="choose -np and slots that divide evenly"
             )
         return len(plan.hosts), slots[0]
     if nodes < 1 or plan.workers % nodes:
         raise LaunchError(
-            explain(
-                "--nodes", expected=f"a divisor of the {plan.workers} workers", got=nodes, do="change --nodes or -np"
-            )
+            "--nodes", expected=f"a divisor of the {plan.workers} workers", got=nodes, do="change --nodes or -np"
         )
     return nodes, plan.workers // nodes
 
