@@ -88,8 +88,8 @@ def no_answer(request: Request) -> None:
 
 def wait(request: Request) -> Answer:
     """Say that it runs; at Ctrl-C save, slowly, and leave."""
-    (request.folder / f"pid-{os.getpid()}").touch()
     try:
+        (request.folder / f"pid-{os.getpid()}").touch()  # from here on a signal may come
         time.sleep(60)
     except KeyboardInterrupt:
         time.sleep(float(request.text or 0))
