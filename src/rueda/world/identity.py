@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rueda.errors import WorldError
 
@@ -55,54 +56,28 @@ class Identity:
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Words:
-    """The variables in which a launcher speaks; ``sign`` tells that it was this launcher."""
+class _Words(NamedTuple):
+    """The variables in which a launcher speaks; one of ``signs`` tells that it was this launcher."""
 
     launcher: str
-    sign: tuple[str, ...]
+    signs: tuple[str, ...]
     rank: str
     size: tuple[str, ...]
     local_rank: str
     local_size: str | None
 
 
+_MPI = "OMPI_COMM_WORLD_"
 _LAUNCHERS = (
-    _Words(
-        launcher="torchrun",
-        sign=("RANK", "WORLD_SIZE"),
-        rank="RANK",
-        size=("WORLD_SIZE",),
-        local_rank="LOCAL_RANK",
-        local_size="LOCAL_WORLD_SIZE",
-    ),
-    _Words(
-        launcher="Open MPI",
-        sign=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        rank="OMPI_COMM_WORLD_RANK",
-        size=("OMPI_COMM_WORLD_SIZE",),
-        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    _Words(
-        # srun --mpi=pmi2 sets PMI_RANK too; only Hydra sets MPI_LOCALRANKID.
-        launcher="Hydra",
-        sign=("MPI_LOCALRANKID",),
-        rank="PMI_RANK",
-        size=("PMI_SIZE",),
-        local_rank="MPI_LOCALRANKID",
-        local_size="MPI_LOCALNRANKS",
-    ),
-    _Words(
-        # A batch script itself has SLURM_PROCID=0 but no step: it is one process, started by nobody.
-        launcher="Slurm",
-        sign=("SLURM_STEP_ID",),
-        rank="SLURM_PROCID",
-        size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        local_rank="SLURM_LOCALID",
-        local_size=None,
-    ),
-)
+    _Words("torchrun", ("RANK", "WORLD_SIZE"), "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _Words("Open MPI", (_MPI + "RANK", _MPI + "SIZE"), _MPI + "RANK", (_MPI + "SIZE",),
+           _MPI + "LOCAL_RANK", _MPI + "LOCAL_SIZE"),
+    # srun --mpi=pmi2 sets PMI_RANK too; only Hydra sets MPI_LOCALRANKID.
+    _Words("Hydra", ("MPI_LOCALRANKID",), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    # A batch script itself has SLURM_PROCID=0 but no step: it is one process, started by nobody.
+    _Words("Slurm", ("SLURM_STEP_ID",), "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+           "SLURM_LOCALID", None),
+)  # fmt: skip
 
 
 def identify(environ: Mapping[str, str]) -> Identity:
@@ -118,13 +93,13 @@ def identify(environ: Mapping[str, str]) -> Identity:
     rueda.errors.WorldError: WORLD_SIZE: expected a positive whole number, since RANK is set, got None; ...
     """
     for words in _LAUNCHERS:
-        if any(name in environ for name in words.sign):
+        if any(name in environ for name in words.signs):
             return _read(words, environ)
     return Identity()
 
 
 def _read(words: _Words, environ: Mapping[str, str]) -> Identity:
-    known = next(name for name in words.sign if name in environ)
+    known = next(name for name in words.signs if name in environ)
     size_name = next((name for name in words.size if name in environ), words.size[0])
     rank = _number(environ, words.rank, known, lowest=0)
     size = _number(environ, size_name, known, lowest=1)
@@ -157,9 +132,7 @@ def _place_on_node(words: _Words, environ: Mapping[str, str], rank: int, size: i
     if words.local_size is not None and words.local_size in environ:
         local_size = _number(environ, words.local_size, words.local_size, lowest=1)
     elif words.launcher == "Slurm" and "SLURM_TASKS_PER_NODE" in environ:
-        counts = tasks_per_node(environ["SLURM_STEP_TASKS_PER_NODE"]
-                                if "SLURM_STEP_TASKS_PER_NODE" in environ
-                                else environ["SLURM_TASKS_PER_NODE"])  # fmt: skip
+        counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", environ["SLURM_TASKS_PER_NODE"]))
         local_size = counts[min(int(environ.get("SLURM_NODEID", 0)), len(counts) - 1)]
     else:
         # Old launchers do not tell: the workers of one machine are at least those up to this one.

@@ -56,7 +56,7 @@ def _open_known(identity: Identity, address: str, port: int, seconds: float) -> 
     if not serves:
         _resolve(address)
     try:
-        store: Store = _tcp_store(address, port, serves, seconds)
+        store: Store = tcp_store(address, port, serves, seconds)
     except (RuntimeError, ValueError) as error:
         if serves:
             raise WorldError(
@@ -74,7 +74,7 @@ def _open_known(identity: Identity, address: str, port: int, seconds: float) -> 
 
 def _open_over_mpi(identity: Identity, seconds: float) -> Store:
     if identity.rank == 0:
-        store = _tcp_store("127.0.0.1", 0, True, seconds)
+        store = tcp_store("127.0.0.1", 0, True, seconds)
         alone = identity.local_size == identity.size
         addresses = ["127.0.0.1"] if alone else network.reachable_addresses()
         token = f"{os.getpid()}-{time.time_ns()}"
@@ -88,7 +88,7 @@ def _open_over_mpi(identity: Identity, seconds: float) -> Store:
             try:  # An open port is not enough: a bridge address such as Docker's exists on every machine.
                 with socket.create_connection((address, port), timeout=2):
                     pass
-                store = _tcp_store(address, port, False, 5)
+                store = tcp_store(address, port, False, 5)
                 if store.get("token").decode() == token:
                     return store
             except (OSError, RuntimeError, ValueError):
@@ -100,7 +100,8 @@ def _open_over_mpi(identity: Identity, seconds: float) -> Store:
     )
 
 
-def _tcp_store(address: str, port: int, serves: bool, seconds: float) -> TCPStore:
+def tcp_store(address: str, port: int, serves: bool, seconds: float) -> TCPStore:
+    """Open a store, on a free port if ``port`` is 0, or connect to the one that another process serves."""
     return TCPStore(address, port, None, serves, timedelta(seconds=seconds), wait_for_workers=False)
 
 

@@ -23,21 +23,19 @@ from rueda.world.launch.wire import Message, Sender, read_packet
 if TYPE_CHECKING:
     from rueda.world.launch.workers import Workers
 
+_STORE_SECONDS = 600.0
 _SWEEP_SECONDS = 2.0
+_DRIVER_GONE: Message = {"do": "stop", "signal": int(signal.SIGTERM), "seconds": 5.0, "last": True}
 
 
 class Control:
     """What the driver orders, read in a thread of its own."""
 
-    def __init__(self, descriptor: int, sender: Sender) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._sender = sender
         self._lock = threading.Lock()
         self._workers: Workers | None = None
         self.orders: queue.Queue[Message] = queue.Queue()
-
-    def start(self) -> None:
-        """Begin to listen."""
         threading.Thread(target=self._listen, name="control", daemon=True).start()
 
     def guard(self, workers: Workers) -> None:
@@ -47,12 +45,7 @@ class Control:
 
     def _listen(self) -> None:
         while True:
-            order = read_packet(self._descriptor) or {
-                "do": "stop",
-                "signal": int(signal.SIGTERM),
-                "seconds": 5.0,
-                "last": True,
-            }
+            order = read_packet(self._descriptor) or _DRIVER_GONE
             if order["do"] == "stop":
                 with self._lock:
                     if self._workers is None or not self._workers.stop(order["signal"], order["seconds"]):
@@ -78,8 +71,7 @@ def main() -> None:
     plan = read_packet(orders)
     if plan is None:
         return
-    control = Control(orders, sender)
-    control.start()
+    control = Control(orders)
     processes.adopt_orphans()
     sender.message(say="hello", cores=usable_cores())
     try:
@@ -96,6 +88,7 @@ def main() -> None:
 
 def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> None:
     from rueda.world.launch import workers as elastic
+    from rueda.world.rendezvous import tcp_store
 
     extra = environment.for_workers(os.environ, plan["workers"])
     extra |= environment.python_path(os.environ, plan["packages"])
@@ -105,7 +98,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
             sender.message(say="note", text=instruction_sets.told(limit))
     several = plan["nodes"] > 1
     if plan["node"] == 0:
-        store = elastic.open_store()
+        store = tcp_store("127.0.0.1", 0, True, _STORE_SECONDS)
         own = address = "127.0.0.1"
         if several:
             sender.message(say="listening", port=store.port, addresses=meeting.own_addresses(os.environ))
@@ -121,7 +114,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
             return
         address, own = link
         sender.message(say="reached", address=address)
-        store = elastic.join_store(address, meet["port"])
+        store = tcp_store(address, meet["port"], False, _STORE_SECONDS)
     card = meeting.card_of(own)
     if several and card and "GLOO_SOCKET_IFNAME" not in os.environ:
         extra["GLOO_SOCKET_IFNAME"] = card

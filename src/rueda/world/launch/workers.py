@@ -19,7 +19,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -32,18 +31,6 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from rueda.world.launch.processes import reap_orphans, signal_tree
 from rueda.world.launch.pump import Pump
 from rueda.world.launch.wire import STDERR, STDOUT, Sender
-
-_STORE_SECONDS = 600
-
-
-def open_store() -> TCPStore:
-    """Open the store of the first host on a free port."""
-    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=_STORE_SECONDS), wait_for_workers=False)
-
-
-def join_store(address: str, port: int) -> TCPStore:
-    """Connect to the store of the first host."""
-    return TCPStore(address, port, None, False, timedelta(seconds=_STORE_SECONDS), wait_for_workers=False)
 
 
 class Rendezvous(RendezvousHandler):
