@@ -71,19 +71,24 @@ def examine(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result files.")] = False,
 ) -> None:
     """Look at what was trained: the landscape around it, its sharpness, its curvature."""
-    from rueda.errors import ExamineError, explain
+    from rueda.errors import ExamineError
     from rueda.examine.request import ExamineRequest, LandscapeRequest
     from rueda.report.png import find_browser
 
     if workers is not None and workers < 1:
-        raise ExamineError(explain("--workers", expected="1 or more", got=workers, do="correct it"))
+        raise ExamineError("--workers", expected="1 or more", got=workers, do="correct it")
     asked = {"surface": landscape, "path": path, "lines": line, "interpolation": interpolate}
     nothing = not any((*asked.values(), sharpness, hessian))
     pictures = tuple(name for name, wanted in asked.items() if wanted or (nothing and name == "surface"))
     wanted = LandscapeRequest(
-        pictures=pictures, points=points, span=span, num_lines=lines, seed=seed, normalise=normalise,
+        pictures=pictures,
+        points=points,
+        span=span,
+        num_lines=lines,
+        seed=seed,
+        normalise=normalise,
         batch_norm=batch_norm,
-    )  # fmt: skip
+    )
     request = ExamineRequest(
         paths=tuple(paths), landscape=wanted, sharpness=sharpness, hessian=hessian, density=density, task=task,
         settings=tuple(settings or ()), checkpoint=checkpoint, num_examples=examples or None,

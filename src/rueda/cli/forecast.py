@@ -52,11 +52,11 @@ def forecast(
     as_json: PrintFile = False,
 ) -> None:
     """Forecast how much data and compute a target error needs, from trainings on small parts of the data."""
-    from rueda.errors import ProfileError, RecipeError, explain
+    from rueda.errors import ProfileError, RecipeError
 
     if not 0 < target_error < 1:  # said before anything is trained
         raise RecipeError(
-            explain("--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05")
+            "--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05"
         )
     asked = {"--cluster": cluster, "--workers": workers, "--local-batch": local_batch}
     needless = next((name for name, value in asked.items() if value is not None), None)

@@ -9,14 +9,12 @@ def whole_numbers(option: str, text: str, example: str) -> list[int]:
     >>> whole_numbers("--batches", "1,8,", "1,8,64")
     [1, 8]
     """
-    from rueda.errors import RecipeError, explain
+    from rueda.errors import RecipeError
 
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         found = []
     if not found:
-        raise RecipeError(
-            explain(option, expected="whole numbers, by commas", got=text, do=f"write e.g. {option} {example}")
-        )
+        raise RecipeError(option, expected="whole numbers, by commas", got=text, do=f"write e.g. {option} {example}")
     return found

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rueda.errors import ExamineError, RunError, explain
+from rueda.errors import ExamineError, RunError
 from rueda.examine.curvature.hessian import hessian
 from rueda.examine.curvature.sharpness import sharpness
 from rueda.examine.landscape.grid import Execution, Objectives
@@ -50,7 +50,7 @@ def load_subjects(request: ExamineRequest) -> list[Subject]:
     tasks = sorted({subject.task.name for subject in subjects})
     if len(tasks) > 1:
         raise ExamineError(
-            explain("the runs", expected="one task", got=", ".join(tasks), do="examine those of one task at a time")
+            "the runs", expected="one task", got=", ".join(tasks), do="examine those of one task at a time"
         )
     return told_apart(subjects)
 

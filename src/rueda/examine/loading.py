@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from rueda.data import Arrays
-from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, explain
+from rueda.errors import CheckpointError, ExamineError, RunError, TaskError
 from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
 from rueda.records import Recipe, Run
@@ -149,9 +149,11 @@ def load_path(subject: Subject) -> tuple[list[int], list[dict[str, Tensor]]]:
     """
     if subject.run is None:
         raise ExamineError(
-            explain("the training path", expected="a run folder with its checkpoints", got=subject.name,
-                    do="name the run, such as runs/NAME")
-        )  # fmt: skip
+            "the training path",
+            expected="a run folder with its checkpoints",
+            got=subject.name,
+            do="name the run, such as runs/NAME",
+        )
     found = {0: dict(build_model(subject.task, subject.recipe).state_dict())}
     files = list_checkpoints(subject.run.checkpoints)
     for step in sorted({_step(file) for file in files}):
@@ -165,12 +167,12 @@ def load_path(subject: Subject) -> tuple[list[int], list[dict[str, Tensor]]]:
 def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
     """Read examples of a task without augmentation, spread evenly over the data: sorted sets begin with one class."""
     if count is not None and count < 1:
-        raise ExamineError(explain("examples", expected="1 or more", got=count, do="correct it"))
+        raise ExamineError("examples", expected="1 or more", got=count, do="correct it")
     data = task.load(split)
     total = len(data)  # type: ignore[arg-type]
     if total == 0:
         raise ExamineError(
-            explain(f"the {split} data of task {task.name}", expected="at least one example", got=0, do="load some")
+            f"the {split} data of task {task.name}", expected="at least one example", got=0, do="load some"
         )
     if count is not None and count < total:
         indices = [number * total // count for number in range(count)]
@@ -205,9 +207,11 @@ def _weights(state: dict[str, Any], file: Path) -> dict[str, Tensor]:
     for name, value in inner.items():
         if not isinstance(value, Tensor):
             raise CheckpointError(
-                explain(str(file), expected="a state dictionary of tensors", got=f"{name}: {type(value).__name__}",
-                        do="save model.state_dict()")
-            )  # fmt: skip
+                str(file),
+                expected="a state dictionary of tensors",
+                got=f"{name}: {type(value).__name__}",
+                do="save model.state_dict()",
+            )
         for prefix in PREFIXES:
             name = name.removeprefix(prefix)
         found[name] = value
@@ -221,14 +225,16 @@ def _find_task(given: Task | str | None, told: str | None, path: Path) -> Task:
         return load_task(given)
     if told is None:
         raise ExamineError(
-            explain(str(path), expected="a task that it belongs to", got="none in the file",
-                    do="name it: --task NAME or --task FILE.py")
-        )  # fmt: skip
+            str(path),
+            expected="a task that it belongs to",
+            got="none in the file",
+            do="name it: --task NAME or --task FILE.py",
+        )
     try:
         return load_task(told)
     except TaskError:
         raise ExamineError(
-            explain(f"the task of {path}", expected="a built-in one", got=told, do="name its file: --task FILE.py")
+            f"the task of {path}", expected="a built-in one", got=told, do="name its file: --task FILE.py"
         ) from None
 
 
@@ -243,9 +249,11 @@ def _choose(run: Run, wanted: str) -> Path:
     if chosen is None:
         steps = ", ".join(str(step) for step in sorted({_step(file) for file in files}))
         raise ExamineError(
-            explain(f"{run.folder}, checkpoint", expected=f"last, best or one of its steps ({steps or 'it has none'})",
-                    got=wanted, do="choose one, or name a run folder with checkpoints")
-        )  # fmt: skip
+            f"{run.folder}, checkpoint",
+            expected=f"last, best or one of its steps ({steps or 'it has none'})",
+            got=wanted,
+            do="choose one, or name a run folder with checkpoints",
+        )
     return chosen
 
 
@@ -269,7 +277,7 @@ def _load_any(file: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ExamineError(
-            explain(str(file), expected="a run folder or a checkpoint file", got=error.strerror, do="check the path")
+            str(file), expected="a run folder or a checkpoint file", got=error.strerror, do="check the path"
         ) from None
     except Exception as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -278,6 +286,6 @@ def _load_any(file: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(state, dict):
         raise CheckpointError(
-            explain(str(file), expected="a state dictionary", got=type(state).__name__, do="save model.state_dict()")
+            str(file), expected="a state dictionary", got=type(state).__name__, do="save model.state_dict()"
         )
     return state

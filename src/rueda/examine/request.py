@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.records.landscape import PICTURES
 
 SPLITS = ("train", "test")
@@ -44,7 +44,7 @@ class LandscapeRequest:
         }
         for name, (holds, expected, got) in rules.items():
             if not holds:
-                raise ExamineError(explain(name, expected=expected, got=got, do="correct it"))
+                raise ExamineError(name, expected=expected, got=got, do="correct it")
 
     def num_points(self) -> int:
         """Count the points of all pictures."""
@@ -79,13 +79,9 @@ class ExamineRequest:
     def __post_init__(self) -> None:
         unknown = [name for name in self.splits if name not in SPLITS]
         if unknown or not self.splits or len(set(self.splits)) != len(self.splits):
-            raise ExamineError(
-                explain("--splits", expected="train, test or both", got=",".join(self.splits), do="correct it")
-            )
+            raise ExamineError("--splits", expected="train, test or both", got=",".join(self.splits), do="correct it")
         if "interpolation" in self.landscape.pictures and len(self.paths) != 2:
-            raise ExamineError(
-                explain("--interpolate", expected="two runs or checkpoints", got=len(self.paths), do="name two")
-            )
+            raise ExamineError("--interpolate", expected="two runs or checkpoints", got=len(self.paths), do="name two")
 
     def result_folder(self) -> Path:
         """Give the folder of the result."""

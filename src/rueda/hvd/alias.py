@@ -29,7 +29,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from rueda.errors import WorldError, explain
+from rueda.errors import WorldError
 from rueda.hvd.names import explain_absence, no_module
 
 ALIAS, HOME = "horovod", "rueda.hvd"
@@ -159,7 +159,7 @@ def main(words: Sequence[str]) -> str:
     except OSError as error:
         raise WorldError(f"{file} cannot be written ({error.strerror}); put {FOLDER} on PYTHONPATH instead") from None
     raise WorldError(
-        explain("rueda.hvd.alias", expected="nothing, --install or --uninstall", got=" ".join(words), do="choose one")
+        "rueda.hvd.alias", expected="nothing, --install or --uninstall", got=" ".join(words), do="choose one"
     )
 
 

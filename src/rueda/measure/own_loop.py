@@ -123,8 +123,12 @@ class StepMeter:
         """
         steps = self.steps()
         if not steps:
-            raise ProfileError("the meter", expected=f"more than {self._warmup} steps of a batch size",
-                               got=sum(map(len, self._blocks.values())), do="run the loop longer")  # fmt: skip
+            raise ProfileError(
+                "the meter",
+                expected=f"more than {self._warmup} steps of a batch size",
+                got=sum(map(len, self._blocks.values())),
+                do="run the loop longer",
+            )
         device = self._clock.device
         return describe(
             model, device, task=task, examples=examples, steps=steps,

@@ -8,7 +8,7 @@ from typing import TypeVar
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.nn.ghost_batch_norm import (
     GhostBatchNorm,
     GhostBatchNorm1d,
@@ -48,12 +48,10 @@ def apply_ghost_batch_norm(model: nn.Module, *, ghost_batch: int) -> nn.Module:
             if isinstance(layer, known):
                 return turned_into(layer, kind, ghost_batch=ghost_batch)
         raise RecipeError(
-            explain(
-                f"apply_ghost_batch_norm on {type(layer).__name__}",
-                expected="BatchNorm1d, 2d or 3d",
-                got="statistics shared by the workers, which ghosts would undo",
-                do="convert the model to one of the two",
-            )
+            f"apply_ghost_batch_norm on {type(layer).__name__}",
+            expected="BatchNorm1d, 2d or 3d",
+            got="statistics shared by the workers, which ghosts would undo",
+            do="convert the model to one of the two",
         )
 
     return replace_batch_norm(model, ghost)
@@ -72,7 +70,7 @@ def replace_batch_norm(model: nn.Module, replacement: Callable[[BatchNorm], nn.M
     for layer in layers:
         if isinstance(layer, LazyModuleMixin):  # it becomes a plain layer with its first batch
             raise RecipeError(
-                explain("the model", expected="layers of known size", got=type(layer).__name__, do="run a batch first")
+                "the model", expected="layers of known size", got=type(layer).__name__, do="run a batch first"
             )
     found = {layer: replacement(layer) for layer in layers}
     for parent in list(model.modules()):

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.nn.ghost_kernels import normalise_ghosts
 from rueda.nn.ghosts import chained_average, cumulative_average, ghost_sizes
 
@@ -96,7 +96,5 @@ def checked_ghost_batch(ghost_batch: object) -> int:
     32
     """
     if isinstance(ghost_batch, bool) or not isinstance(ghost_batch, int) or ghost_batch < 2:
-        raise RecipeError(
-            explain("ghost_batch", expected="a whole number of at least 2", got=ghost_batch, do="use 16 to 128")
-        )
+        raise RecipeError("ghost_batch", expected="a whole number of at least 2", got=ghost_batch, do="use 16 to 128")
     return ghost_batch

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rueda.errors import DataError, explain
+from rueda.errors import DataError
 from rueda.nn.convert import BatchNorm
 from rueda.nn.ghost_batch_norm import GhostBatchNorm
 from rueda.world import World, current
@@ -157,9 +157,7 @@ def _observe(layer: BatchNorm, tally: _Tally, x: Tensor) -> Tensor:
     """Normalise by the batch and note its statistics: what a layer does while it is recalibrated."""
     count = x.numel() // x.shape[1] if x.dim() > 1 else 0
     if count < 2:
-        raise DataError(
-            explain("recalibrate", expected="at least 2 values per channel", got=count, do="drop the last batch")
-        )
+        raise DataError("recalibrate", expected="at least 2 values per channel", got=count, do="drop the last batch")
     mean, unbiased = torch.zeros_like(layer.running_mean), torch.ones_like(layer.running_var)  # type: ignore[arg-type]
     # Momentum 1: the kernel hands out the batch's own statistics as the running ones.
     y = nn.functional.batch_norm(x, mean, unbiased, layer.weight, layer.bias, True, 1.0, layer.eps)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rueda.errors import DataError, RecipeError, explain
+from rueda.errors import DataError, RecipeError
 from rueda.nn.convert import BatchNorm, replace_batch_norm, turned_into
 from rueda.nn.ghost_batch_norm import GhostBatchNorm
 from rueda.world import current
@@ -48,12 +48,10 @@ def to_sync_batch_norm(model: nn.Module, process_group: dist.ProcessGroup | None
     def shared(layer: BatchNorm) -> nn.Module:
         if isinstance(layer, GhostBatchNorm):
             raise RecipeError(
-                explain(
-                    f"to_sync_batch_norm on {type(layer).__name__}",
-                    expected="BatchNorm1d, 2d or 3d",
-                    got="ghosts, which keep their statistics apart",
-                    do="convert the model to one of the two",
-                )
+                f"to_sync_batch_norm on {type(layer).__name__}",
+                expected="BatchNorm1d, 2d or 3d",
+                got="ghosts, which keep their statistics apart",
+                do="convert the model to one of the two",
             )
         return turned_into(layer, SyncBatchNorm, process_group=process_group)
 
@@ -89,9 +87,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.dim() < 2:
-            raise DataError(
-                explain("SyncBatchNorm", expected="[N, C, ...]", got=tuple(x.shape), do="keep the batch dimension")
-            )
+            raise DataError("SyncBatchNorm", expected="[N, C, ...]", got=tuple(x.shape), do="keep the batch dimension")
 
 
 class _Joined(torch.autograd.Function):
@@ -110,9 +106,7 @@ class _Joined(torch.autograd.Function):
         total = counts.sum()
         if total < 2:
             raise DataError(
-                explain(
-                    "SyncBatchNorm", expected="at least 2 values per channel", got=int(total), do="enlarge the batch"
-                )
+                "SyncBatchNorm", expected="at least 2 values per channel", got=int(total), do="enlarge the batch"
             )
         mean = (counts * means).sum(0) / total
         variance = (all_squares + counts * (means - mean).square()).sum(0) / total

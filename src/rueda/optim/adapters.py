@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rueda.errors import MissingExtra, RecipeError, explain
+from rueda.errors import MissingExtra, RecipeError
 from rueda.optim.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def torch_scheduler(optimizer: Optimizer, schedule: Schedule, *, last_step: int 
     first = optimizer.param_groups[0]
     reference = float(first.get("initial_lr", first["lr"]))
     if not reference > 0:
-        raise RecipeError(
-            explain("torch_scheduler", expected="lr > 0 in the first group", got=reference, do="set lr to 1")
-        )
+        raise RecipeError("torch_scheduler", expected="lr > 0 in the first group", got=reference, do="set lr to 1")
 
     return LambdaLR(optimizer, lambda step: schedule(step) / reference, last_step)
 
@@ -117,7 +115,7 @@ def keep_velocity(optimizer: Optimizer, old_rate: float, new_rate: float, *, buf
     rate. Call it before the first step at the new rate; see `correct_momentum` for the two forms.
     """
     if not new_rate > 0:
-        raise RecipeError(explain("keep_velocity", expected="a new rate > 0", got=new_rate, do="stop training instead"))
+        raise RecipeError("keep_velocity", expected="a new rate > 0", got=new_rate, do="stop training instead")
     if old_rate != new_rate:
         _scale_buffers(optimizer, old_rate / new_rate, buffer)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.optim.engine.base import loss_of, require
 from rueda.optim.meters import ExchangeMeter, moments
 from rueda.optim.wrapper import Wrapper
@@ -95,12 +95,10 @@ class AdaScale(Wrapper):
         numbers = [float(value) for value in local_square_norms]
         if len(numbers) != self.scale:
             raise RecipeError(
-                explain(
-                    "AdaScale.observe",
-                    expected=f"{self.scale} squared norms, one a worker",
-                    got=len(numbers),
-                    do="make AdaScale with scale=the number of workers",
-                )
+                "AdaScale.observe",
+                expected=f"{self.scale} squared norms, one a worker",
+                got=len(numbers),
+                do="make AdaScale with scale=the number of workers",
             )
         self.observe_sum(sum(numbers), float(mean_square_norm))
 

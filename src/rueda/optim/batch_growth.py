@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class BatchGrowth:
             ("maximum", "at least the base batch", self.maximum, (self.maximum or self.base_batch) >= self.base_batch),
         ):
             if not good:
-                raise RecipeError(explain(what, expected=expected, got=got, do="correct the batch growth"))
+                raise RecipeError(what, expected=expected, got=got, do="correct the batch growth")
 
     def __call__(self, epoch: float) -> int:
         """Return the global batch of an epoch (counted from 0)."""
@@ -118,12 +118,10 @@ def realise(global_batch: int, num_workers: int, largest_local_batch: int | None
     largest = math.inf if largest_local_batch is None else largest_local_batch
     if global_batch < num_workers or num_workers < 1 or largest < 1:
         raise RecipeError(
-            explain(
-                "global batch",
-                expected=f"at least one example for each of {num_workers} workers and room for one",
-                got=(global_batch, largest_local_batch),
-                do="use fewer workers or a larger batch",
-            )
+            "global batch",
+            expected=f"at least one example for each of {num_workers} workers and room for one",
+            got=(global_batch, largest_local_batch),
+            do="use fewer workers or a larger batch",
         )
     share = round(global_batch / num_workers)
     fewest = 1 if largest_local_batch is None else math.ceil(share / largest_local_batch)
@@ -154,5 +152,5 @@ def stretch(epochs: int, milestones: tuple[float, ...], factor: float) -> tuple[
     (6400, (1920, 3840, 5120))
     """
     if not factor > 0:
-        raise RecipeError(explain("stretch", expected="a factor > 0", got=factor, do="check the batch sizes"))
+        raise RecipeError("stretch", expected="a factor > 0", got=factor, do="check the batch sizes")
     return math.ceil(epochs * factor - 1e-9), tuple(milestone * factor for milestone in milestones)

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.world.seeds import derive
 
 
@@ -60,7 +60,7 @@ def noise_weights(
     tensor([1., 1.])
     """
     if not (sigma >= 0 and math.isfinite(sigma)):
-        raise RecipeError(explain("sigma", expected="0 or more", got=sigma, do="use sigma_for"))
+        raise RecipeError("sigma", expected="0 or more", got=sigma, do="use sigma_for")
     weights = torch.empty(num_examples)
     return weights.normal_(1.0, sigma, generator=_generator(seed, step, rank, part)).to(device)
 
@@ -73,12 +73,10 @@ def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
     """
     if losses.shape != weights.shape:
         raise RecipeError(
-            explain(
-                "gradient noise",
-                expected=f"one loss per example, shape {tuple(weights.shape)}",
-                got=tuple(losses.shape),
-                do="give the task a loss with reduction='none'",
-            )
+            "gradient noise",
+            expected=f"one loss per example, shape {tuple(weights.shape)}",
+            got=tuple(losses.shape),
+            do="give the task a loss with reduction='none'",
         )
     return torch.dot(losses, weights.to(losses.dtype)) / len(losses)
 
@@ -105,7 +103,7 @@ def sigma_for(batch: int, base_batch: int, *, rate_factor: float = 1.0) -> float
     """
     if batch < 1 or base_batch < 1 or not rate_factor > 0:
         raise RecipeError(
-            explain("sigma_for", expected="positive sizes", got=(batch, base_batch, rate_factor), do="check the recipe")
+            "sigma_for", expected="positive sizes", got=(batch, base_batch, rate_factor), do="check the recipe"
         )
     excess = batch / (base_batch * rate_factor**2) - 1.0
     return math.sqrt(excess) if excess > 1e-12 else 0.0
@@ -120,7 +118,7 @@ def annealed_sigma(step: int, *, eta: float, gamma: float = 0.55) -> float:
     (0.1, 0.015)
     """
     if eta < 0 or gamma < 0:
-        raise RecipeError(explain("additive noise", expected="eta, gamma >= 0", got=(eta, gamma), do="correct it"))
+        raise RecipeError("additive noise", expected="eta, gamma >= 0", got=(eta, gamma), do="correct it")
     return math.sqrt(eta / (1.0 + step) ** gamma)
 
 

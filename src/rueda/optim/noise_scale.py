@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.optim.meters import moments
 from rueda.records.profile import NoiseScale
 
@@ -64,7 +64,7 @@ class Estimator:
             ("confidence", "between 0 and 1", confidence, 0 < confidence < 1),
         ):
             if not good:
-                raise RecipeError(explain(f"noise scale: {what}", expected=expected, got=got, do="correct it"))
+                raise RecipeError(f"noise scale: {what}", expected=expected, got=got, do="correct it")
         from scipy.special import stdtrit  # here, not in a training's first step: it takes a while
 
         self._quantile = stdtrit
@@ -86,12 +86,10 @@ class Estimator:
         """
         if num_parts < 2 or not examples_per_part > 0:
             raise RecipeError(
-                explain(
-                    "noise scale",
-                    expected="at least 2 parts with examples in each",
-                    got=(num_parts, examples_per_part),
-                    do="compare the gradients of two workers, micro-batches or halves of a batch",
-                )
+                "noise scale",
+                expected="at least 2 parts with examples in each",
+                got=(num_parts, examples_per_part),
+                do="compare the gradients of two workers, micro-batches or halves of a batch",
             )
         variance, square = moments(float(sum_local_square_norms), float(mean_square_norm), num_parts)
         variance *= examples_per_part
@@ -118,10 +116,18 @@ class Estimator:
         variance, square = (total / weight if weight else math.nan for total in self._sums)
         low, high = self._interval(variance, square)
         return NoiseScale(
-            value=_ratio(variance, square), low=low, high=high, confidence=self.confidence, variance=variance,
-            square=square, step=step, steps=round(weight**2 / squares) if squares else 0, epochs=epochs,
-            source=source, group=group,
-        )  # fmt: skip
+            value=_ratio(variance, square),
+            low=low,
+            high=high,
+            confidence=self.confidence,
+            variance=variance,
+            square=square,
+            step=step,
+            steps=round(weight**2 / squares) if squares else 0,
+            epochs=epochs,
+            source=source,
+            group=group,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, as plain numbers."""

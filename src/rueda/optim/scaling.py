@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 
 Rule = Callable[[float], float]
 
@@ -98,7 +98,7 @@ def rate_factor(rule: str, scale: float) -> float:
     [1.0, 4.0, 2.0, 2.0]
     """
     if rule not in RULES:
-        raise RecipeError(explain("scaling", expected=f"one of {', '.join(RULES)}", got=rule, do="choose one"))
+        raise RecipeError("scaling", expected=f"one of {', '.join(RULES)}", got=rule, do="choose one")
     return RULES[rule](scale)
 
 
@@ -114,5 +114,5 @@ def warmup_factor(rule: str, scale: float) -> float:
 
 def _check(scale: float) -> float:
     if not (scale > 0 and math.isfinite(scale)):
-        raise RecipeError(explain("scale", expected="batch / base batch > 0", got=scale, do="check the batch sizes"))
+        raise RecipeError("scale", expected="batch / base batch > 0", got=scale, do="check the batch sizes")
     return scale

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 
 
 class Schedule(ABC):
@@ -25,7 +25,7 @@ class Schedule(ABC):
     def __post_init__(self) -> None:
         length = getattr(self, "num_steps", None)
         if length is not None and not length > 0:
-            raise RecipeError(explain("num_steps", expected="more than 0", got=length, do="give its length in steps"))
+            raise RecipeError("num_steps", expected="more than 0", got=length, do="give its length in steps")
 
     @abstractmethod
     def __call__(self, step: float) -> float:
@@ -48,7 +48,7 @@ class Schedule(ABC):
         """
         if not hasattr(self, "num_steps"):
             raise RecipeError(
-                explain("then", expected="a first schedule with an end", got=repr(self), do="begin with a warm-up")
+                "then", expected="a first schedule with an end", got=repr(self), do="begin with a warm-up"
             )
         return Then(self, schedule, restart)
 
@@ -129,7 +129,7 @@ class Step(Schedule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "milestones", tuple(self.milestones))
         if any(later <= earlier for earlier, later in zip(self.milestones, self.milestones[1:], strict=False)):
-            raise RecipeError(explain("milestones", expected="rising steps", got=self.milestones, do="sort them"))
+            raise RecipeError("milestones", expected="rising steps", got=self.milestones, do="sort them")
 
     def __call__(self, step: float) -> float:
         """Return base x factor^(milestones reached)."""
@@ -207,7 +207,7 @@ class OneCycle(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.rising < 1:
-            raise RecipeError(explain("rising", expected="a fraction between 0 and 1", got=self.rising, do="use 0.3"))
+            raise RecipeError("rising", expected="a fraction between 0 and 1", got=self.rising, do="use 0.3")
 
     def __call__(self, step: float) -> float:
         """Return the value; both halves are half cosines."""
@@ -284,9 +284,7 @@ def assemble(
     """
     if warmup_steps > num_steps:
         raise RecipeError(
-            explain(
-                "warm-up", expected=f"at most the {num_steps:g} steps of the training", got=warmup_steps, do="lower it"
-            )
+            "warm-up", expected=f"at most the {num_steps:g} steps of the training", got=warmup_steps, do="lower it"
         )
     rest = max(num_steps - warmup_steps, 1.0)
     main: dict[str, Schedule] = {
@@ -297,7 +295,7 @@ def assemble(
         "one-cycle": OneCycle(peak_rate, rest),
     }
     if schedule not in main:
-        raise RecipeError(explain("schedule", expected=f"one of {', '.join(main)}", got=schedule, do="choose one"))
+        raise RecipeError("schedule", expected=f"one of {', '.join(main)}", got=schedule, do="choose one")
     if warmup_steps == 0:
         return main[schedule]
     first: dict[str, Schedule] = {
@@ -306,7 +304,7 @@ def assemble(
         "from-zero": GradualWarmup(0.0, peak_rate, warmup_steps),
     }
     if warmup not in first:
-        raise RecipeError(explain("warmup", expected=f"one of {', '.join(first)}", got=warmup, do="choose one"))
+        raise RecipeError("warmup", expected=f"one of {', '.join(first)}", got=warmup, do="choose one")
     return first[warmup].then(main[schedule], restart=schedule != "step")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 
 
 class Wrapper(Optimizer):
@@ -20,12 +20,10 @@ class Wrapper(Optimizer):
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
             raise RecipeError(
-                explain(
-                    type(self).__name__,
-                    expected="a torch optimizer to wrap",
-                    got=type(optimizer).__name__,
-                    do="make one first, such as torch.optim.SGD(model.parameters(), lr=0.1)",
-                )
+                type(self).__name__,
+                expected="a torch optimizer to wrap",
+                got=type(optimizer).__name__,
+                do="make one first, such as torch.optim.SGD(model.parameters(), lr=0.1)",
             )
         self.optimizer = optimizer
         Optimizer.__setstate__(self, {})  # the hooks that torch and its schedulers expect, and no groups of its own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rueda.errors import ProfileError, explain
+from rueda.errors import ProfileError
 from rueda.records.profile import Communication, Profile
 
 DEVICE_JITTER = 0.015
@@ -26,12 +26,10 @@ class Link:
     def __post_init__(self) -> None:
         if not (self.latency >= 0 and self.bandwidth > 0 and 0 < self.efficiency <= 1):
             raise ProfileError(
-                explain(
-                    "link",
-                    expected="latency >= 0, bandwidth > 0 and 0 < efficiency <= 1",
-                    got=f"{self.latency}, {self.bandwidth}, {self.efficiency}",
-                    do="correct the cluster",
-                )
+                "link",
+                expected="latency >= 0, bandwidth > 0 and 0 < efficiency <= 1",
+                got=f"{self.latency}, {self.bandwidth}, {self.efficiency}",
+                do="correct the cluster",
             )
 
     @property
@@ -79,11 +77,11 @@ class Cluster:
         for name in ("devices_per_node", "max_nodes", "speed", "contention"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ProfileError(explain(f"{self.name}: {name}", expected="more than 0", got=value, do="correct it"))
+                raise ProfileError(f"{self.name}: {name}", expected="more than 0", got=value, do="correct it")
         for name in ("jitter", "cycle", "price_per_hour"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
-                raise ProfileError(explain(f"{self.name}: {name}", expected="0 or more", got=value, do="correct it"))
+                raise ProfileError(f"{self.name}: {name}", expected="0 or more", got=value, do="correct it")
 
     def nodes(self, workers: int) -> int:
         """How many nodes some workers take; on a machine that cannot grow they share it."""

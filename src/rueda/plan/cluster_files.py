@@ -34,7 +34,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import ProfileError, explain
+from rueda.errors import ProfileError
 from rueda.plan.cluster import THIS_MACHINE, Cluster, Link
 from rueda.records.profile import Profile
 
@@ -69,7 +69,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if not file.is_file():
         close = difflib.get_close_matches(text, cluster_names(), 1)
         do = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(cluster_names())}, or a .toml file"
-        raise ProfileError(explain("cluster", expected="a shipped cluster or a .toml file", got=text, do=do))
+        raise ProfileError("cluster", expected="a shipped cluster or a .toml file", got=text, do=do)
     return read_cluster(file.read_text(encoding="utf-8"), name=name, source=f"{text}.toml")
 
 
@@ -133,7 +133,7 @@ def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             do = f"did you mean {close[0]}?" if close else "remove it"
-            raise ProfileError(explain(f"{source}", expected="a known field", got=name, do=do))
+            raise ProfileError(f"{source}", expected="a known field", got=name, do=do)
     found = {name: _take(data[name], kind, f"{source}: {name}") for name, kind in _KINDS.items() if name in data}
     return {name: tuple(map(str, value)) if isinstance(value, list) else value for name, value in found.items()}
 
@@ -141,11 +141,11 @@ def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
 def _table(data: Mapping[str, Any], name: str, source: str, kinds: Mapping[str, type]) -> dict[str, Any]:
     table = data.get(name, {})
     if not isinstance(table, dict):
-        raise ProfileError(explain(f"{source}: {name}", expected="a table", got=table, do=f"write [{name}]"))
+        raise ProfileError(f"{source}: {name}", expected="a table", got=table, do=f"write [{name}]")
     for key in table:
         if key not in kinds:
             known = ", ".join(kinds)
-            raise ProfileError(explain(f"{source}: [{name}]", expected=f"one of {known}", got=key, do="correct it"))
+            raise ProfileError(f"{source}: [{name}]", expected=f"one of {known}", got=key, do="correct it")
     return {key: _take(value, kinds[key], f"{source}: {name}.{key}") for key, value in table.items()}
 
 
@@ -153,5 +153,5 @@ def _take(value: Any, kind: type, where: str) -> Any:
     fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
     if not fits:
         noun = {int: "a whole number", float: "a number", str: "a text", list: "a list"}[kind]
-        raise ProfileError(explain(where, expected=noun, got=value, do="correct it"))
+        raise ProfileError(where, expected=noun, got=value, do="correct it")
     return float(value) if kind is float else value

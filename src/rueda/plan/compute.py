@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rueda.errors import ProfileError, explain
+from rueda.errors import ProfileError
 from rueda.plan.stragglers import QUARTILE
 from rueda.records.profile import Profile, StepTime, update_seconds
 
@@ -43,11 +43,11 @@ def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, ste
     """
     for name, value in (("local batch", local_batch), ("accumulate", accumulate)):
         if value < 1:
-            raise ProfileError(explain(name, expected="1 or more", got=value, do="correct it"))
+            raise ProfileError(name, expected="1 or more", got=value, do="correct it")
     if profile.largest_batch is not None and local_batch > profile.largest_batch:
         do = f"accumulate batches of {profile.largest_batch}"
         expected = f"at most {profile.largest_batch}, which fits into memory"
-        raise ProfileError(explain("local batch", expected=expected, got=local_batch, do=do))
+        raise ProfileError("local batch", expected=expected, got=local_batch, do=do)
     points = sorted({step.batch: step for step in steps or profile.steps}.values(), key=lambda step: step.batch)
     seconds, backward, optimizer = (_at(points, name, local_batch) for name in ("seconds", "backward", "optimizer"))
     nearest = min(points, key=lambda step: abs(step.batch - local_batch))

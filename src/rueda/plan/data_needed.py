@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rueda.errors import RunError, explain
+from rueda.errors import RunError
 from rueda.plan.power_law import FEWEST_SIZES, PowerLaw, covariance, fit_power_law
 from rueda.records.forecast import BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need
 
@@ -43,8 +43,7 @@ def extrapolate(forecast: Forecast, target_error: float, *, confidence: float = 
         seed: of the bootstrap.
     """
     if not 0 < target_error < 1:
-        raise RunError(explain("--target-error", expected="a fraction between 0 and 1", got=target_error,
-                               do="give e.g. 0.05"))  # fmt: skip
+        raise RunError("--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05")
     plain = replace(
         forecast, target_error=target_error, law=None, band=(), need=None, cluster=None, checks=(), refusals=()
     )

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rueda.errors import ProfileError, RecipeError, explain
+from rueda.errors import ProfileError, RecipeError
 from rueda.plan.advice import FEWEST_UPDATES, WORTH, advise, cost
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency, updates_needed
@@ -59,7 +59,7 @@ def make_plan(
     """
     if not workers or min(workers) < 1:
         got = ",".join(map(str, workers)) or "none"
-        raise ProfileError(explain("workers", expected="numbers of 1 or more", got=got, do="give e.g. 1,2,4,8"))
+        raise ProfileError("workers", expected="numbers of 1 or more", got=got, do="give e.g. 1,2,4,8")
     if cluster.profile is not None:
         profile = _of_its_own(profile, cluster.profile)
     # Base.

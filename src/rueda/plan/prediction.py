@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rueda.errors import ProfileError, explain
+from rueda.errors import ProfileError
 from rueda.plan.cluster import Cluster
 from rueda.plan.collectives import AllReduce, Shared, all_reduce, share
 from rueda.plan.compute import compute_time
@@ -101,7 +101,7 @@ def predict(
         ProfileError: no workers, a batch that does not fit, or a cluster without a link that is needed.
     """
     if workers < 1:
-        raise ProfileError(explain("workers", expected="1 or more", got=workers, do="correct it"))
+        raise ProfileError("workers", expected="1 or more", got=workers, do="correct it")
     profile = cluster.profile or profile
     alone = compute_time(profile, local_batch, accumulate)
     speed = cluster.speed or 1.0

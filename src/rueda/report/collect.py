@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from rueda.errors import RunError, explain
+from rueda.errors import RunError
 from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.run import Run
 from rueda.report.figures.noise_scale import add_noise_scale
@@ -73,12 +73,10 @@ def _places(path: Path) -> list[Path]:
     if not inside:
         got = "a folder without any" if path.is_dir() else "a file of none" if path.exists() else "nothing there"
         raise RunError(
-            explain(
-                str(path),
-                expected="a run folder (metrics.jsonl) or a study folder (study.json), or a JSON file of Rueda's",
-                got=got,
-                do="check the path",
-            )
+            str(path),
+            expected="a run folder (metrics.jsonl) or a study folder (study.json), or a JSON file of Rueda's",
+            got=got,
+            do="check the path",
         )
     return inside
 

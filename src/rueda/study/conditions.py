@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rueda.errors import RecipeError, TaskError, explain
+from rueda.errors import RecipeError, TaskError
 from rueda.records import Recipe
 from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.records.study import BASELINE
@@ -74,9 +74,7 @@ def conditions(
     from rueda.train.normalisation import convert
 
     if names is not None and not names:
-        raise RecipeError(
-            explain("rows", expected="a named recipe or more", got=list(names), do="see `rueda recipe list`")
-        )
+        raise RecipeError("rows", expected="a named recipe or more", got=list(names), do="see `rueda recipe list`")
     asked = list(names) if names is not None else [*NAMED, *COMBINATIONS]
     found: dict[str, Condition] = {}
     left_out = []

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rueda import jobs as starter
-from rueda.errors import RecipeError, RunError, explain
+from rueda.errors import RecipeError, RunError
 from rueda.files.atomic import write_atomically
 from rueda.files.lock import held
 from rueda.jobs import Job
@@ -132,7 +132,7 @@ def measure_learning_curve(
     # Plan.
     check_counts(seeds=seeds, jobs=jobs)
     if not 0 <= growth <= 1:
-        raise RecipeError(explain("growth", expected="from 0 (the same updates) to 1", got=growth, do="correct it"))
+        raise RecipeError("growth", expected="from 0 (the same updates) to 1", got=growth, do="correct it")
     name = task if isinstance(task, str) else task.name
     request = CurveRequest(task=name, epochs=epochs, growth=growth, settings=tuple(settings))
     if isinstance(task, str):
@@ -172,15 +172,15 @@ def measure_learning_curve(
 
 def _sizes(sizes: Sequence[int] | None, largest_fraction: float, whole: int, check: bool) -> list[int]:
     if not 0 < largest_fraction <= 1:
-        raise RecipeError(explain("--largest-fraction", expected="above 0 and up to 1", got=largest_fraction,
-                                  do="give e.g. 0.25"))  # fmt: skip
+        raise RecipeError(
+            "--largest-fraction", expected="above 0 and up to 1", got=largest_fraction, do="give e.g. 0.25"
+        )
     chosen = geometric_sizes(int(largest_fraction * whole)) if sizes is None else sorted(set(sizes))
     for size in chosen:
         if not 1 <= size <= whole:
-            raise RecipeError(explain("size", expected=f"from 1 to {whole:,}, the training set", got=size,
-                                      do="correct --sizes"))  # fmt: skip
+            raise RecipeError("size", expected=f"from 1 to {whole:,}, the training set", got=size, do="correct --sizes")
     if not chosen:
-        raise RecipeError(explain("sizes", expected="one or more", got=[], do="raise --largest-fraction"))
+        raise RecipeError("sizes", expected="one or more", got=[], do="raise --largest-fraction")
     if check and whole in chosen:
         raise RecipeError(f"--check keeps the whole set ({whole:,}) apart, but the sizes hold it; leave one out")
     return [*chosen, whole] if check else chosen

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError, explain
+from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.records import Recipe
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
@@ -135,9 +135,7 @@ def study_steps_to_target(
         say: told a line for each trial, each further seed and each batch.
     """
     if not 0 < target_accuracy <= 1:
-        raise RecipeError(
-            explain("--target-accuracy", expected="a fraction", got=target_accuracy, do="give e.g. 0.85")
-        )  # fmt: skip
+        raise RecipeError("--target-accuracy", expected="a fraction", got=target_accuracy, do="give e.g. 0.85")
     check_counts(seeds=seeds)
     loaded = load_task_and_data(task)
     if loaded.metric is None:

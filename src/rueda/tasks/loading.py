@@ -72,8 +72,12 @@ def _from_file(file: Path) -> Task:
         ) from error
     task = getattr(module, "task", None)
     if not isinstance(task, Task):
-        raise TaskError(str(file), expected="a name `task` that is a rueda.Task", got=type(task).__name__,
-                        do="add `task = rueda.Task(...)`")  # fmt: skip
+        raise TaskError(
+            str(file),
+            expected="a name `task` that is a rueda.Task",
+            got=type(task).__name__,
+            do="add `task = rueda.Task(...)`",
+        )
     return task
 
 

@@ -113,9 +113,14 @@ def _read(words: _Words, environ: Mapping[str, str]) -> Identity:
     node = _place_on_node(words, environ, rank, size)
     address, port = _rendezvous(words, environ, size)
     return Identity(
-        rank=rank, size=size, launcher=words.launcher, address=address, port=port,
-        local_rank=node[0], local_size=node[1],
-    )  # fmt: skip
+        rank=rank,
+        size=size,
+        launcher=words.launcher,
+        address=address,
+        port=port,
+        local_rank=node[0],
+        local_size=node[1],
+    )
 
 
 def _place_on_node(words: _Words, environ: Mapping[str, str], rank: int, size: int) -> tuple[int, int]:

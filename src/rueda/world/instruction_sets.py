@@ -77,8 +77,12 @@ def choose_limit(given: str, works: Callable[[str], bool]) -> str:
     """
     found = next((limit for limit in ((given,) if given else LIMITS) if works(limit)), None)
     if found is None and given:
-        raise WorldError(VARIABLE, expected="an instruction set that works on this CPU", got=given,
-                         do="unset it, and one that works is chosen")  # fmt: skip
+        raise WorldError(
+            VARIABLE,
+            expected="an instruction set that works on this CPU",
+            got=given,
+            do="unset it, and one that works is chosen",
+        )
     if found is None:
         raise WorldError("half precision ends the process on this CPU, however it is limited; use precision=float32")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.product import backward_chunk, flat, share_of_loss
 from rueda.examine.objective.objective import Objective
 from rueda.examine.objective.strands import Strands
@@ -41,9 +41,11 @@ class Ascent:
             self.loss, self.gradient = self.at(torch.zeros_like(self.origin))
             if not bool(torch.isfinite(self.gradient).all()) or self.loss != self.loss:
                 raise ExamineError(
-                    explain("the loss and its gradient", expected="finite numbers", got=f"loss {self.loss}",
-                            do="examine a checkpoint from before it diverged")
-                )  # fmt: skip
+                    "the loss and its gradient",
+                    expected="finite numbers",
+                    got=f"loss {self.loss}",
+                    do="examine a checkpoint from before it diverged",
+                )
         except BaseException:
             self.objective.__exit__()
             raise

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.lanczos import ROUNDING, orthogonalised, vector_norm
 from rueda.examine.curvature.product import Product
 from rueda.examine.curvature.trace import random_signs
@@ -90,7 +90,7 @@ def spectral_density(
     """
     if num_probes < 1 or num_steps < 1:
         raise ExamineError(
-            explain("the density", expected="at least 1 probe and 1 step", got=(num_probes, num_steps), do="add some")
+            "the density", expected="at least 1 probe and 1 step", got=(num_probes, num_steps), do="add some"
         )
     draws = torch.Generator().manual_seed(seed)
     nodes, weights, done = [], [], 0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.density import Density, spectral_density
 from rueda.examine.curvature.lanczos import Extremes, extreme_eigenvalues, vector_norm
 from rueda.examine.curvature.product import MEMORY_BYTES, CurvatureProduct
@@ -73,7 +73,7 @@ def hessian(
     (1.0, 2.0, True)
     """
     if num_eigenvalues < 1:
-        raise ExamineError(explain("eigenvalues", expected="1 or more", got=num_eigenvalues, do="ask for some"))
+        raise ExamineError("eigenvalues", expected="1 or more", got=num_eigenvalues, do="ask for some")
     began = time.perf_counter()
 
     def told(what: str, most: int) -> Callable[..., None] | None:
@@ -82,10 +82,15 @@ def hessian(
     with CurvatureProduct(objective, memory_bytes=memory_bytes, world=world) as product:
         vector_bytes = product.gradient.numel() * product.gradient.element_size()
         found = extreme_eigenvalues(
-            product, start_vector(product.gradient, seed), count=num_eigenvalues, tolerance=tolerance,
-            most_products=most_products, basis_size=min(LARGEST_BASIS, memory_bytes // vector_bytes), seed=seed,
+            product,
+            start_vector(product.gradient, seed),
+            count=num_eigenvalues,
+            tolerance=tolerance,
+            most_products=most_products,
+            basis_size=min(LARGEST_BASIS, memory_bytes // vector_bytes),
+            seed=seed,
             step=told("eigenvalues", most_products),
-        )  # fmt: skip
+        )
         most = max(2, most_products // 3)
         traced = density_found = None
         if trace:

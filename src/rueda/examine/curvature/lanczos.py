@@ -39,7 +39,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.product import Product
 
 Floats = NDArray[np.float64]
@@ -110,9 +110,11 @@ def extreme_eigenvalues(
     count = min(count, size)
     if count < 1 or tolerance <= 0 or most_products < 1:
         raise ExamineError(
-            explain("eigenvalues", expected="a count, a tolerance and a number of products above 0",
-                    got=(count, tolerance, most_products), do="correct them")
-        )  # fmt: skip
+            "eigenvalues",
+            expected="a count, a tolerance and a number of products above 0",
+            got=(count, tolerance, most_products),
+            do="correct them",
+        )
     sign = 1.0 if largest else -1.0
     room = min(size, max(basis_size, count + SMALLEST_BASIS))
     draws = torch.Generator().manual_seed(seed)

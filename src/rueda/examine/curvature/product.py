@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.second_derivatives import FastSecondDerivatives
 from rueda.examine.objective.examples import take
 from rueda.examine.objective.objective import Objective
@@ -106,9 +106,11 @@ class CurvatureProduct:
         # One that is not finite leaves no sum finite; looking at each would take longer.
         if not math.isfinite(float(product.sum())) and not bool(torch.isfinite(product).all()):
             raise ExamineError(
-                explain("the Hessian", expected="finite numbers", got="NaN or infinity in a product with it",
-                        do="examine a checkpoint from before it diverged, or use float64")
-            )  # fmt: skip
+                "the Hessian",
+                expected="finite numbers",
+                got="NaN or infinity in a product with it",
+                do="examine a checkpoint from before it diverged, or use float64",
+            )
         return product.to(self.dtype)
 
     def _build(self) -> tuple[float, Tensor]:
@@ -125,9 +127,11 @@ class CurvatureProduct:
         loss = float(found[0])
         if not bool(torch.isfinite(found).all()):
             raise ExamineError(
-                explain("the loss and its gradient", expected="finite numbers", got=f"loss {loss} with NaN or infinity",
-                        do="examine a checkpoint from before it diverged")
-            )  # fmt: skip
+                "the loss and its gradient",
+                expected="finite numbers",
+                got=f"loss {loss} with NaN or infinity",
+                do="examine a checkpoint from before it diverged",
+            )
         return loss, found[1:].to(self.dtype)
 
     def _bytes_per_example(self) -> int:

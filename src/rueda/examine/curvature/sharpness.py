@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.ascent import Ascent
 from rueda.examine.curvature.hessian import batch_norm_words
 from rueda.examine.objective.objective import Objective
@@ -87,16 +87,18 @@ def sharpness(
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown or not kinds:
         raise ExamineError(
-            explain("sharpness", expected=f"kinds among {', '.join(KINDS)}", got=unknown or "none", do="correct them")
+            "sharpness", expected=f"kinds among {', '.join(KINDS)}", got=unknown or "none", do="correct them"
         )
     radii = [*epsilons, rho, adaptive_rho]
     if not epsilons or not all(math.isfinite(radius) and radius > 0 for radius in radii):
-        raise ExamineError(explain("sharpness", expected="radii above 0", got=radii, do="correct them"))
+        raise ExamineError("sharpness", expected="radii above 0", got=radii, do="correct them")
     if iterations < 1 or num_columns < 1:
         raise ExamineError(
-            explain("sharpness", expected="iterations and columns of 1 or more", got=(iterations, num_columns),
-                    do="correct them")
-        )  # fmt: skip
+            "sharpness",
+            expected="iterations and columns of 1 or more",
+            got=(iterations, num_columns),
+            do="correct them",
+        )
     began = time.perf_counter()
     found: list[SharpnessMeasure] = []
     with Ascent(objective, world=world) as ascent:
@@ -134,10 +136,11 @@ def _subspace(ascent: Ascent, eps: float, iterations: int, num_columns: int, see
     columns = min(num_columns, size)
     if 8 * columns * size > LARGEST_SUBSPACE_BYTES:
         raise ExamineError(
-            explain("the random subspace", expected=f"at most {LARGEST_SUBSPACE_BYTES >> 30} GiB",
-                    got=f"{columns} columns of {size:,} parameters",
-                    do=f"ask for {max(1, LARGEST_SUBSPACE_BYTES // (8 * size))} columns or fewer")
-        )  # fmt: skip
+            "the random subspace",
+            expected=f"at most {LARGEST_SUBSPACE_BYTES >> 30} GiB",
+            got=f"{columns} columns of {size:,} parameters",
+            do=f"ask for {max(1, LARGEST_SUBSPACE_BYTES // (8 * size))} columns or fewer",
+        )
     draws = torch.Generator().manual_seed(seed)
     matrix = torch.randn(size, columns, generator=draws, dtype=torch.float64)  # A, [n, p]
     # A⁺x by the normal equations: the columns of a tall random matrix are far from dependent.

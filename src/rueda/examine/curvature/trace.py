@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.curvature.lanczos import Extremes
 from rueda.examine.curvature.product import Product
 
@@ -69,9 +69,11 @@ def estimate_trace(
     """
     if most_products < 2 or tolerance <= 0:
         raise ExamineError(
-            explain("the trace", expected="2 products or more and a tolerance above 0", got=(most_products, tolerance),
-                    do="correct them")
-        )  # fmt: skip
+            "the trace",
+            expected="2 products or more and a tolerance above 0",
+            got=(most_products, tolerance),
+            do="correct them",
+        )
     exact = 0.0 if known is None else float(known.matrix.trace())
     if known is not None and len(known.basis) == like.numel():
         return Trace(value=exact, error=0.0, converged=True, num_products=0)

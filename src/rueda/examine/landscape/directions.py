@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.request import NORMALISATIONS
 from rueda.world.seeds import derive
 
@@ -47,9 +47,7 @@ def random_direction(
     [5.0, 1.0]
     """
     if normalise not in NORMALISATIONS:
-        raise ExamineError(
-            explain("normalise", expected=f"one of {', '.join(NORMALISATIONS)}", got=normalise, do="choose one")
-        )
+        raise ExamineError("normalise", expected=f"one of {', '.join(NORMALISATIONS)}", got=normalise, do="choose one")
     generator = torch.Generator().manual_seed(derive("direction", seed, index))
     # Drawn on the host in float32, whatever the model's device and type: one seed, one direction.
     drawn = [torch.randn(one.shape, generator=generator).to(one) for one in origin]
@@ -88,12 +86,14 @@ def check_direction(direction: Sequence[Tensor], what: str = "the direction") ->
     """Refuse a direction without a length, or with NaN in it."""
     length = norm(direction)
     if not math.isfinite(length):
-        raise ExamineError(explain(what, expected="finite numbers", got=length, do="check the model's weights"))
+        raise ExamineError(what, expected="finite numbers", got=length, do="check the model's weights")
     if length == 0.0:
         raise ExamineError(
-            explain(what, expected="a length above 0", got=0.0, do="choose two different models, or for a model "
-                    "without weights of two dimensions normalise = none")
-        )  # fmt: skip
+            what,
+            expected="a length above 0",
+            got=0.0,
+            do="choose two different models, or for a model without weights of two dimensions normalise = none",
+        )
 
 
 def _normalised(direction: Tensor, weights: Tensor, normalise: str) -> Tensor:

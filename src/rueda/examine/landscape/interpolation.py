@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.landscape.directions import between, check_direction
 from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.borrow import check_finite
@@ -98,7 +98,9 @@ def _of(state: State, name: str, like: Tensor) -> Tensor:
     if found is None or found.shape != like.shape:
         got = "none" if found is None else list(found.shape)
         raise ExamineError(
-            explain(f"{name} of the second model", expected=f"shape {list(like.shape)}", got=got,
-                    do="interpolate between two models of one kind")
-        )  # fmt: skip
+            f"{name} of the second model",
+            expected=f"shape {list(like.shape)}",
+            got=got,
+            do="interpolate between two models of one kind",
+        )
     return found.to(like.device)

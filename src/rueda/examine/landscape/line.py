@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.landscape.directions import direction_words, random_direction
 from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
 from rueda.examine.objective.examples import Inputs
@@ -34,7 +34,7 @@ def lines(
         execution: who computes.
     """
     if num_directions < 1:
-        raise ExamineError(explain("lines", expected="1 or more directions", got=num_directions, do="correct it"))
+        raise ExamineError("lines", expected="1 or more directions", got=num_directions, do="correct it")
     first = next(iter(objectives.values()))
     steps = tuple(float(value) for value in (alphas or axis(-1.0, 1.0, 51)))
     drawn = [random_direction(first.origin, seed=seed, index=i, normalise=normalise) for i in range(num_directions)]

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.landscape.grid import Execution, Objectives, axis
 from rueda.examine.landscape.surface import surface
 from rueda.examine.objective.examples import Inputs
@@ -46,15 +46,17 @@ def principal_directions(points: Tensor) -> tuple[Tensor, Tensor, tuple[float, f
     """
     if len(points) < 3:
         raise ExamineError(
-            explain("the training path", expected="3 or more checkpoints", got=len(points),
-                    do="train with --set keep=100, or --set checkpoint_every=N")
-        )  # fmt: skip
+            "the training path",
+            expected="3 or more checkpoints",
+            got=len(points),
+            do="train with --set keep=100, or --set checkpoint_every=N",
+        )
     differences = points.double() - points[-1].double()
     centred = differences - differences.mean(0)
     values, vectors = torch.linalg.eigh(centred @ centred.T)  # ascending
     if values[-1] <= 0:
         raise ExamineError(
-            explain("the training path", expected="checkpoints that differ", got="equal ones", do="check the run")
+            "the training path", expected="checkpoints that differ", got="equal ones", do="check the run"
         )
     total = float(values.clamp_min(0).sum())
     explained = (float(values[-1]) / total, max(0.0, float(values[-2])) / total)

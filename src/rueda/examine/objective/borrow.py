@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 
 _held: WeakSet[nn.Module] = WeakSet()
 
@@ -48,7 +48,7 @@ class Borrowed:
         named = [(name, one) for name, one in self.model.named_parameters() if one.is_floating_point()]
         if not named:
             raise ExamineError(
-                explain("the model", expected="parameters to move", got="none", do="pass the trained torch.nn.Module")
+                "the model", expected="parameters to move", got="none", do="pass the trained torch.nn.Module"
             )
         self.names = [name for name, _ in named]
         self.owned = [one for _, one in named]
@@ -114,9 +114,11 @@ class Borrowed:
         wanted = [list(one.shape) for one in self.origin]
         if shapes != wanted:
             raise ExamineError(
-                explain("a point or direction", expected=f"tensors of shapes {wanted}", got=shapes, do="make one of "
-                        "the same model")
-            )  # fmt: skip
+                "a point or direction",
+                expected=f"tensors of shapes {wanted}",
+                got=shapes,
+                do="make one of the same model",
+            )
         return tensors
 
     def _take(self) -> None:
@@ -164,6 +166,8 @@ def check_finite(tensor: Tensor, what: str) -> None:
     wrong = int((~torch.isfinite(tensor)).sum())
     if wrong:
         raise ExamineError(
-            explain(what, expected="finite numbers", got=f"{wrong:,} NaN or infinite of {tensor.numel():,}",
-                    do="examine a checkpoint from before it diverged")
-        )  # fmt: skip
+            what,
+            expected="finite numbers",
+            got=f"{wrong:,} NaN or infinite of {tensor.numel():,}",
+            do="examine a checkpoint from before it diverged",
+        )

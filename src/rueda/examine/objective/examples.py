@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 
 Inputs = Tensor | tuple[Tensor, ...]
 """[N, ...], or several such tensors for a model that takes several"""
@@ -32,9 +32,11 @@ def read_loader(loader: Iterable[Any], limit: int | None = None) -> tuple[Inputs
     for batch in loader:
         if not isinstance(batch, (list, tuple)) or len(batch) < 2 or not isinstance(batch[1], Tensor):
             raise ExamineError(
-                explain("a batch of the loader", expected="(inputs, targets)", got=type(batch).__name__,
-                        do="wrap the loader in a generator that yields both")
-            )  # fmt: skip
+                "a batch of the loader",
+                expected="(inputs, targets)",
+                got=type(batch).__name__,
+                do="wrap the loader in a generator that yields both",
+            )
         parts.append(tuple(batch[0]) if isinstance(batch[0], (list, tuple)) else batch[0])
         targets.append(batch[1])
         num_read += len(batch[1])
@@ -42,9 +44,11 @@ def read_loader(loader: Iterable[Any], limit: int | None = None) -> tuple[Inputs
             break
     if num_read == 0:
         raise ExamineError(
-            explain("the loader", expected="at least one batch of (inputs, targets)", got="none",
-                    do="pass a loader that is not empty or used up")
-        )  # fmt: skip
+            "the loader",
+            expected="at least one batch of (inputs, targets)",
+            got="none",
+            do="pass a loader that is not empty or used up",
+        )
     first = parts[0]
     joined: Inputs
     if isinstance(first, tuple):

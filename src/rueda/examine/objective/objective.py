@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rueda.errors import ExamineError, explain
+from rueda.errors import ExamineError
 from rueda.examine.objective.borrow import Borrowed
 from rueda.examine.objective.chunks import arranged, best_chunk, runs_in, wanted_order
 from rueda.examine.objective.examples import Inputs, read_loader, take
@@ -83,7 +83,7 @@ class Objective:
     ) -> None:
         self.num_examples = _count(inputs, targets)
         if chunk is not None and chunk < 1:
-            raise ExamineError(explain("chunk", expected="1 or more examples", got=chunk, do="correct it"))
+            raise ExamineError("chunk", expected="1 or more examples", got=chunk, do="correct it")
         self._losses, self._correct = losses, correct
         self._borrowed = Borrowed(model, device=device)
         self.device = self._borrowed.device
@@ -196,9 +196,11 @@ class Objective:
         """Cut a vector [num_parameters] into tensors of the parameters' shapes."""
         if vector.shape != (self.num_parameters,):
             raise ExamineError(
-                explain("a flat point", expected=f"shape [{self.num_parameters}]", got=list(vector.shape),
-                        do="flatten a point of the same model")
-            )  # fmt: skip
+                "a flat point",
+                expected=f"shape [{self.num_parameters}]",
+                got=list(vector.shape),
+                do="flatten a point of the same model",
+            )
         parts = torch.split(vector, [one.numel() for one in self.origin])
         return [part.view(one.shape) for part, one in zip(parts, self.origin, strict=True)]
 
@@ -282,9 +284,11 @@ class Objective:
             return wide if getattr(self._losses, "reduction", "mean") == "sum" else wide * len(targets)
         if losses.shape != targets.shape[:1]:
             raise ExamineError(
-                explain("the loss", expected=f"one value an example, shape [{len(targets)}], or their mean",
-                        got=list(losses.shape), do='use reduction="none" or "mean"')
-            )  # fmt: skip
+                "the loss",
+                expected=f"one value an example, shape [{len(targets)}], or their mean",
+                got=list(losses.shape),
+                do='use reduction="none" or "mean"',
+            )
         return wide.sum()
 
     def _zeros(self) -> list[Tensor]:
@@ -322,9 +326,11 @@ def _count(inputs: Inputs, targets: Tensor) -> int:
     first = inputs[0] if isinstance(inputs, tuple) else inputs
     if len(targets) == 0 or len(first) != len(targets):
         raise ExamineError(
-            explain("examples", expected="inputs and targets of one length above 0",
-                    got=f"{len(first)} and {len(targets)}", do="pass a data set that is not empty")
-        )  # fmt: skip
+            "examples",
+            expected="inputs and targets of one length above 0",
+            got=f"{len(first)} and {len(targets)}",
+            do="pass a data set that is not empty",
+        )
     return len(targets)
 
 

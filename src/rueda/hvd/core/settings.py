@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rueda.errors import WorldError, explain
+from rueda.errors import WorldError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,5 +77,5 @@ def _number(environ: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not value >= 0:
-        raise WorldError(explain(name, expected="a number, at least 0", got=text, do="correct or unset it"))
+        raise WorldError(name, expected="a number, at least 0", got=text, do="correct or unset it")
     return value

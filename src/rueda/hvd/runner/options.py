@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import LaunchError, MissingExtra, explain
+from rueda.errors import LaunchError, MissingExtra
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
@@ -171,7 +171,7 @@ def with_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
             name, value = known[place].field, _converted(known[place], value, f"{path}: {place}")
         else:
             near = ", ".join(sorted(known))
-            raise LaunchError(explain(f"--config-file {path}", expected=f"one of {near}", got=place, do="correct it"))
+            raise LaunchError(f"--config-file {path}", expected=f"one of {near}", got=place, do="correct it")
         if merged.get(name) is None:
             merged[name] = value
     return merged
@@ -179,7 +179,7 @@ def with_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _flat(found: object, path: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(found, dict):
-        raise LaunchError(explain(f"--config-file {path}", expected="sections", got=found, do="write `params:` first"))
+        raise LaunchError(f"--config-file {path}", expected="sections", got=found, do="write `params:` first")
     for section, content in found.items():
         if isinstance(content, dict):
             yield from ((f"{section}.{key}", value) for key, value in content.items() if value is not None)
@@ -190,9 +190,7 @@ def _flat(found: object, path: str) -> Iterator[tuple[str, Any]]:
 def _converted(option: Option, value: Any, where: str) -> Any:
     fits = isinstance(value, (int, float)) if option.kind in (int, float) else isinstance(value, option.kind)
     if not fits or (option.kind is not bool and isinstance(value, bool)):
-        raise LaunchError(
-            explain(where, expected=f"a value of type {option.kind.__name__}", got=value, do="correct it")
-        )
+        raise LaunchError(where, expected=f"a value of type {option.kind.__name__}", got=value, do="correct it")
     return option.kind(value)
 
 
@@ -208,7 +206,7 @@ def variables(values: Mapping[str, Any]) -> dict[str, str]:
         if value is None or not option.variable:
             continue
         if option.kind in (int, float) and value < 0:
-            raise LaunchError(explain(option.flags.split()[-1], expected="at least 0", got=value, do="correct it"))
+            raise LaunchError(option.flags.split()[-1], expected="at least 0", got=value, do="correct it")
         if option.field == "fusion_threshold_mb":
             value *= 2**20
         found[option.variable] = str(int(value)) if option.kind is bool else str(value)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.optim.engine.lanes import Item, Lane, State, sort
 from rueda.optim.engine.memo import Memo, Memos
 from rueda.optim.engine.nonfinite import report
@@ -179,7 +179,7 @@ def loss_of(closure: Callable[[], Any] | None) -> Any:
 def require(name: str, holds: bool, expected: str, got: object) -> None:
     """Raise a one-line :class:`RecipeError` unless the argument is right."""
     if not holds:
-        raise RecipeError(explain(name, expected=expected, got=got, do="correct the optimizer's argument"))
+        raise RecipeError(name, expected=expected, got=got, do="correct the optimizer's argument")
 
 
 def known(options: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rueda.errors import NonFiniteError, explain
+from rueda.errors import NonFiniteError
 
 
 def report(optimizer: str, groups: Sequence[dict[str, Any]], bad: Sequence[Tensor]) -> NonFiniteError:
@@ -15,12 +15,10 @@ def report(optimizer: str, groups: Sequence[dict[str, Any]], bad: Sequence[Tenso
     place, first = _place(groups, bad[0])
     shape = "x".join(map(str, first.shape)) or "scalar"
     return NonFiniteError(
-        explain(
-            f"{optimizer}.step",
-            expected="finite gradients and weights",
-            got=f"nan or inf in {len(bad)} tensor(s), first {place} ({shape})",
-            do="their weights were left as they were: lower the rate, clip the gradients, or pass nonfinite='skip'",
-        )
+        f"{optimizer}.step",
+        expected="finite gradients and weights",
+        got=f"nan or inf in {len(bad)} tensor(s), first {place} ({shape})",
+        do="their weights were left as they were: lower the rate, clip the gradients, or pass nonfinite='skip'",
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.records.recipe.recipe import Recipe
 
 
@@ -115,6 +115,6 @@ def named_recipe(name: str, base: Recipe, workers: int) -> Recipe:
     if name not in NAMED:
         close = difflib.get_close_matches(name, NAMED, 1)
         do = f"did you mean {close[0]}?" if close else "see `rueda recipe list`"
-        raise RecipeError(explain("recipe", expected="a named recipe", got=name, do=do))
+        raise RecipeError("recipe", expected="a named recipe", got=name, do=do)
     start = base.change(workers=workers)
     return start.change(**NAMED[name].changes(start))

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 from rueda.files.atomic import write_atomically
 from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
@@ -258,7 +258,7 @@ def _read_file(file: Path, read: Callable[[str], Read]) -> Read:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(explain(str(file), expected="a recipe file", got=str(error), do="check the path")) from None
+        raise RecipeError(str(file), expected="a recipe file", got=str(error), do="check the path") from None
     try:
         return read(text)
     except RecipeError as error:
@@ -294,7 +294,7 @@ def _check_names(names: Iterable[str]) -> None:
         if name not in field_names() and name != "reasons":
             close = difflib.get_close_matches(name, field_names(), 1)
             hint = f"did you mean {close[0]}?" if close else "see `rueda recipe fields`"
-            raise RecipeError(explain("recipe", expected="a known field", got=name, do=hint))
+            raise RecipeError("recipe", expected="a known field", got=name, do=hint)
 
 
 def describe_fields() -> list[tuple[str, str, str]]:

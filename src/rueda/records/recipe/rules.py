@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 
 if TYPE_CHECKING:
     from rueda.records.recipe.recipe import Recipe
@@ -44,19 +44,19 @@ def check(recipe: Recipe, names: Iterable[str]) -> None:
     for name in _POSITIVE:
         value = getattr(recipe, name)
         if value is not None and not value > 0:
-            raise RecipeError(explain(name, expected="a positive number", got=value, do="correct the recipe"))
+            raise RecipeError(name, expected="a positive number", got=value, do="correct the recipe")
     for name in _NOT_NEGATIVE:
         if not getattr(recipe, name) >= 0:
-            raise RecipeError(explain(name, expected="0 or more", got=getattr(recipe, name), do="correct the recipe"))
+            raise RecipeError(name, expected="0 or more", got=getattr(recipe, name), do="correct the recipe")
     for name, choices in CHOICES.items():
         if getattr(recipe, name) not in choices:
             expected = f"one of {', '.join(choices)}"
-            raise RecipeError(explain(name, expected=expected, got=getattr(recipe, name), do="choose one"))
+            raise RecipeError(name, expected=expected, got=getattr(recipe, name), do="choose one")
     for message in _contradictions(recipe):
         raise RecipeError(message)
     unknown = sorted(set(recipe.reasons) - set(names))
     if unknown:
-        raise RecipeError(explain("reasons", expected="names of recipe fields", got=unknown[0], do="correct it"))
+        raise RecipeError("reasons", expected="names of recipe fields", got=unknown[0], do="correct it")
 
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin
 
-from rueda.errors import RecipeError, explain
+from rueda.errors import RecipeError
 
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
@@ -19,7 +19,7 @@ def parse_setting(setting: str) -> tuple[str, str]:
     """
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
-        raise RecipeError(explain("--set", expected="name=value", got=setting, do="write e.g. --set batch=512"))
+        raise RecipeError("--set", expected="name=value", got=setting, do="write e.g. --set batch=512")
     return name.strip(), text.strip()
 
 
@@ -76,4 +76,4 @@ def _take_scalar(name: str, value: Any, kind: type) -> Any:
 
 
 def _refuse(name: str, value: Any, expected: str) -> Any:
-    raise RecipeError(explain(name, expected=expected, got=value, do="correct it"))
+    raise RecipeError(name, expected=expected, got=value, do="correct it")

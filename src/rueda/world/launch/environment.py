@@ -70,8 +70,9 @@ def requested(entries: Iterable[str], environ: Mapping[str, str]) -> dict[str, s
             raise LaunchError("-x", expected="NAME or NAME=VALUE", got=entry, do="name a variable")
         if not equals:
             if name not in environ:
-                raise LaunchError(f"-x {name}", expected="a variable that is set here", got=None,
-                                  do=f"set it, or write {name}=value")  # fmt: skip
+                raise LaunchError(
+                    f"-x {name}", expected="a variable that is set here", got=None, do=f"set it, or write {name}=value"
+                )
             value = environ[name]
         chosen[name] = value
     return chosen

@@ -40,8 +40,12 @@ class Host:
                 do="correct -H or the host file",
             )
         if self.slots < 1:
-            raise LaunchError(f"the slots of host {self.name}", expected="a whole number from 1", got=self.slots,
-                              do="write, for example, server1:4")  # fmt: skip
+            raise LaunchError(
+                f"the slots of host {self.name}",
+                expected="a whole number from 1",
+                got=self.slots,
+                do="write, for example, server1:4",
+            )
 
     @property
     def is_local(self) -> bool:
@@ -117,8 +121,12 @@ def take_slots(hosts: Sequence[Host], workers: int | None) -> list[Host]:
     if wanted < 1:
         raise LaunchError("-np", expected="a whole number from 1", got=wanted, do="give the number of workers")
     if wanted > total:
-        raise LaunchError("-np", expected=f"at most {total}, the slots of {_show(hosts)}", got=wanted,
-                          do="add hosts or slots, or lower -np")  # fmt: skip
+        raise LaunchError(
+            "-np",
+            expected=f"at most {total}, the slots of {_show(hosts)}",
+            got=wanted,
+            do="add hosts or slots, or lower -np",
+        )
     taken: list[Host] = []
     for host in hosts:
         if wanted > 0:
