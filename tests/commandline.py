@@ -1,7 +1,9 @@
-"""The ``rueda`` command inside the test's own process, with a small task file beside it."""
+"""The ``rueda`` command, in the test's own process or in one of its own, with a small task file beside it."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,14 @@ import sys
 sys.path.insert(0, {tests!r})
 from tinytask import tiny_task
 task = tiny_task()
+"""
+
+# Python imports this module when it starts; the variable is gone for the processes that the command starts.
+WATCH = """
+import atexit, os, sys
+if os.environ.pop("TELL_MODULES", None):
+    file = os.environ["MODULES_FILE"]
+    atexit.register(lambda: open(file, "w").write(repr("torch" in sys.modules)))
 """
 
 
@@ -33,6 +43,22 @@ def rueda(*words: str) -> int:
         patch.setattr(sys, "argv", ["rueda", *words])
         main()
     return int(ended.value.code or 0)
+
+
+def environ(**more: str) -> dict[str, str]:
+    """Give the environment of a command in a process of its own, in which the tests' modules are found."""
+    path = os.pathsep.join([os.getcwd(), str(Path(__file__).parent)])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **more}
+
+
+def rueda_without_torch(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that only starts others in a process of its own, which must not load torch."""
+    modules = Path("modules").resolve()
+    Path("sitecustomize.py").write_text(WATCH)
+    watched = environ(TELL_MODULES="1", MODULES_FILE=str(modules))
+    done = subprocess.run([sys.executable, "-m", "rueda", *words], env=watched, capture_output=True, text=True)
+    assert modules.read_text() == "False", f"rueda {words[0]} has loaded torch"
+    return done
 
 
 def catch_launches(monkeypatch: pytest.MonkeyPatch, status: int) -> list[tuple[LaunchPlan, Show]]:

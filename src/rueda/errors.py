@@ -33,8 +33,10 @@ class RuedaError(Exception):
     exit_status = 2
     """of a command that this error ends"""
 
-    def __init__(self, message: str, *, expected: str = "", got: object = None, do: str = "") -> None:
-        super().__init__(explain(message, expected=expected, got=got, do=do) if expected else message)
+    def __init__(
+        self, message: object = "", *more: object, expected: str = "", got: object = None, do: str = ""
+    ) -> None:
+        super().__init__(explain(str(message), expected=expected, got=got, do=do) if expected else message, *more)
 
 
 class WorldError(RuedaError):
