@@ -58,14 +58,17 @@ def answer_of(command: Sequence[str], num_workers: int) -> Any:
         if num_workers > 1:
             environ |= {"RANK": str(rank), "WORLD_SIZE": str(num_workers), "LOCAL_RANK": str(rank)}
             environ |= {"LOCAL_WORLD_SIZE": str(num_workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        processes.append(subprocess.Popen([sys.executable, *command], env=environ, text=True, stdout=subprocess.PIPE))
-    answers = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
+        # Only rank 0's words are read: a pipe of another one could fill up and hold all of them.
+        stdout = subprocess.DEVNULL if rank else subprocess.PIPE
+        processes.append(subprocess.Popen([sys.executable, *command], env=environ, text=True, stdout=stdout))
+    answer = processes[0].communicate()[0]
+    codes = [process.wait() for process in processes]
+    if any(codes):
         return None
-    return json.loads(answers[0].strip().splitlines()[-1])
+    return json.loads(answer.strip().splitlines()[-1])
 
 
-def save(name: str, result: dict[str, Any], *, seeds: Sequence[int] = (0,)) -> None:
+def save(name: str, result: dict[str, Any], *, seeds: Sequence[int]) -> None:
     """Write ``results/NAME.json`` with the machine, versions, command and seeds beside the figures.
 
     A result in the repository names the commit that gives it again, so a modified tree is refused: commit first, or
@@ -91,13 +94,14 @@ def save(name: str, result: dict[str, Any], *, seeds: Sequence[int] = (0,)) -> N
 def earlier(name: str) -> dict[str, Any]:
     """Return what :func:`save` wrote before with this very commit, so that a benchmark can be run case by case.
 
-    Another commit's cases are not kept: a result file names one.
+    Another commit's cases are not kept: a result file names one. Nor are those of a modified tree: it may be another.
     """
     try:
         found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     except FileNotFoundError:
         return {}
-    return found if found["environment"]["commit"] == environment()["commit"] else {}
+    commit = environment()["commit"]
+    return found if _is_clean(commit) and found["environment"]["commit"] == commit else {}
 
 
 def _is_clean(commit: str | None) -> bool:

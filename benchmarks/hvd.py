@@ -77,7 +77,7 @@ def work(rounds: int, parts: list[str]) -> None:
         if hvd.rank() == 0:
             show(part, results[part])
     if hvd.rank() == 0 and len(parts) == len(PARTS):
-        save("hvd", {"workers": 2, "rounds": rounds, "results": results})
+        save("hvd", {"workers": 2, "rounds": rounds, "results": results}, seeds=(0,))
     hvd.shutdown()
 
 

@@ -108,6 +108,7 @@ def main() -> None:
     save(
         "loader",
         {"source": source, "batch": BATCH, "repeats": REPEATS, "images_per_second": rates, "ratios": ratios},
+        seeds=(0,),
     )
     print(f"ratio {ratios['rueda']:.1f} (at least 4)")
 

@@ -135,7 +135,7 @@ def main() -> None:
         table.add_row(name, f"{speeds[0]:,}", f"{speeds[1]:,}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}", told)
     Console().print(table)
     before = earlier("noise_scale").get("cases", {}) if options.only else {}
-    save("noise_scale", {"updates": UPDATES, "cases": {**before, **results}})
+    save("noise_scale", {"updates": UPDATES, "cases": {**before, **results}}, seeds=(0,))
 
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ def show(rounds: list[dict[str, Any]], repeats: int) -> None:
                 f"  {task.name} at batch {MLP_BATCH}, 2 workers against 1: predicted {said['predicted']:.2f}x, "
                 f"measured {said['measured']:.2f}x"
             )
-    save("plan", result)
+    save("plan", result, seeds=(0,))
 
 
 def speedup(rounds: list[dict[str, Any]], clock: str, kind: str) -> float | None:

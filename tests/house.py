@@ -1,7 +1,7 @@
 """Which folder of src/rueda depends on which, read from the code; ``python tests/house.py`` renews the drawing.
 
 A dependency is an import anywhere in a file (at its top, within a function, under ``if TYPE_CHECKING``), or a string
-that names a module: ``"-m", "rueda.study.one_run"`` starts one, ``import_module(f"rueda.report.{name}")`` loads one.
+that names a module: ``"-m", "rueda.jobs.child"`` starts one, ``import_module(f"rueda.report.{name}")`` loads one.
 Docstrings and comments may name any module.
 """
 
@@ -77,6 +77,8 @@ def named_in_strings(tree: ast.AST, known: Iterable[str]) -> set[str]:
 
 
 def _of_statement(node: ast.AST, known: Iterable[str]) -> set[str]:
+    if isinstance(node, ast.ImportFrom) and node.level > 0:
+        raise ValueError(f"line {node.lineno}: expected an import by its whole name, got a relative one")
     if isinstance(node, ast.Import):
         return {_longest(alias.name, known) for alias in node.names if alias.name.split(".")[0] == "rueda"}
     if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rueda":

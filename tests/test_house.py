@@ -101,6 +101,12 @@ def test_a_dependency_is_found_wherever_it_hides(code: str) -> None:
     assert found == HIDDEN[code]
 
 
+@pytest.mark.parametrize("code", ["from . import b", "from .b import c", "def f():\n    from ..b import c"])
+def test_a_relative_import_is_refused(code: str) -> None:
+    with pytest.raises(ValueError, match="got a relative one"):
+        house.imported(ast.parse(code), {"rueda.b"})
+
+
 def test_public_names() -> None:
     assert sorted(rueda.__all__) == [
         "Arrays", "Loader", "Recipe", "RuedaError", "Run", "Task", "World", "__version__", "finish", "fit", "init",
@@ -133,11 +139,28 @@ STARTERS = {
 """what may start a process, and why"""
 
 
+SIGNS = re.compile(
+    r"\b((import|from) (torch\.)?(subprocess|multiprocessing)\b(?!\.connection)|sys\.executable"
+    r"|from torch import .*\bmultiprocessing|torch\.multiprocessing|os\.(fork|exec|spawn))"
+)
+"""of code that starts a process; multiprocessing.connection is about sockets alone"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import subprocess", "from subprocess import run", "import multiprocessing as mp", "os.fork()",
+        "from multiprocessing import Process", "import torch.multiprocessing",
+        "from torch.multiprocessing import spawn", "from torch import multiprocessing",
+        "from torch import nn, multiprocessing",
+    ],
+)  # fmt: skip
+def test_a_started_process_is_found(code: str) -> None:
+    assert SIGNS.search(code)
+
+
 def test_processes_are_started_in_few_places() -> None:
-    signs = re.compile(
-        r"\b(import subprocess|from subprocess|sys\.executable|import multiprocessing|os\.(fork|exec|spawn))"
-    )
-    found = {file.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*.py") if signs.search(file.read_text())}
+    found = {file.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*.py") if SIGNS.search(file.read_text())}
     strangers = {file for file in found if not file.startswith(tuple(STARTERS))}
     assert not strangers, f"{min(strangers)} starts a process: use rueda.jobs"
     assert all(any(file.startswith(place) for file in found) for place in STARTERS)

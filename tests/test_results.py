@@ -152,7 +152,7 @@ def test_a_benchmark_of_a_modified_tree_writes_elsewhere_or_not(
     monkeypatch.setattr(common, "COMMITTED", tmp_path / "committed")
     monkeypatch.setattr(common, "RESULTS", tmp_path / "committed")
     with pytest.raises(SystemExit, match="expected a clean commit"):
-        common.save("loop", {"ratio": 1.5})
+        common.save("loop", {"ratio": 1.5}, seeds=())
     assert not (tmp_path / "committed").exists() and json.loads(capsys.readouterr().out)["ratio"] == 1.5
     monkeypatch.setattr(common, "RESULTS", tmp_path / "elsewhere")
     common.save("loop", {"cases": {"a": 1}}, seeds=[3, 4])
@@ -168,7 +168,17 @@ def test_cases_of_another_commit_are_not_kept(
     monkeypatch.setattr(common, "RESULTS", tmp_path)
     assert common.earlier("loop") == {}
     monkeypatch.setattr(common, "environment", lambda: {"commit": "0123456789ab"})
-    common.save("loop", {"cases": {"a": 1}})
+    common.save("loop", {"cases": {"a": 1}}, seeds=())
     assert common.earlier("loop")["cases"] == {"a": 1}
     monkeypatch.setattr(common, "environment", lambda: {"commit": "ba9876543210"})
     assert common.earlier("loop") == {}
+    monkeypatch.setattr(common, "environment", lambda: {"commit": "0123456789ab+"})
+    monkeypatch.setattr(common, "COMMITTED", tmp_path / "another")
+    common.save("loop", {"cases": {"a": 1}}, seeds=())
+    assert common.earlier("loop") == {}  # two modified trees may differ
+
+
+def test_other_ranks_may_write_more_than_a_pipe_holds(common: ModuleType) -> None:
+    code = "import os; print('x' * 10 if os.environ['RANK'] == '0' else 'x' * 2**20); print('[1]')"
+    assert common.answer_of(["-c", code], 2) == [1]
+    assert common.answer_of(["-c", "import os; exit(os.environ['RANK'] == '1')"], 2) is None

@@ -38,6 +38,8 @@ def test_rows_survive_a_torn_line(tmp_path: Path) -> None:
         stream.write('{"kind": "epo')  # killed while it wrote
     assert [item.step for item in run.rows()] == [1, 2, 3]
     assert [item.step for item in run.rows("epoch")] == [1, 3]
+    with pytest.raises(ValueError, match=r"expected epoch or step, got 'noise'; .* noise_rows\(\)"):
+        run.rows("noise")
     run.forget_after(1)
     assert [item.step for item in run.rows()] == [1]
     assert run.metrics_file.read_bytes().endswith(b"}\n")  # the torn line is gone

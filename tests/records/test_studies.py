@@ -94,6 +94,7 @@ def test_the_moments_give_the_loss_of_every_line() -> None:
 DAMAGED: dict[str, tuple[type[JsonRecord], Any, str]] = {
     "no batch": (Throughput, {"points": [{"images_per_second": 3.0}]}, r"points\[0\]: expected batch, spread, mill"),
     "a text": (Throughput, {"points": "many"}, "points: expected a list, got 'many'"),
+    "statistic": (Throughput, {"statistic": "mode"}, "throughput.statistic: expected best or median, got"),
     "target": (StepsToTarget, {"target_accuracy": 85}, "target_accuracy: expected a fraction, got 85"),
     "three ends": (StepsToTarget, {"fit.interval": [1, 2, 3]}, r"fit.interval: expected a list of 2, got \[1, 2, 3\]"),
     "wrong ends": (StepsToTarget, {"fit.interval": [3, 2]}, "fit.interval: expected two batch sizes, got"),

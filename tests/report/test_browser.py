@@ -168,6 +168,14 @@ def test_a_name_hides_its_lines(full: Watch) -> None:
     assert (full.page.evaluate(count), chip.get_attribute("aria-pressed")) == (2 * len(TABLE) - 2, "false")
     chip.click()
     assert full.page.evaluate(count) == 2 * len(TABLE)
+    labels = "(document.getElementById('s0-progress').layout.annotations || []).filter((one) => one.text).length"
+    named, chips = full.page.evaluate(labels), full.page.locator(".chip").all()
+    for one in chips:
+        one.click()
+    assert named > 0 and (full.page.evaluate(count), full.page.evaluate(labels)) == (0, 0)
+    for one in chips:
+        one.click()
+    assert (full.page.evaluate(count), full.page.evaluate(labels)) == (2 * len(TABLE), named)
 
 
 def hover(watch: Watch, figure: str, curve: int) -> str:

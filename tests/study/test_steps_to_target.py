@@ -93,9 +93,10 @@ def test_a_small_task_and_its_file(tmp_path: Path) -> None:
     assert data["points"][0]["regime"] is not None and data["fit"]["critical_batch"] > 0
     with pytest.raises(RunError, match="another target accuracy; choose another --folder"):
         study_steps_to_target(tiny_task(), batches=[4], **{**options, "target_accuracy": 0.6})
-    (tmp_path / "steps.json").write_text("{")
-    with pytest.raises(RunError, match=r"steps\.json: expected JSON"):
-        study_steps_to_target(tiny_task(), batches=[4], **options)
+    for text in ("{", json.dumps({**data, "recipe": "rate ="}), json.dumps({**data, "recipe": "wheel = 3"})):
+        (tmp_path / "steps.json").write_text(text)
+        with pytest.raises(RunError, match=r"steps\.json: expected .*; remove .*steps\.json to begin anew$"):
+            study_steps_to_target(tiny_task(), batches=[4], **options)
 
 
 class Seen(NamedTuple):

@@ -44,6 +44,12 @@ def test_an_update_of_several_batches_steps_the_optimizer_once(monkeypatch: pyte
         study_throughput(tiny_task(), batches=[61], settings=["accumulate=4"], progress=False)
 
 
+def test_the_recipes_own_batch_need_not_fit_the_data() -> None:
+    settings = ["batch=256", "accumulate=2"]  # of 240 examples
+    found = study_throughput(tiny_task(), batches=[1, 4], settings=settings, seconds=0.02, progress=False)
+    assert [point.batch for point in found.points] == [1, 4]
+
+
 def test_one_batch_has_the_speed_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     timed(monkeypatch)
     (point,) = study_throughput(tiny_task(), batches=[8], progress=False).points
@@ -68,7 +74,7 @@ def test_default_batches_and_file(tmp_path: Path) -> None:
     assert all(point.images_per_second > 0 for point in found.points)
     data = json.loads((tmp_path / "throughput.json").read_text())
     assert data["kind"] == "throughput" and data["saturates_at"] == found.saturates_at
-    assert Throughput.load(tmp_path) == found
+    assert Throughput.load(tmp_path) == found and data["statistic"] == "median"
     assert data["points"][0]["batch"] == 1 and data["environment"]["versions"]["torch"]
 
 

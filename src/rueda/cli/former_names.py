@@ -1,4 +1,4 @@
-"""Commands under the names they had in version 0.1, until the next version: one line names the new command."""
+"""Commands under their earlier names, for one version more: one line names the new command."""
 
 from __future__ import annotations
 

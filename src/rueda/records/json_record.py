@@ -50,13 +50,18 @@ class JsonRecord:
         return json.dumps(plain(self.contents()), indent=self.INDENT, allow_nan=False)
 
     @classmethod
-    def from_json(cls: type[Own], text: str, *, source: str | None = None) -> Own:
+    def from_json(cls: type[Own], text: str, *, source: str | None = None, again: str | None = None) -> Own:
         """Read it back.
+
+        Args:
+            text: of the file.
+            source: its name, for messages.
+            again: what to do about a damaged one, if it is not to call the command that makes it.
 
         Raises:
             RuedaError: of the record's own kind, in one line: no JSON, another file, another format, a wrong value.
         """
-        source, again = source or cls.FILE, f"make it again with `{cls.COMMAND}`"
+        source, again = source or cls.FILE, again or f"make it again with `{cls.COMMAND}`"
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -79,14 +84,15 @@ class JsonRecord:
         return found
 
     @classmethod
-    def load(cls: type[Own], file: Path | str) -> Own:
-        """Read a file, or the one of a folder."""
+    def load(cls: type[Own], file: Path | str, *, again: str | None = None) -> Own:
+        """Read a file, or the one of a folder; ``again`` as in :meth:`from_json`."""
         file = Path(file) / cls.FILE if Path(file).is_dir() else Path(file)
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise cls.ERROR(f"{file}: expected {cls.NOUN}, got: {error}; make one with `{cls.COMMAND}`") from None
-        return cls.from_json(text, source=str(file))
+            advice = again or f"make one with `{cls.COMMAND}`"
+            raise cls.ERROR(f"{file}: expected {cls.NOUN}, got: {error}; {advice}") from None
+        return cls.from_json(text, source=str(file), again=again)
 
     def save(self, file: Path) -> None:
         """Write the file, whole or not at all."""

@@ -48,6 +48,11 @@ class StepTime:
         """Throughput of one worker."""
         return self.batch / self.seconds
 
+    @property
+    def relative_spread(self) -> float:
+        """The spread as a fraction of the time, and so of the throughput."""
+        return self.spread / self.seconds
+
 
 def update_seconds(seconds: float, optimizer: float, accumulate: int) -> float:
     """Give the time of an update of several local batches: each is computed, the optimizer steps once.

@@ -146,7 +146,10 @@ class Run:
 
         Raises:
             RunError: there is no file, or a line of it is damaged; a torn last line (a kill) is passed over.
+            ValueError: rows of another kind were asked for.
         """
+        if kind not in (None, EPOCH, STEP):
+            raise ValueError(f"kind: expected {EPOCH} or {STEP}, got {kind!r}; measurements are read by noise_rows()")
         kinds = (EPOCH, STEP) if kind is None else (kind,)
         return [row for row in self._read(kinds) if isinstance(row, Row)]
 

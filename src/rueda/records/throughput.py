@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rueda.records.json_record import FORMAT, JsonRecord, demand_numbers
+from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
 
 SATURATED = 0.95
 """share of the best images/s at which a batch counts as saturating the device"""
@@ -18,9 +18,9 @@ class Speed:
 
     batch: int
     images_per_second: float
-    """median over the repeats; of the best round in files of version 0.1"""
+    """median over the repeats, or of the best round: see :attr:`Throughput.statistic`"""
     spread: float
-    """half the distance between the quartiles over the repeats: how noisy the machine is"""
+    """half the distance between the quartiles, or the standard deviation, over the repeats: how noisy the machine is"""
     milliseconds_per_update: float
     """of ``accumulate`` such batches"""
 
@@ -35,6 +35,8 @@ class Throughput(JsonRecord):
 
     task: str
     points: tuple[Speed, ...]
+    statistic: str = "best"
+    """``median`` and half the distance between the quartiles, or ``best`` round and standard deviation (older files)"""
     environment: dict[str, Any] = field(default_factory=dict)
     kind: str = "throughput"
     format: int = FORMAT
@@ -49,7 +51,8 @@ class Throughput(JsonRecord):
         return {**super().contents(), "saturates_at": self.saturates_at}
 
     def check(self) -> None:
-        """Refuse batches and speeds that are not positive."""
+        """Refuse batches and speeds that are not positive, and an unknown statistic."""
+        demand(self.statistic in ("best", "median"), "throughput.statistic", "best or median", self.statistic)
         for index, point in enumerate(self.points):
             above = ("batch", "images_per_second", "milliseconds_per_update")
             demand_numbers(point, f"throughput.points[{index}]", above=above, from_zero=("spread",))

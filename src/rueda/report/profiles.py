@@ -45,7 +45,7 @@ def read(place: Path) -> Section:
 
 def _throughput(steps: list[StepTime]) -> Plot:
     batches, speeds = [step.batch for step in steps], [step.images_per_second for step in steps]
-    trace = speed_line(batches, speeds, [step.images_per_second * step.spread / step.seconds for step in steps])
+    trace = speed_line(batches, speeds, [step.images_per_second * step.relative_spread for step in steps])
     layout = {"xaxis": log_axis("local batch", batches), "yaxis": {"title": "images per second", "rangemode": "tozero"}}
     return Plot(name="profile-throughput", title="Throughput of one worker", traces=[trace], layout=layout, half=True)
 

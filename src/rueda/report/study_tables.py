@@ -23,7 +23,12 @@ def tell_throughput(section: Section, found: Throughput) -> None:
         "images/s": lambda point: (point.images_per_second, with_spread(point.images_per_second, point.spread)),
         "an update": field_as("milliseconds_per_update", lambda time: milliseconds(time / 1e3)),
     }
-    note = "± is the spread over repeats, on this machine."
+    is_median = found.statistic == "median"
+    note = (
+        "Medians over repeats; ± is half the distance between the quartiles."
+        if is_median
+        else "The best of some rounds; ± is the standard deviation over them."
+    )
     _add(section, Table.of("Throughput against local batch", _by_batch(found.points), columns, note))
 
 

@@ -225,7 +225,12 @@ def _read(file: Path, now: StepsToTarget) -> dict[int, BatchPoint]:
     """Take up the batches that an interrupted study has measured; refuse a study of something else."""
     if not file.exists():
         return {}
-    old = StepsToTarget.load(file)
+    again = f"remove {file} to begin anew"
+    old = StepsToTarget.load(file, again=again)
+    try:
+        Recipe.from_toml(old.recipe)
+    except RecipeError as error:
+        raise RunError(f"{file}: expected a recipe, got: {error}; {again}") from None
     names = ("task", "target_accuracy", "recipe", "epochs", "task_file")
     differs = next((name for name in names if not _same(name, getattr(old, name), getattr(now, name))), None)
     if differs is not None:

@@ -48,7 +48,7 @@ class StudyFolder:
         """rows that an earlier study in this folder made"""
         if (root / ARCHIVE).exists():
             raise RunError(f"{root} holds an archived study, without its runs; choose another --folder")
-        old = _read(self._file) if self._file.exists() else None
+        old = Study.load(self._file, again=_AGAIN) if self._file.exists() else None
         if old is None:
             refuse_mixture(root, (), task, checksum)
             return
@@ -102,15 +102,6 @@ def _seeds_in(root: Path, name: str) -> list[int]:
     """List the seeds of a row that the folder holds."""
     texts = [folder.name.removeprefix(f"{name}-seed") for folder in (root / "runs").glob(f"{name}-seed*")]
     return sorted(int(text) for text in texts if text.isdigit())
-
-
-def _read(file: Path) -> Study:
-    try:
-        return Study.load(file)
-    except RunError as error:
-        reason, _, advice = str(error).rpartition("; ")  # which is to call this very command
-        newer = ", or use a newer Rueda" * advice.endswith("newer Rueda")
-        raise RunError(f"{reason}; {_AGAIN}{newer}") from None
 
 
 def _without_seed(base: Recipe) -> str:

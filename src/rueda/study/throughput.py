@@ -48,24 +48,25 @@ def study_throughput(
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]
     check_batches(batches, num_examples)
+    single = recipe.change(batch=min(batches), accumulate=1)  # the recipe's own batch need not fit the data
     with PhasesProgress(speak=progress, phases=1) as show:
         show.phase(f"images/s at local batch {', '.join(f'{batch:,}' for batch in sorted(batches))}")
         steps, _ = measure_steps(
-            Stepper(loaded, recipe, open_world()), batches, seconds=seconds * len(batches), all_of_them=True,
+            Stepper(loaded, single, open_world()), batches, seconds=seconds * len(batches), all_of_them=True,
             tell=show.tell,
         )  # fmt: skip
     points = tuple(_speed(step, recipe.accumulate) for step in steps)
-    result = Throughput(task=loaded.name, points=points, environment=environment())
+    result = Throughput(task=loaded.name, points=points, statistic="median", environment=environment())
     if folder is not None:
         result.save(Path(folder) / Throughput.FILE)
     return result
 
 
 def _speed(step: StepTime, accumulate: int) -> Speed:
-    """Give the speed of updates of several such steps."""
+    """Give the speed of updates of several such steps; it is computed from the single step, not timed."""
     update = update_seconds(step.seconds, min(step.optimizer, step.seconds), accumulate)
     speed = step.batch * accumulate / update
     return Speed(
-        batch=step.batch, images_per_second=speed, spread=speed * step.spread / step.seconds,
+        batch=step.batch, images_per_second=speed, spread=speed * step.relative_spread,
         milliseconds_per_update=1e3 * update,
     )  # fmt: skip

@@ -86,6 +86,8 @@ def predicted_time(seconds: float | None) -> str:
 
     >>> [predicted_time(3600 * hours) for hours in (0.001, 0.2, 5, 100, 1000)]
     ['3.6 s', '12 min', '5 h', '4.2 days', '42 days']
+    >>> predicted_time(99.7 * 86400)
+    '100 days'
     """
     if seconds is None or number(seconds) is None:
         return NONE
@@ -100,6 +102,8 @@ def milliseconds(seconds: float | None, spread: float | None = None) -> str:
 
     >>> milliseconds(0.0123456), milliseconds(1.5904, 0.45), milliseconds(75), milliseconds(float("inf"))
     ('12.3 ms', '1,590 ± 450 ms', '1 min 15 s', '–')
+    >>> milliseconds(0.9999)
+    '1,000 ms'
     """
     if seconds is None or number(seconds) is None or seconds >= 10:
         return duration(seconds)
@@ -111,10 +115,13 @@ def digits(value: float | None, num_digits: int = 3) -> str:
 
     >>> digits(9936.4), digits(0.0123456), digits(18.7923), digits(1590.4, 2), digits(None), digits(2.5e7)
     ('9,936', '0.0123', '18.8', '1,590', '–', '2.5e+07')
+    >>> digits(999.96), digits(-999.96), digits(99.7, 2), digits(999_999.6)
+    ('1,000', '-1,000', '100', '1e+06')
     """
     if value is None or number(value) is None:
         return NONE
-    return f"{value:,.0f}" if 10**num_digits <= abs(value) < 1e6 else f"{value:.{num_digits}g}"
+    rounded = abs(float(f"{value:.{num_digits}g}"))  # 999.96 has four digits before the point when it is rounded
+    return f"{value:,.0f}" if 10**num_digits <= rounded < 1e6 else f"{value:.{num_digits}g}"
 
 
 def with_spread(value: float | None, spread: float | None) -> str:

@@ -49,8 +49,9 @@ function build(key, name) {
       const spans = traces.filter((trace) => trace.visible !== false).map((trace) => trace.spans[side]).filter(Boolean);
       layout[side + "axis"] = fitted(layout[side + "axis"], spans);
     }
-  const labels = (layout.annotations || []).filter((label) => !hidden.has(label.row));
-  if (labels.some((label) => "row" in label)) layout.annotations = keptApart(labels, layout.yaxis.range);
+  const labels = layout.annotations || [];
+  if (labels.some((label) => "row" in label))
+    layout.annotations = keptApart(labels.filter((label) => !hidden.has(label.row)), layout.yaxis.range);
   const bare = ({ row, spans, ...trace }) => (trace.hovertemplate ? { ...trace, hovertemplate: trace.hovertemplate + "<extra></extra>" } : trace);
   return { traces: traces.map((trace) => themed(bare(trace))), layout: { ...dressed(layout), uirevision: name },
     height: isSmall ? rest.narrow_height : rest.height };
