@@ -16,8 +16,8 @@
     ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be had
     └── MissingExtra           an optional package is needed; the message names the pip command
 
-The commands print such an error as one line and end with its ``exit_status``, 2. A message says what was expected,
-what came, and what to do: every error takes these three as arguments.
+The commands print such an error as one line and end with its ``exit_status``: 2, or that of the process that failed
+(JobError). A message says what was expected, what came, and what to do: every error takes these three as arguments.
 """
 
 from __future__ import annotations

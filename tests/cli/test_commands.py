@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rueda.records import Recipe
+
 TASK = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -66,6 +68,19 @@ def test_json_resume_and_a_recipe_file(task_file: Path, tmp_path: Path) -> None:
     assert more.returncode == 0, more.stderr
     assert json.loads(more.stdout)["step"] == 30
     assert "batch = 24 # small enough" in (tmp_path / "run" / "recipe.toml").read_text()
+
+
+def test_a_recipe_from_a_pipe(task_file: Path, tmp_path: Path) -> None:
+    """It can be read once only, though two workers need it."""
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "rueda", "train", str(task_file), "--recipe", "/dev/stdin", "--run", str(run)],
+        input="workers = 2\nepochs = 1\nbatch = 20\n", env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    recipe = Recipe.load(run / "recipe.toml")
+    assert (recipe.workers, recipe.epochs, recipe.batch) == (2, 1, 20)
 
 
 def test_recipes() -> None:

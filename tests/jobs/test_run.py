@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from jobfunctions import Answer, Narrow, Request, job
 from rueda import jobs
+from rueda.cli.stopping import stoppable
 from rueda.errors import DataError, JobError, MissingExtra, RuedaError
 from rueda.jobs import Stopped, processes
+from rueda.jobs.messages import write_error
 from rueda.jobs.stopping import as_stopped, raise_if_stopped, signals_raise_stopped
 from rueda.records import Recipe
 
@@ -66,6 +69,7 @@ def test_what_a_job_writes_is_handed_on_if_wanted(show: bool, capsys: pytest.Cap
 
 ERRORS: dict[str, tuple[str, str, type[RuedaError], str, int]] = {
     "ours": ("mistake", "x", DataError, "the disk is gone: x", 2),
+    "two spaces": ("mistake", "/data/a  b", DataError, "the disk is gone: /data/a  b", 2),
     "a subclass of ours": ("own_mistake", "", DataError, "('nearest class', 3)", 2),
     "another constructor": ("missing_extra", "", MissingExtra, "tensorboard is needed but not installed: run", 2),
     "any other": ("bug", "", JobError, "ValueError: a bug", 1),
@@ -258,3 +262,35 @@ def test_a_worker_that_fails_ends_all(
     assert caught.value.exit_status == status
     if text == "bug":  # rank 0 speaks alone, but what rank 1 died of is shown
         assert "Traceback" in capfd.readouterr().err
+
+
+def launches(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Let the launcher end with a status, after rank 0 has written an error."""
+
+    def launch(plan: Any, **more: Any) -> int:
+        write_error(Path(plan.program[-1]), "0", DataError("follows from the signal"))
+        return status
+
+    monkeypatch.setattr("rueda.jobs.one.launch", launch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
+def test_a_signal_counts_before_the_errors_that_follow_from_it(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches(monkeypatch, 128 + number)
+    with pytest.raises(Stopped) as stop:
+        jobs.run(job("echo"), workers=2)
+    assert stop.value.exit_status == 128 + number
+
+
+def test_a_command_is_silent_when_nobody_reads_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    for number, told in ((signal.SIGPIPE, ""), (signal.SIGTERM, "a line\n")):
+        with pytest.raises(typer.Exit) as left, stoppable("a line"):
+            raise Stopped(number)
+        assert left.value.exit_code == 128 + number and capsys.readouterr().err == told
+
+
+def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(JobError, match="cannot start a process for jobfunctions:echo: No such file") as caught:
+        jobs.run(job("echo"))
+    assert caught.value.exit_status == 2

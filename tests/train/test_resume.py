@@ -214,6 +214,18 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     assert torch.equal(parameters(whole.model), parameters(resumed.model))
 
 
+def test_an_interrupted_step_is_saved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+
+    def save(*given: object, step: int, **more: object) -> None:
+        saved.append(step)
+
+    monkeypatch.setattr("rueda.train.recorder.save_checkpoint", save)
+    with disturbed(5, lambda: os.kill(os.getpid(), signal.SIGINT)):
+        stopped = rueda.fit(tiny_task(), RECIPE.change(checkpoint_every=1), folder=tmp_path, progress=False)
+    assert stopped.status == "interrupted" and saved == list(range(1, saved[-1] + 1))
+
+
 def test_an_ignored_ctrl_c_stays_ignored_and_termination_does_not() -> None:
     def both() -> None:
         os.kill(os.getpid(), signal.SIGINT)

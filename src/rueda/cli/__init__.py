@@ -1,6 +1,7 @@
 """The command line: one thin file a command, each the twin of a function in the library.
 
-A user's mistake (:class:`rueda.errors.RuedaError`) is one line on standard error and exit status 2.
+A user's mistake (:class:`rueda.errors.RuedaError`) is one line on standard error and exit status 2;
+of a process that was started and failed (:class:`rueda.errors.JobError`), its own status.
 Nothing here imports torch before a command needs it, so that ``rueda --help`` answers at once.
 """
 

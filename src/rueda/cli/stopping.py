@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -16,9 +17,10 @@ def stoppable(line: str | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if line is not None:
+        stopped = as_stopped(interrupt)
+        if line is not None and stopped.signal != signal.SIGPIPE:
             typer.echo(line, err=True)
-        raise typer.Exit(as_stopped(interrupt).exit_status) from None
+        raise typer.Exit(stopped.exit_status) from None
 
 
 def resumable() -> AbstractContextManager[None]:

@@ -42,14 +42,16 @@ def train(
     from rueda.cli.stopping import stoppable
     from rueda.errors import RunError
     from rueda.records import Run
+    from rueda.records.recipe.recipe import RecipeFile
     from rueda.train.request import TrainRequest
 
     if resume and run is None:
         raise RunError("--resume needs --run, the folder of the run to go on with")
     request = TrainRequest(
-        task=task, recipe_file=recipe, settings=tuple(settings or ()), workers=workers, epochs=epochs,
-        target_accuracy=target_accuracy, patience=patience, folder=run, date=f"{datetime.now():%Y%m%d-%H%M%S}",
-        resume=resume, tensorboard=tensorboard, rehearse=rehearse, progress=not as_json,
+        task=task, recipe_file=None if recipe is None else RecipeFile.read(recipe), settings=tuple(settings or ()),
+        workers=workers, epochs=epochs, target_accuracy=target_accuracy, patience=patience, folder=run,
+        date=f"{datetime.now():%Y%m%d-%H%M%S}", resume=resume, tensorboard=tensorboard, rehearse=rehearse,
+        progress=not as_json,
     )  # fmt: skip
     with stoppable():
         answer = _train(request)

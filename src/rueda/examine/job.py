@@ -38,7 +38,7 @@ from rueda.world import World, open_world
 def examine(request: ExamineRequest) -> ExamineAnswer:
     """Load the models, compute and write everything; all workers call it."""
     examine_subjects(request, load_subjects(request), open_world())
-    return ExamineAnswer(folder=request.result_folder())
+    return ExamineAnswer()
 
 
 def load_subjects(request: ExamineRequest) -> list[Subject]:

@@ -95,6 +95,4 @@ class ExamineRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ExamineAnswer:
-    """Where the records of an examination are."""
-
-    folder: Path
+    """An examination has ended; its records lie in the result folder of the request."""

@@ -7,7 +7,8 @@
     caller ── job.json ──► python -m rueda.jobs.child FOLDER ── answer.json, or error-RANK.json ──► caller
 
 The caller names the function and never imports it, so a command that only starts others loads no torch. Requests and
-answers are frozen dataclasses; they travel as JSON and are read back strictly (:func:`rueda.records.read_record`).
+answers are frozen dataclasses; they travel as JSON and are read back strictly
+(:func:`rueda.records.json_record.read_record`).
 
 ==============  ======================================================================================
 ``run``         one job, in one process or on N workers of the launcher (:mod:`rueda.world.launch`)

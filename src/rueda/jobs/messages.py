@@ -84,7 +84,7 @@ def read_answer(folder: Path, job: Job[Answer]) -> Answer:
 def write_error(folder: Path, rank: str, error: RuedaError) -> None:
     """Write an error by the nearest class of :mod:`rueda.errors`; its message is one line."""
     kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    about = {"kind": kind, "message": " ".join(str(error).split()), "exit_status": error.exit_status}
+    about = {"kind": kind, "message": " ".join(str(error).strip().splitlines()), "exit_status": error.exit_status}
     _write(folder / f"error-{rank}.json", {**about, "seconds": time.time()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any
 from rueda.errors import JobError
 from rueda.jobs.messages import Answer, Job, raise_first_error, read_answer, write_job
 from rueda.jobs.processes import Process, stop
-from rueda.jobs.stopping import raise_if_stopped, signals_raise_stopped
+from rueda.jobs.stopping import Stopped, raise_if_stopped, signals_raise_stopped
 from rueda.world.launch import Host, LaunchPlan, Show, launch
 from rueda.world.launch.failure import Failure, last_traceback, summary
 
@@ -33,7 +34,8 @@ def run(job: Job[Answer], *, workers: int = 1, show: bool = False) -> Answer:
 
     Raises:
         RuedaError: what the function raised, of the same class, in one line.
-        Stopped: by Ctrl-C or SIGTERM; the job has saved what it saves.
+        Stopped: by Ctrl-C or SIGTERM, the job has saved what it saves; or by SIGPIPE, nobody reads the output of the
+            workers any more.
         JobError: it failed in another way; the message names the signal, or the last line that was written.
     """
     return _run_process(job, show) if workers == 1 else _run_workers(job, workers)
@@ -67,8 +69,10 @@ def _run_workers(job: Job[Answer], workers: int) -> Answer:
         )
         if status == 0:
             return read_answer(folder, job)
-        raise_first_error(folder)
+        if status == 128 + signal.SIGPIPE:  # nobody reads the output any more, nor an error about that
+            raise Stopped(signal.SIGPIPE)
         raise_if_stopped(status)
+        raise_first_error(folder)
         raise JobError(_reason(failures, workers, status), status)
 
 

@@ -103,7 +103,7 @@ class Process:
             )
         except OSError as error:
             folder.cleanup()
-            raise JobError(f"cannot start a process for {job.function}: {error.strerror}") from None
+            raise JobError(f"cannot start a process for {job.function}: {error.strerror}", 2) from None
         process = cls(job, popen, folder)
         process.reader = threading.Thread(target=process._read, args=(popen.stderr, show), daemon=True)
         process.reader.start()

@@ -136,7 +136,8 @@ def measure_learning_curve(
     name = task if isinstance(task, str) else task.name
     request = CurveRequest(task=name, epochs=epochs, growth=growth, settings=tuple(settings))
     if isinstance(task, str):
-        about = starter.run(Job(function="rueda.study.subset:plan", request=request, answer=Forecast))
+        job = Job(function="rueda.study.subset:plan", request=request, answer=Forecast)
+        about = starter.run(job, show=progress)
     else:
         from rueda.study.subset import plan_task
         from rueda.tasks.loading import load_task_and_data

@@ -102,4 +102,4 @@ def make_runs(
 def _reason(error: Exception) -> str:
     """Say in a line why a run failed."""
     text = str(error) if isinstance(error, RuedaError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())
+    return " ".join(text.splitlines())

@@ -83,7 +83,7 @@ def study_techniques(
         task=task if isinstance(task, str) else task.name, workers=workers, rows=None if rows is None else tuple(rows),
         seeds=seeds, epochs=epochs, settings=tuple(settings), folder=None if folder is None else Path(folder),
     )  # fmt: skip
-    plan = starter.run(plan_job(request)) if isinstance(task, str) else plan_task(task, request)
+    plan = starter.run(plan_job(request), show=progress) if isinstance(task, str) else plan_task(task, request)
     with held(plan.folder):
         table = StudyFolder(plan, task, workers)
         every_seed = range(plan.base.seed, plan.base.seed + seeds)

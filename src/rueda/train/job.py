@@ -39,7 +39,7 @@ def resolved_recipe(task: Task, request: TrainRequest) -> Recipe:
     """Make the recipe of a request."""
     recipe = request.recipe or request.recorded_recipe() or task.recipe
     if request.recipe_file is not None:
-        recipe = Recipe.load(request.recipe_file, base=recipe)
+        recipe = request.recipe_file.recipe(base=recipe)
     recipe = recipe.with_settings(request.settings)
     options = {
         "workers": request.workers,

@@ -120,7 +120,8 @@ def train_epoch(training: Training, recorder: Recorder, interruption: Interrupti
             break
         recorder.record_step(result)
         if interruption.agreed(recorder.seconds_per_step):
-            recorder.save()
+            if recorder.saved_step != training.state.step:  # as `checkpoint_every` has not just done
+                recorder.save()
             return False
         ended = result.epoch_ended
     recorder.flush_noise()

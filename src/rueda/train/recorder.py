@@ -44,6 +44,8 @@ class Recorder:
         self.training, self.run = training, run
         self.diverged = False
         """whether the optimizer refused gradients that are not finite"""
+        self.saved_step: int | None = None
+        """the step of the last checkpoint that was written here"""
         if run is not None:
             self._open(run, resume)
         is_main = training.world.is_main
@@ -160,6 +162,7 @@ class Recorder:
         contents = checkpoint_contents(self.training)
         folder, step, keep = self.run.checkpoints, self.training.state.step, self.training.recipe.keep
         self.training.world.on_main(lambda: save_checkpoint(folder, contents, step=step, keep=keep, best=best))
+        self.saved_step = step
 
     def close(self) -> None:
         """End the TensorBoard events."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rueda.jobs import Job
 from rueda.records import Recipe, Run
+from rueda.records.recipe.recipe import RecipeFile
 from rueda.records.recipe.values import parse_setting
 
 
@@ -21,7 +22,7 @@ class TrainRequest:
     task: str
     """the name of a built-in task, or the path of a file that defines one"""
     recipe: Recipe | None = None
-    recipe_file: Path | None = None
+    recipe_file: RecipeFile | None = None
     settings: tuple[str, ...] = ()
     """fields of the recipe, as ``name=value``"""
     workers: int | None = None
@@ -44,7 +45,7 @@ class TrainRequest:
         settings = [setting for setting in self.settings if parse_setting(setting)[0] == "workers"]
         if settings:
             return Recipe().with_settings(settings).workers
-        if self.recipe_file is not None and "workers" in (stated := Recipe.fields_in(self.recipe_file)):
+        if self.recipe_file is not None and "workers" in (stated := self.recipe_file.fields()):
             return int(stated["workers"])
         start = self.recipe or self.recorded_recipe()
         return None if start is None else start.workers

@@ -13,10 +13,10 @@ The global batch is ``workers × batch × accumulate``, and the rate used is ``r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -27,7 +27,6 @@ from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
 
 Scalar = bool | int | float | str
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,33 +235,47 @@ class Recipe:
     @classmethod
     def load(cls, file: Path, *, base: Recipe | None = None) -> Recipe:
         """Read a recipe file."""
-        return _read_file(file, lambda text: cls.from_toml(text, base=base))
-
-    @staticmethod
-    def fields_in(file: Path) -> dict[str, Any]:
-        """Read the fields that a recipe file sets; whether they fit together depends on the recipe that it changes."""
-        return _read_file(file, _read_fields)[0]
+        return RecipeFile.read(file).recipe(base=base)
 
     def save(self, file: Path) -> None:
         """Write a recipe file, whole or not at all."""
         write_atomically(file, self.to_toml().encode())
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecipeFile:
+    """The text of a recipe file, read once: the file may be a pipe, or be rewritten while workers start."""
+
+    name: str
+    """as the user gave it; stands before what is wrong in the text"""
+    text: str
+
+    @classmethod
+    def read(cls, file: Path) -> RecipeFile:
+        """Read a file."""
+        try:
+            return cls(name=str(file), text=file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(str(file), expected="a recipe file", got=str(error), do="check the path") from None
+
+    def recipe(self, *, base: Recipe | None = None) -> Recipe:
+        """Give the recipe; keys that are absent keep the value of ``base`` (or the default)."""
+        try:
+            return Recipe.from_toml(self.text, base=base)
+        except RecipeError as error:
+            raise RecipeError(f"{self.name}: {error}") from None
+
+    def fields(self) -> dict[str, Any]:
+        """Give the fields that the text sets; whether they fit together depends on the recipe that it changes."""
+        try:
+            return _read_fields(self.text)[0]
+        except RecipeError as error:
+            raise RecipeError(f"{self.name}: {error}") from None
+
+
 def field_names() -> list[str]:
     """List the fields that a recipe file may have."""
     return [item.name for item in fields(Recipe) if item.name != "reasons"]
-
-
-def _read_file(file: Path, read: Callable[[str], Read]) -> Read:
-    """Read a file; its name stands before what is wrong in it."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(str(file), expected="a recipe file", got=str(error), do="check the path") from None
-    try:
-        return read(text)
-    except RecipeError as error:
-        raise RecipeError(f"{file}: {error}") from None
 
 
 def _read_fields(text: str) -> tuple[dict[str, Any], dict[str, str]]:
