@@ -136,6 +136,25 @@ def test_a_number_beyond_the_cache_means_what_it_was_told_last() -> None:
     assert names_run(c.respond()) == ["a", "b"] and not c._known
 
 
+def test_a_number_that_a_smaller_cache_uses_again_is_not_kept_twice() -> None:
+    c = coordinator(2)
+    for length in range(1, 10):
+        for rank in range(2):
+            c.take(rank, [Define(0, sign(e.ALLREDUCE, [torch.ones(length)])), Request(0, "a", 0, None, None)])
+        assert names_run(c.respond()) == ["a"]
+    assert len(c._known) == 1
+
+
+def test_what_a_rank_has_withdrawn_is_not_compared_with_the_rest() -> None:
+    c = coordinator(3)
+    c.take(0, request("a", kind=e.BROADCAST))
+    c.take(1, request("a"))
+    c.take(0, [Withdraw(0, "a"), *request("a")])
+    c.take(2, request("a"))
+    ((_, run),) = c.respond()
+    assert isinstance(run, Run) and run.kind == e.ALLREDUCE and run.names == ["a"]
+
+
 @pytest.mark.parametrize(
     ("kind", "operation", "runs"),
     [

@@ -49,6 +49,11 @@ QUOTAS = {  # /proc/self/cgroup, files below /sys/fs/cgroup, cores of the eight 
         "9:memory:/x\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/",
         {V1[0].format(""): "300000", V1[1].format(""): "100000"}, 3,
     ),
+    "version 1, the folder's controllers in another order": (
+        "4:cpuacct,cpu:/a", {V1[0].format("a/"): "200000\n", V1[1].format("a/"): "100000\n"}, 2,
+    ),
+    "version 1, no folder": ("4:cpuacct,cpu:/a", {}, 8),
+    "odd lines": ("\nnonsense\n7:half\n0::/", {"cpu.max": "200000 100000"}, 2),
     "nonsense": ("0::/", {"cpu.max": "many"}, 8),
 }  # fmt: skip
 

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from commandline import settle_in
 from rueda import Recipe, fit, init
 from rueda.errors import WorldError
 from rueda.world import instruction_sets
-from tinytask import tiny_task
+from tinytask import tiny_task, training
 
 FLAGS = "fpu sse avx2 avx512f avx512_bf16 avx512_fp16"
 CPUS = {  # flags, the precisions for which they promise AMX
@@ -252,3 +255,21 @@ def test_a_script_of_ones_own_is_protected(
     assert capsys.readouterr().err == f"rueda: {instruction_sets.told('AVX512_CORE_BF16')}\n"
     init()
     assert capsys.readouterr().err == ""
+
+
+def test_a_training_is_protected_before_its_model_is_built(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.be(flags=AMX, survives=("AVX512_CORE_BF16",))
+    monkeypatch.setattr(instruction_sets, "_exceeds", lambda limit, torch: False)  # other tests have used oneDNN
+    seen: list[str | None] = []
+
+    def looks(factory: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*words: Any) -> Any:
+            seen.append(os.environ.get("ONEDNN_MAX_CPU_ISA"))
+            return factory(*words)
+
+        return look
+
+    task = tiny_task()
+    task = replace(task, model=looks(task.model), train=looks(task.train))
+    training(task, Recipe(batch=24, precision="bf16"), alone=True)
+    assert seen == ["AVX512_CORE_BF16"] * 2

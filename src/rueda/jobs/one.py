@@ -63,6 +63,7 @@ def _run_workers(job: Job[Answer], workers: int) -> Answer:
             program=(sys.executable, "-m", "rueda.jobs.child", scratch),
             hosts=(Host(name="localhost", slots=workers),),
             environment=_terminal(),
+            limits_onednn=True,  # a training knows its precision
         )
         status = launch(
             plan, show=Show(quiet_ranks=True), failed=lambda failure, words: failures.append((failure, words))

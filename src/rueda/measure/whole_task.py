@@ -2,8 +2,9 @@
 
 Phases: one worker **alone** on its machine (step time and memory against the batch), its **noise** scale in a short
 training, then **several** workers (all-reduce, what they cost each other, overlap). Under a launcher rank 0 is the one
-alone, and the others wait. Otherwise each part runs in processes of its own (:mod:`rueda.measure.parts`), and this one,
-which waits for them, loads no torch.
+alone, and the others wait. One worker alone (``workers=(1,)``), or a task that was given as an object, is measured in
+this process. Otherwise each part runs in processes of its own (:mod:`rueda.measure.parts`), and this one, which waits
+for them, loads no torch.
 """
 
 from __future__ import annotations

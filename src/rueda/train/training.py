@@ -34,7 +34,7 @@ from rueda.train.regime import adapted, batch_at, grown_batch, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
 from rueda.train.update import Updater
-from rueda.world import World
+from rueda.world import World, instruction_sets
 from rueda.world.seeds import seed_model
 
 
@@ -76,6 +76,8 @@ class Training:
     def __init__(self, task: Task, recipe: Recipe, world: World, *, rehearse: bool = False) -> None:
         self.task, self.given_recipe, self.world, self.rehearsed = task, recipe, world, rehearse
         self.recipe = recipe = adapted(recipe)
+        if world.device.type == "cpu":  # first of all: loading data or building the model may run oneDNN
+            instruction_sets.protect(recipe.precision, speak=world.is_main)
         self.train_data = task.load("train")
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.loader = training_loader(task, self.train_data, recipe, world, self.dtype)

@@ -37,13 +37,18 @@ def _quotas(root: Path) -> Iterator[float]:
     """
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
+    except (OSError, ValueError):  # not Linux
         return
     for group in groups:
-        _, controllers, path = group.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        _, colon, rest = group.partition(":")
+        controllers, second_colon, path = rest.partition(":")
+        names = set(controllers.split(","))
+        if not (colon and second_colon) or (controllers and "cpu" not in names):
             continue
-        tree = root / "sys/fs/cgroup" / controllers
+        tree = root / "sys/fs/cgroup"
+        if controllers:  # CentOS 7 says "cpuacct,cpu", and its folder is "cpu,cpuacct"
+            folders = tree.iterdir() if tree.is_dir() else ()
+            tree = next((each for each in folders if set(each.name.split(",")) == names), tree / controllers)
         files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
         # In a container the path may be the host's, and only the top of the tree be there.
         for folder in (place := tree / path.strip("/"), *place.parents):

@@ -12,7 +12,7 @@ from rueda.errors import LaunchError
 from rueda.world.cores import usable_cores
 from rueda.world.launch.environment import EnvironmentAdditions, for_workers, forwarded, python_path
 from rueda.world.launch.hosts import Host
-from rueda.world.launch.program import resolve
+from rueda.world.launch.program import is_rueda, resolve
 
 ODD = ["--lr", "a b", "$HOME", "'", '"', "ü", "a\nb", "-np", "*"]
 
@@ -91,3 +91,14 @@ def test_folders_of_packages_come_last_and_once() -> None:
     assert once == {"PYTHONPATH": os.pathsep.join(["lib", folder])} == python_path(once, ["rueda.cli"])
     # No empty entry, which would stand for the working directory.
     assert python_path({}, ["rueda.cli"]) == {"PYTHONPATH": folder}
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [("rueda", True), ("rueda.hvd", False), ("rueda.hvd.runner.task", False), ("x", False)],
+)
+def test_modules_that_run_the_users_script_are_not_ruedas_commands(module: str, expected: bool) -> None:
+    for argv in (["python", "-m", module, "train.py"], resolve([module, "train.py"], module=True)):
+        assert is_rueda(argv) is expected
+    assert not is_rueda(["python", module])
+    assert not is_rueda(["python"])

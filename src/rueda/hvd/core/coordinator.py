@@ -60,7 +60,7 @@ class _Waiting:
     process_set: int
     name: str
     key: Key
-    signature: Signature  # of the first
+    signature: Signature  # of the first that has not withdrawn
     since: float
     reported: float
     alike: bool = True  # all signatures equal the first; where False, some may differ
@@ -103,7 +103,9 @@ class Coordinator:
                 self.leave(rank)
 
     def _define(self, rank: int, number: int, signature: Signature) -> None:
-        if number < self._settings.cache_capacity:
+        if number in self._signatures[rank]:  # used again by a rank with a smaller cache: `_known` must not grow
+            signature = self._known.get(signature, signature)
+        elif number < self._settings.cache_capacity:
             signature = self._known.setdefault(signature, signature)
         self._signatures[rank][number] = signature
 
@@ -165,7 +167,9 @@ class Coordinator:
         if waiting is not None and not waiting.ready:
             waiting.requests.pop(rank, None)
             waiting.signatures.pop(rank, None)
-            if not waiting.requests:
+            if waiting.signatures:
+                waiting.signature = next(iter(waiting.signatures.values()))
+            else:
                 del self.table[key]
 
     def leave(self, rank: int) -> None:

@@ -92,7 +92,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
 
     extra = environment.for_workers(os.environ, plan["workers"])
     extra |= environment.python_path(os.environ, plan["packages"])
-    if not program.is_rueda(argv):  # whose own modules know their precision, and protect themselves
+    if not plan["limits_onednn"] and not program.is_rueda(argv):
         extra |= instruction_sets.limits(os.environ)
         if limit := extra.get(instruction_sets.VARIABLE):
             sender.message(say="note", text=instruction_sets.told(limit))

@@ -122,7 +122,7 @@ class _Driver:
             agent.tell(
                 program=self._plan.program, module=self._plan.module, workers=host.slots,
                 node=index, nodes=len(self._plan.hosts), run=run,
-                packages=self._plan.additions.packages,
+                packages=self._plan.additions.packages, limits_onednn=self._plan.limits_onednn,
                 variables=self._plan.additions.of_host(self._plan.hosts, index),
             )  # fmt: skip
 

@@ -25,6 +25,7 @@ class LaunchPlan:
         directory: the working directory, on every host.
         ssh: the words of the ssh command.
         python: the interpreter on the other hosts.
+        limits_onednn: the program itself limits oneDNN where that is needed (:mod:`rueda.world.instruction_sets`).
 
     >>> LaunchPlan(program=("train.py",), hosts=(Host(name="a", slots=4), Host(name="b", slots=2))).workers
     6
@@ -38,6 +39,7 @@ class LaunchPlan:
     directory: str = field(default_factory=os.getcwd)
     ssh: tuple[str, ...] = ("ssh",)
     python: str = sys.executable
+    limits_onednn: bool = False
 
     def __post_init__(self) -> None:
         if not self.program or not self.program[0]:

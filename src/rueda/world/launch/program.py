@@ -42,13 +42,13 @@ def resolve(program: Sequence[str], *, module: bool = False) -> list[str]:
 
 
 def is_rueda(argv: Sequence[str]) -> bool:
-    """Say whether an argument vector runs one of Rueda's own modules.
+    """Say whether an argument vector runs one of Rueda's commands; its other modules may run a script of the user's.
 
     >>> is_rueda(["python", "-m", "rueda", "train"]), is_rueda(["python", "-u", "train.py", "-m", "rueda"])
     (True, False)
     """
     words = [word for word in argv[1:4] if word != "-u"]
-    return len(words) > 1 and words[0] == "-m" and words[1].split(".")[0] == "rueda"
+    return words[:1] == ["-m"] and words[1:2] == ["rueda"]
 
 
 def _need_script(path: str) -> None:
