@@ -18,9 +18,10 @@ held to lower instruction sets (the environment variable ``ONEDNN_MAX_CPU_ISA``)
 
 The answer holds until the machine is booted again, and is kept in the cache folder. Nothing is tried on a CPU that
 advertises no AMX, or for a recipe that computes in float32. A limit that the user has set is tested, never changed.
+Where nothing could be tried (the child did not start, or not in time), half precision is held to a limit without AMX.
 
 oneDNN reads the variable once, when it runs its first kernel: after ``import torch`` is early enough, after the first
-convolution is too late, which is an error here (:func:`protect`).
+convolution is too late, which is an error here where half precision was asked for (:func:`protect`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,13 +47,22 @@ from rueda.files.cache import cache_folder
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 LIMITS = ("", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 """what is tried, best first; the empty string is no limit"""
+_VERIFIABLE = tuple(limit for limit in LIMITS if limit != "AVX512_CORE_FP16")
+"""those of which torch, once loaded, can say whether oneDNN obeys them; for bf16 they are as fast"""
+_SAFE = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
+"""upper bounds without AMX: of what is below, oneDNN uses what the CPU has"""
 
 _OLD_VARIABLE = "DNNL_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CHILD = (sys.executable, "-m", "rueda.world.instruction_sets")
-_CHILD_SECONDS = 120.0
+_TRYING_SECONDS = 120.0  # for all limits together
+_UNTRIED_SECONDS = 600.0  # for how long it is remembered that a limit could not be tried
 _FAULTS = {-signal.SIGILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE}
+
+_answers: dict[str, bool | None] = {}
+"""what this process knows of each limit; None if it could not be tried"""
+_child: subprocess.Popen[bytes] | None = None
 
 
 def advertised(cpuinfo: str) -> tuple[str, ...]:
@@ -65,35 +76,51 @@ def advertised(cpuinfo: str) -> tuple[str, ...]:
     return tuple(precision for precision in ("bf16", "fp16") if {"amx_tile", f"amx_{precision}"} <= flags)
 
 
-def choose_limit(given: str, works: Callable[[str], bool]) -> str:
-    """Give the highest limit that works; one that the user has given is the only choice.
+def choose_limit(
+    given: str, works: Callable[[str], bool | None], *, name: str = VARIABLE, among: Sequence[str] = LIMITS
+) -> str:
+    """Give the highest limit that works, or a safe one if none could be tried; the user's own is the only choice.
 
-    >>> choose_limit("", lambda limit: limit == "AVX2")
-    'AVX2'
+    Args:
+        given: the user's own limit; the empty string if there is none.
+        works: says whether half precision works under a limit; None if that could not be tried.
+        name: the variable that the user has set.
+        among: the limits to choose from, best first.
+
+    >>> choose_limit("", lambda limit: limit == "AVX2"), choose_limit("", lambda limit: None)
+    ('AVX2', 'AVX512_CORE_BF16')
     >>> choose_limit("AVX512_CORE_AMX", lambda limit: limit == "AVX2")
     Traceback (most recent call last):
     rueda.errors.WorldError: ONEDNN_MAX_CPU_ISA: expected an instruction set that works on this CPU, got
     'AVX512_CORE_AMX'; unset it, and one that works is chosen
     """
-    found = next((limit for limit in ((given,) if given else LIMITS) if works(limit)), None)
-    if found is None and given:
-        raise WorldError(
-            VARIABLE,
-            expected="an instruction set that works on this CPU",
-            got=given,
-            do="unset it, and one that works is chosen",
-        )
-    if found is None:
+    if given:
+        if works(given) is False:
+            raise WorldError(
+                name,
+                expected="an instruction set that works on this CPU",
+                got=given,
+                do="unset it, and one that works is chosen",
+            )
+        return given
+    answers: dict[str, bool | None] = {}
+    for limit in among:
+        answers[limit] = works(limit)
+        if answers[limit]:
+            return limit
+    untried = next((limit for limit in _SAFE if answers.get(limit) is None), None)
+    if untried is None:
         raise WorldError("half precision ends the process on this CPU, however it is limited; use precision=float32")
-    return found
+    return untried
 
 
-def limits(environ: Mapping[str, str], precision: str | None = None) -> dict[str, str]:
+def limits(environ: Mapping[str, str], precision: str | None = None, among: Sequence[str] = LIMITS) -> dict[str, str]:
     """Give the variable that a process must be started with; empty if it needs no limit, or has one that works.
 
     Args:
         environ: the environment of the process.
         precision: what it will compute in, as in a recipe; None if nobody knows.
+        among: the limits to choose from, best first.
 
     Raises:
         WorldError: half precision was asked for, and no limit works, or not the one that the user has set.
@@ -101,12 +128,17 @@ def limits(environ: Mapping[str, str], precision: str | None = None) -> dict[str
     precisions = _advertised_here()
     if not precisions or precision not in (None, *precisions):
         return {}
-    given = environ.get(VARIABLE) or environ.get(_OLD_VARIABLE) or ""
+    name = next((name for name in (VARIABLE, _OLD_VARIABLE) if environ.get(name)), VARIABLE)
+    given = environ.get(name, "")
+    deadline = time.monotonic() + _TRYING_SECONDS
+    works = functools.partial(_remembered, environ=environ, precisions=precisions, deadline=deadline)
     try:
-        limit = choose_limit(given, functools.partial(_remembered, environ=environ, precisions=precisions))
+        if precision is None and works(given) is None:
+            return {}  # nothing is known, and it may well compute in float32 only
+        limit = choose_limit(given, works, name=name, among=among)
     except WorldError:
         if precision is None:
-            return {}  # it may well compute in float32 only
+            return {}
         raise
     return {} if limit == given else {VARIABLE: limit}
 
@@ -114,32 +146,52 @@ def limits(environ: Mapping[str, str], precision: str | None = None) -> dict[str
 def protect(precision: str | None = None, *, speak: bool = True) -> None:
     """Keep half precision from ending this process: limits oneDNN where the CPU's AMX faults.
 
+    Where oneDNN has already read that there is no limit, a line says so, if nobody knows the precision.
+
     Args:
         precision: what this process will compute in, as in a recipe; None if nobody knows.
         speak: say in a line on standard error that there is a limit.
 
     Raises:
-        WorldError: a limit is needed, and oneDNN has already read that there is none.
+        WorldError: half precision was asked for, and oneDNN has already read that there is no limit.
     """
-    limit = limits(os.environ, precision).get(VARIABLE)
+    torch = sys.modules.get("torch")
+    limit = limits(os.environ, precision, LIMITS if torch is None else _VERIFIABLE).get(VARIABLE)
     if limit is None:
         return
-    if (torch := sys.modules.get("torch")) is not None and limit == "AVX512_CORE_FP16":
-        limit = "AVX512_CORE_BF16"  # torch can say whether a limit below fp16 is obeyed; bf16 is as fast
     os.environ[VARIABLE] = limit
-    if torch is not None and _exceeds(limit, torch):
-        del os.environ[VARIABLE]
-        raise WorldError(
-            f"this CPU advertises AMX, whose instructions end the process, and oneDNN is already using it; "
-            f"export {VARIABLE}={limit} before the program starts, or call rueda.init() before the first layer runs"
-        )
+    faults = _answers.get("", False) is False
+    if torch is None or not _exceeds(limit, torch):
+        if speak:
+            _print(told(limit, faults=faults))
+        return
+    del os.environ[VARIABLE]
+    late = (
+        f"{_reason(faults)}, and oneDNN is already using it; export {VARIABLE}={limit} before the program starts, or "
+        "call rueda.init() before the first layer runs"
+    )
+    if precision is not None:
+        raise WorldError(late)
     if speak:
-        print(f"rueda: {told(limit)}", file=sys.stderr, flush=True)
+        _print_once(f"{late} (float32 is not affected)")
 
 
-def told(limit: str) -> str:
-    """Say in a line what was found."""
-    return f"this CPU advertises AMX, whose instructions end the process here; oneDNN is held to {VARIABLE}={limit}"
+def told(limit: str, *, faults: bool = True) -> str:
+    """Say in a line what was found; ``faults`` is False where AMX could not be tried."""
+    return f"{_reason(faults)}; oneDNN is held to {VARIABLE}={limit}"
+
+
+def _reason(faults: bool) -> str:
+    return "this CPU advertises AMX, " + (
+        "whose instructions end the process here" if faults else "which could not be tried here"
+    )
+
+
+def _print(line: str) -> None:
+    print(f"rueda: {line}", file=sys.stderr, flush=True)
+
+
+_print_once = functools.cache(_print)
 
 
 def _exceeds(limit: str, torch: Any) -> bool:
@@ -156,10 +208,18 @@ def _advertised_here() -> tuple[str, ...]:
         return ()
 
 
-def _remembered(limit: str, *, environ: Mapping[str, str], precisions: Iterable[str]) -> bool:
-    """Say whether half precision works under a limit: from the cache, else from a child process.
+def _remembered(limit: str, *, environ: Mapping[str, str], precisions: Iterable[str], deadline: float) -> bool | None:
+    """Say whether half precision works under a limit: asked once a process; None if it could not be tried."""
+    if limit not in _answers:
+        _answers[limit] = _cached(limit, environ, precisions, deadline)
+    return _answers[limit]
 
-    The file is locked meanwhile, so that of several workers one tries and the others wait for its answer.
+
+def _cached(limit: str, environ: Mapping[str, str], precisions: Iterable[str], deadline: float) -> bool | None:
+    """Answer from the file in the cache folder, else from a child process.
+
+    The file is locked meanwhile, so that of several workers one tries and the others wait for its answer. That a limit
+    could not be tried is kept there for a while, as the time at which this was found.
     """
     for folder in (cache_folder, lambda: Path(tempfile.gettempdir(), f"rueda-{os.getuid()}")):
         try:
@@ -170,17 +230,22 @@ def _remembered(limit: str, *, environ: Mapping[str, str], precisions: Iterable[
         with stream:
             _lock(stream.fileno())
             stream.seek(0)
-            known: dict[str, bool] = {}
+            known: dict[str, bool | float] = {}
             with contextlib.suppress(ValueError, TypeError):  # a torn file
                 known = dict(json.load(stream))
-            if limit not in known and (works := _try(limit, environ, precisions)) is not None:
-                known[limit] = works
-                with contextlib.suppress(OSError):
-                    stream.truncate(0)
-                    stream.write(json.dumps(known))
-                    stream.flush()
-            return known.get(limit, True)
-    return _try(limit, environ, precisions) is not False
+            answer = known.get(limit)
+            if isinstance(answer, bool):
+                return answer
+            if isinstance(answer, float) and 0 <= time.time() - answer < _UNTRIED_SECONDS:
+                return None
+            works = _try(limit, environ, precisions, deadline)
+            known[limit] = time.time() if works is None else works
+            with contextlib.suppress(OSError):
+                stream.truncate(0)
+                stream.write(json.dumps(known))
+                stream.flush()
+            return works
+    return _try(limit, environ, precisions, deadline)
 
 
 def _lock(descriptor: int) -> None:
@@ -201,19 +266,41 @@ def _machine() -> str:
     return hashlib.sha256("\n".join([_BOOT.read_text(), model, version]).encode()).hexdigest()[:16]
 
 
-def _try(limit: str, environ: Mapping[str, str], precisions: Iterable[str]) -> bool | None:
-    """Run half precision in a child process and say whether it works; None if it failed, but not by a fault."""
-    paths = [str(Path(__file__).parents[2]), *filter(None, [environ.get("PYTHONPATH")])]
-    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
+def _try(limit: str, environ: Mapping[str, str], precisions: Iterable[str], deadline: float) -> bool | None:
+    """Run half precision in a child process and say whether it works; None if it failed, but not by a fault.
+
+    The child runs in the root folder: ``-m`` looks for modules in the working directory first, where a ``random.py`` of
+    the user's would take the place of Python's own.
+    """
+    global _child
+    if time.monotonic() > deadline:
+        return None
+    given = (os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path)
+    paths = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *given])
+    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
     try:
-        done = subprocess.run(
+        _child = child = subprocess.Popen(
             [*_CHILD, *precisions],
-            env={**environ, **own, **({VARIABLE: limit} if limit else {})},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_CHILD_SECONDS,
+            env={**environ, **own, **({VARIABLE: limit} if limit else {})}, cwd="/",
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        status = child.wait(max(0.0, deadline - time.monotonic()))
+        if _child is not child:
+            raise WorldError("AMX was being tried when this process was told to end")  # an answer to nothing
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return False if done.returncode in _FAULTS else True if done.returncode == 0 else None
+    finally:
+        end_child()
+    return False if status in _FAULTS else True if status == 0 else None
+
+
+def end_child() -> None:
+    """End the child process that tries, if there is one: for a process that must end meanwhile."""
+    global _child
+    child, _child = _child, None
+    if child is not None and child.poll() is None:
+        child.kill()
+        child.wait()
 
 
 def _compute(precisions: Iterable[str]) -> None:

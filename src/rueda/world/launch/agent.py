@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rueda.errors import LaunchError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _STORE_SECONDS = 600.0
 _SWEEP_SECONDS = 2.0
+_NVIDIA = ("/dev/nvidia0", "/proc/driver/nvidia")
 _DRIVER_GONE: Message = {"do": "stop", "signal": int(signal.SIGTERM), "seconds": 5.0, "last": True}
 
 
@@ -49,6 +51,7 @@ class Control:
             if order["do"] == "stop":
                 with self._lock:
                     if self._workers is None or not self._workers.stop(order["signal"], order["seconds"]):
+                        instruction_sets.end_child()
                         os._exit(0)  # nothing is running yet, and the main thread may be deep in torch
             elif order["do"] == "leave":
                 with self._lock:
@@ -86,13 +89,20 @@ def main() -> None:
     os._exit(0)
 
 
+def _has_gpu(environ: Mapping[str, str]) -> bool:
+    """Say whether the workers of this host compute on an NVIDIA GPU, as far as is known without torch."""
+    if wanted := environ.get("RUEDA_DEVICE"):
+        return wanted == "cuda"
+    return environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(map(os.path.exists, _NVIDIA))
+
+
 def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> None:
     from rueda.world.launch import workers as elastic
     from rueda.world.rendezvous import tcp_store
 
     extra = environment.for_workers(os.environ, plan["workers"])
     extra |= environment.python_path(os.environ, plan["packages"])
-    if not plan["limits_onednn"] and not program.is_rueda(argv):
+    if not (plan["limits_onednn"] or program.is_rueda(argv) or _has_gpu(os.environ)):
         extra |= instruction_sets.limits(os.environ)
         if limit := extra.get(instruction_sets.VARIABLE):
             sender.message(say="note", text=instruction_sets.told(limit))
