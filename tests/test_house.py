@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
     "study": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "tasks", "train", "measure"},
     "measure": {"errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
-    "examine": {"errors", "lazy", "records", "terminal", "world", "data", "nn", "tasks", "train"},
+    "examine": {"errors", "files", "lazy", "records", "terminal", "world", "data", "nn", "tasks", "train"},
     "plan": {"errors", "records", "terminal"},
     "report": {"errors", "files", "records", "terminal"},
     "hvd": {"errors", "world", "nn"},

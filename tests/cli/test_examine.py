@@ -15,6 +15,7 @@ from rueda.cli.examine import examine
 from rueda.errors import RuedaError
 from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
+from rueda.world import finish
 
 TASK = """
 import sys
@@ -169,3 +170,48 @@ def test_mistakes_are_one_line(words: list[str], line: str, home: Path, tmp_path
     with pytest.raises(RuedaError, match=line) as error:
         call(*placed, "--task", home / "clouds.py", "--folder", tmp_path, *options)
     assert len(str(error.value).splitlines()) == 1
+
+
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", 4)])
+def test_under_mpirun_its_workers_compute(
+    workers: tuple[object, ...], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an estimate nor workers of its own, for which the other ranks would wait."""
+    finish()  # what an earlier test has opened
+    met: list[str] = []
+    monkeypatch.setattr("rueda.world.open_world", lambda: met.append("world"))
+    monkeypatch.setattr("rueda.examine.job.examine_subjects", lambda request, subjects, world: met.append("examine"))
+    monkeypatch.setattr("rueda.examine.job.estimate_seconds", lambda *given: met.append("estimate"))
+    monkeypatch.setattr("rueda.jobs.run", lambda *given, **more: met.append("run"))
+    for name, value in MPIRUN.items():
+        monkeypatch.setenv(name, value)
+    told = call(home / "one.pt", "--task", home / "clouds.py", "--folder", tmp_path, *workers)
+    assert met == ["world", "examine"] and told == ""
+
+
+def test_who_only_starts_workers_opens_no_world(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    monkeypatch.setattr("rueda.world.open_world", lambda: pytest.fail("a world was opened"))
+    monkeypatch.setattr("rueda.examine.job.estimate_seconds", lambda *given: 1e9)
+    monkeypatch.setattr("rueda.world.cores.usable_cores", lambda: 3)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("rueda.jobs.run", lambda job, workers: started.append(workers))
+    monkeypatch.setattr("rueda.cli.examine._tell", lambda *given: None)
+    call(home / "one.pt", "--task", home / "clouds.py", "--folder", tmp_path)
+    assert started == [3]
+
+
+def test_a_task_file_that_changes_the_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("one.pt", "other.pt"):
+        (tmp_path / name).write_bytes((home / name).read_bytes())
+    (tmp_path / "leaves.py").write_text(
+        (home / "clouds.py").read_text() + f"import os\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    call("one.pt", "other.pt", "--task", "leaves.py", "--points", 2, "--workers", 1)
+    assert len(Landscape.load(tmp_path / "runs" / "examine-one-other").members) == 2
+    assert not list((tmp_path / "elsewhere").iterdir())

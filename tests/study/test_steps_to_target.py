@@ -159,6 +159,14 @@ def test_examples_of_a_growing_batch_are_counted(monkeypatch: pytest.MonkeyPatch
     assert reached.examples == pytest.approx(240 + 16 * (reached.updates - 60))
 
 
+def test_a_batch_that_cannot_grow_is_refused_before_any_is_measured() -> None:
+    said: list[str] = []
+    growing = ["growth_factor=2", "milestones=1", "epochs=2", "largest_batch=32"]
+    with pytest.raises(RecipeError, match="batch 64: maximum: expected at least the base batch, got 32"):
+        study_steps_to_target(tiny_task(), target_accuracy=0.5, batches=[16, 64], settings=growing, say=said.append)
+    assert said == []
+
+
 def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On S = 100 (1 + 300 / B); at batch 64 the first seed is lucky and no other reaches the target.
     def trained(task: object, recipe: Recipe, target: float, limit: float) -> Reached | None:

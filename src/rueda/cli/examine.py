@@ -74,6 +74,7 @@ def examine(
     from rueda.errors import ExamineError
     from rueda.examine.request import ExamineRequest, LandscapeRequest
     from rueda.report.png import find_browser
+    from rueda.world.running import running_identity
 
     if workers is not None and workers < 1:
         raise ExamineError("--workers", expected="1 or more", got=workers, do="correct it")
@@ -98,30 +99,32 @@ def examine(
         find_browser()  # said before the work, not after
     with resumable():
         _examine(request, workers)
-    if os.environ.get("RANK", "0") == "0":
-        _tell(request.result_folder(), png, as_json)
+    if running_identity().rank == 0:
+        _tell(request.result_folder(), None if png is None else request.located(png), as_json)
 
 
 def _examine(request: ExamineRequest, workers: int | None) -> None:
     """Compute in this process if it is the only worker, or one that somebody started; otherwise start the workers."""
     from rueda.jobs import Job, run
+    from rueda.world.running import running_identity
 
-    if "WORLD_SIZE" in os.environ:
+    if running_identity().size > 1:
         workers = 1
     if workers is None or workers == 1:
         from rueda.examine.job import estimate_seconds, examine_subjects, load_subjects
         from rueda.world import open_world
         from rueda.world.cores import usable_cores
 
-        world, subjects = open_world(), load_subjects(request)
+        subjects = load_subjects(request)
         if workers is None:
             import torch
 
             most = torch.cuda.device_count() or usable_cores()
             workers = most if most > 1 and estimate_seconds(request, subjects) > WORTH_STARTING_SECONDS else 1
         if workers == 1:
-            examine_subjects(request, subjects, world)
+            examine_subjects(request, subjects, open_world())
             return
+        os.chdir(request.directory)  # which the task file may have left
     from rueda.examine.request import ExamineAnswer
 
     run(Job(function="rueda.examine.job:examine", request=request, answer=ExamineAnswer), workers=workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,17 +32,18 @@ def measure(
 ) -> None:
     """Measure how a task trains here: step time, memory, communication, gradient noise scale."""
     from rueda.measure.whole_task import measure_task
-    from rueda.world.identity import identify
+    from rueda.world.running import running_identity
 
+    file = output.absolute()  # a task file may leave this directory
     with stoppable("stopped; nothing was written"):
         profile = measure_task(
             task, workers=None if workers is None else whole_numbers("--workers", workers, "2,4"),
             batches=None if batches is None else whole_numbers("--batches", batches, "16,64"),
             settings=settings or [], quick=quick, progress=not as_json,
         )  # fmt: skip
-    if identify(os.environ).rank != 0:
+    if running_identity().rank != 0:
         return
-    profile.save(output)
+    profile.save(file)
     if as_json:
         typer.echo(profile.to_json())
         return

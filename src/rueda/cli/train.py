@@ -44,6 +44,7 @@ def train(
     from rueda.records import Run
     from rueda.records.recipe.recipe import RecipeFile
     from rueda.train.request import TrainRequest
+    from rueda.world.running import running_identity
 
     if resume and run is None:
         raise RunError("--resume needs --run, the folder of the run to go on with")
@@ -55,16 +56,17 @@ def train(
     )  # fmt: skip
     with stoppable():
         answer = _train(request)
-    if os.environ.get("RANK", "0") == "0":
-        _tell(Run(answer.folder), as_json)
+    if running_identity().rank == 0:
+        _tell(Run(answer.folder), run or answer.folder, as_json)
 
 
 def _train(request: TrainRequest) -> TrainAnswer:
     """Train in this process if it is the only worker, or one that somebody started; otherwise start the workers."""
     from rueda.jobs import run
     from rueda.train.request import train_job
+    from rueda.world.running import running_identity
 
-    workers = 1 if request.rehearse or "WORLD_SIZE" in os.environ else request.known_workers()
+    workers = 1 if request.rehearse or running_identity().size > 1 else request.known_workers()
     if workers is None or workers <= 1:
         from rueda.tasks import load_task
         from rueda.train.job import resolved_recipe, train_task
@@ -73,14 +75,15 @@ def _train(request: TrainRequest) -> TrainAnswer:
         workers = workers if workers == 1 else resolved_recipe(task, request).workers
         if workers == 1:
             return train_task(task, request)
+        os.chdir(request.directory)  # which the task file may have left
     return run(train_job(request), workers=workers)
 
 
-def _tell(run: Run, as_json: bool) -> None:
+def _tell(run: Run, folder: Path, as_json: bool) -> None:
     rows = run.rows("epoch")
     if as_json:
         last = json.loads(rows[-1].to_json()) if rows else {}
-        typer.echo(json.dumps({"run": str(run.folder), **last}))
+        typer.echo(json.dumps({"run": str(folder), **last}))
         return
     if rows and rows[-1].diverged:
         typer.echo(
@@ -88,4 +91,4 @@ def _tell(run: Run, as_json: bool) -> None:
             "lower the rate or warm up",
             err=True,
         )
-    typer.echo(f"run: {run.folder}")
+    typer.echo(f"run: {folder}")

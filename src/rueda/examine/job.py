@@ -31,6 +31,7 @@ from rueda.records import landscape as landscapes
 from rueda.records.curvature import Curvature
 from rueda.records.environment import environment
 from rueda.records.landscape import Landscape
+from rueda.tasks.loading import load_task
 from rueda.terminal.points import PointsProgress
 from rueda.world import World, open_world
 
@@ -43,8 +44,9 @@ def examine(request: ExamineRequest) -> ExamineAnswer:
 
 def load_subjects(request: ExamineRequest) -> list[Subject]:
     """Load the models; they must belong to one task."""
+    task = None if request.task is None else load_task(request.task)
     subjects = [
-        load_subject(path, task=request.task, settings=request.settings, checkpoint=request.checkpoint)
+        load_subject(request.located(path), task=task, settings=request.settings, checkpoint=request.checkpoint)
         for path in request.paths
     ]
     tasks = sorted({subject.task.name for subject in subjects})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rueda.errors import ExamineError
+from rueda.files.start_directory import located
 from rueda.records.landscape import PICTURES
 
 SPLITS = ("train", "test")
@@ -75,6 +76,8 @@ class ExamineRequest:
     splits: tuple[str, ...] = SPLITS
     folder: Path | None = None
     progress: bool = True
+    directory: Path = field(default_factory=Path.cwd)
+    """where the request was made: its paths are relative to it, wherever a task file may go"""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.splits if name not in SPLITS]
@@ -86,11 +89,16 @@ class ExamineRequest:
     def result_folder(self) -> Path:
         """Give the folder of the result."""
         if self.folder is not None:
-            return self.folder
-        if len(self.paths) == 1:
-            (path,) = self.paths
-            return path if path.is_dir() else Path("runs", f"examine-{path.name.split('.')[0]}")
-        return Path("runs", "examine-" + "-".join(path.resolve().name.split(".")[0] for path in self.paths)[:80])
+            return self.located(self.folder)
+        paths = [self.located(path) for path in self.paths]
+        if len(paths) == 1 and paths[0].is_dir():
+            return paths[0]
+        names = [(path if len(paths) == 1 else path.resolve()).name.split(".")[0] for path in paths]
+        return self.located(Path("runs", "examine-" + (names[0] if len(paths) == 1 else "-".join(names)[:80])))
+
+    def located(self, path: Path) -> Path:
+        """Give a path of the request in this process, which may have left the directory of the request."""
+        return located(path, self.directory)
 
 
 @dataclass(frozen=True, kw_only=True)

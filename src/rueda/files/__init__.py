@@ -1,1 +1,1 @@
-"""Files that survive a crash: atomic writes, and a lock that gives a folder one writer at a time."""
+"""Files that survive a crash: atomic writes, a lock that gives a folder one writer at a time; and where they lie."""

@@ -31,7 +31,7 @@ def measure_alone(request: MeasureRequest) -> AloneAnswer:
 
 def measure_alone_here(task: Task, request: MeasureRequest) -> AloneAnswer:
     """Measure one worker of a task that is loaded already; under a launcher it is rank 0, the others wait."""
-    world = open_world()
+    world = open_world(device=request.device)
     numbers = _numbers(request, world)
     recipe = task.recipe.with_settings(request.settings).change(workers=1)
     budget = request.budget
@@ -64,7 +64,7 @@ def measure_together(request: TogetherRequest) -> TogetherAnswer:
 
 def measure_together_here(task: Task, request: TogetherRequest) -> TogetherAnswer:
     """Measure the workers that were started on a task that is loaded already."""
-    world, budget = open_world(), request.budget
+    world, budget = open_world(device=request.device), request.budget
     link = measure_communication(world, sizes=budget.sizes, seconds=budget.communication)
     together = measure_steps_together(task, request.recipe, world, request.batches, link, seconds=budget.together)
     return TogetherAnswer(communication=link, together=together)

@@ -48,6 +48,8 @@ class MeasureRequest:
     quick: bool
     budget: Budget
     progress: bool
+    device: str | None = None
+    """that of the process that asks, if it has chosen one; None: the best that there is"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class TogetherRequest:
     recipe: Recipe
     batches: tuple[int, ...]
     budget: Budget
+    device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ for them, loads no torch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from rueda.measure.request import AloneAnswer, Budget, MeasureRequest, TogetherA
 from rueda.records import Recipe
 from rueda.records.profile import Profile, StepTime
 from rueda.terminal.phases import PhasesProgress
-from rueda.world.identity import identify
+from rueda.world.running import running_device, running_identity
 
 if TYPE_CHECKING:
     from rueda.tasks import Task
@@ -53,7 +52,7 @@ def measure_task(
     for number in workers or ():
         if number < 1:
             raise RecipeError("workers", expected="1 or more", got=number, do="correct it")
-    launched = identify(os.environ).size > 1
+    launched = running_identity().size > 1
     if not isinstance(task, str) and not launched:
         if any(number > 1 for number in workers or ()):
             raise ProfileError(f"workers can be started for a task by name or file only, got {type(task).__name__}")
@@ -61,7 +60,7 @@ def measure_task(
     request = MeasureRequest(
         task=task if isinstance(task, str) else task.name, workers=None if workers is None else tuple(workers),
         batches=None if batches is None else tuple(batches), settings=tuple(settings), quick=quick,
-        budget=budget or (requests.QUICK if quick else requests.FULL), progress=progress,
+        budget=budget or (requests.QUICK if quick else requests.FULL), progress=progress, device=running_device(),
     )  # fmt: skip
     if launched or set(workers or ()) == {1}:  # this process is a worker itself
         from rueda.measure.parts import measure_alone_here, measure_together_here
@@ -72,7 +71,7 @@ def measure_task(
             request,
             measure_alone_here(loaded, request),
             lambda asked, number: measure_together_here(loaded, asked),
-            speak=progress and identify(os.environ).rank == 0,
+            speak=progress and running_identity().rank == 0,
         )
     return _measure(
         request,
@@ -90,7 +89,7 @@ def _measure(
     """Measure several workers after one, and put both into the profile."""
     profile, recipe = alone.profile, Recipe.from_toml(alone.profile.recipe)
     asked = TogetherRequest(
-        task=request.task, recipe=recipe, budget=request.budget,
+        task=request.task, recipe=recipe, budget=request.budget, device=request.device,
         batches=tuple(_batches_together(profile.steps, recipe.batch, request.budget.together)),
     )  # fmt: skip
     answers = []

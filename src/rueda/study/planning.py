@@ -6,11 +6,12 @@ torch and executes no task file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rueda.errors import DataError, TaskError
+from rueda.files.start_directory import located
 from rueda.jobs import Job
 from rueda.records import Recipe
 from rueda.records.environment import environment
@@ -35,6 +36,8 @@ class StudyRequest:
     epochs: int | None = None
     settings: tuple[str, ...] = ()
     folder: Path | None = None
+    directory: Path = field(default_factory=Path.cwd)
+    """where the request was made: the folder and a task file are relative to it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,8 @@ def plan(request: StudyRequest) -> StudyPlan:
     """Load the task and plan its study."""
     from rueda.tasks import load_task
 
-    return plan_task(load_task(request.task), request, checksum_of(request.task))
+    task = load_task(request.task)
+    return plan_task(task, request, checksum_of(str(located(Path(request.task), request.directory))))
 
 
 def plan_job(request: StudyRequest) -> Job[StudyPlan]:
@@ -78,7 +82,7 @@ def plan_task(task: Task, request: StudyRequest, checksum: str | None = None) ->
     base = base if request.epochs is None else base.change(epochs=request.epochs)
     chosen, left_out = conditions(task, base, request.workers, request.rows)
     folder = request.folder or Path("runs", f"study-{folder_name(task.name)}-{request.workers}")
-    _check_batches(task, chosen, folder, range(base.seed, base.seed + request.seeds))
+    _check_batches(task, chosen, located(folder, request.directory), range(base.seed, base.seed + request.seeds))
     return StudyPlan(
         task=task.name, task_file=checksum, base=base, conditions=tuple(chosen), left_out=tuple(left_out),
         folder=folder, environment=environment(),

@@ -30,6 +30,7 @@ from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.evaluate import Evaluator
+from rueda.train.regime import batch_at
 from rueda.train.training import Training
 from rueda.world import open_world
 
@@ -153,6 +154,11 @@ def study_steps_to_target(
         task_file=checksum_of(task), points=(), environment=environment(),
     )  # fmt: skip
     points = {} if file is None else _read(file, result)
+    for batch in batches:  # before the first is measured: one may be larger than growth may make it
+        try:
+            batch_at(base.change(batch=batch, base_batch=batch, accumulate=1), 0, num_examples)
+        except RecipeError as error:
+            raise RecipeError(f"batch {batch:,}: {error}") from None
     rate_before: tuple[int, float] | None = None
     for batch in sorted(set(batches)):
         if batch not in points or points[batch].num_seeds < seeds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rueda.files.start_directory import located
 from rueda.jobs import Stopped
 from rueda.records import Recipe
 from rueda.tasks.loading import load_task
@@ -26,6 +27,7 @@ def train_task(task: Task, request: TrainRequest) -> TrainAnswer:
     from rueda.train import fit
 
     folder = request.folder or Path("runs", f"{folder_name(task.name)}-{request.date}")
+    folder = located(folder, request.directory)
     result = fit(
         task, resolved_recipe(task, request), folder=folder, resume=request.resume, tensorboard=request.tensorboard,
         progress=request.progress, rehearse=request.rehearse,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rueda.files.start_directory import located
 from rueda.jobs import Job
 from rueda.records import Recipe, Run
 from rueda.records.recipe.recipe import RecipeFile
@@ -37,6 +38,8 @@ class TrainRequest:
     tensorboard: bool = False
     rehearse: bool = False
     progress: bool = True
+    directory: Path = field(default_factory=Path.cwd)
+    """where the request was made: the folder is relative to it, wherever a task file may go"""
 
     def known_workers(self) -> int | None:
         """Give the number of workers, as far as it is known without the task; None: its own recipe says it."""
@@ -52,9 +55,10 @@ class TrainRequest:
 
     def recorded_recipe(self) -> Recipe | None:
         """Give the recipe of the run to go on with; None for a new run, or one that never began."""
-        if not self.resume or self.folder is None or not (self.folder / "recipe.toml").exists():
+        if not self.resume or self.folder is None:
             return None
-        return Run(self.folder).recipe()
+        folder = located(self.folder, self.directory)
+        return Run(folder).recipe() if (folder / "recipe.toml").exists() else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
         return _current
     # Identify.
     adopted = dist.is_available() and dist.is_initialized()
-    identity = _adopted_identity() if adopted else identify(os.environ)
+    identity = adopted_identity() if adopted else identify(os.environ)
     # Tune.
     malloc.tune()
     torch.set_num_threads(choose_threads(identity))
@@ -115,7 +115,7 @@ def is_open() -> bool:
     return _current is not None
 
 
-def _adopted_identity() -> Identity:
+def adopted_identity() -> Identity:
     """Take rank and size from the process group that the script made itself."""
     told = identify(os.environ)
     size = dist.get_world_size()
