@@ -6,9 +6,11 @@ that may only shrink.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -27,36 +29,37 @@ RESULTS, BENCHMARKS = ROOT / "docs" / "results", ROOT / "benchmarks" / "results"
 FILES = sorted([*RESULTS.glob("*/*.json"), *RESULTS.glob(f"*/{ARCHIVE}"), *BENCHMARKS.glob("*.json")])
 
 OLDER = {
-    "benchmarks/results/curvature.json",
-    "benchmarks/results/ghost_batch_norm.json",
-    "benchmarks/results/gradient_noise.json",
-    "benchmarks/results/hvd.json",
-    "benchmarks/results/landscape.json",
-    "benchmarks/results/launch.json",
-    "benchmarks/results/loader.json",
-    "benchmarks/results/loop.json",
-    "benchmarks/results/noise_scale.json",
-    "benchmarks/results/optimizers.json",
-    "benchmarks/results/plan.json",
-    "benchmarks/results/rehearsal.json",
-    "docs/results/cifar10-64-workers/runs.jsonl",
-    "docs/results/cifar10-64-workers/study.json",
-    "docs/results/cifar10-8-workers/runs.jsonl",
-    "docs/results/cifar10-8-workers/study.json",
-    "docs/results/fashion-mnist-64-workers/runs.jsonl",
-    "docs/results/fashion-mnist-64-workers/study.json",
-    "docs/results/fashion-mnist-8-workers/runs.jsonl",
-    "docs/results/fashion-mnist-8-workers/study.json",
-    "docs/results/examine-cifar10/curvature.json",
-    "docs/results/examine-cifar10/landscape.json",
-    "docs/results/examine-fashion-mnist/curvature.json",
-    "docs/results/examine-fashion-mnist/landscape.json",
-    "docs/results/fashion-mnist-noise/environment.json",
-    "docs/results/fashion-mnist-steps/steps.json",
-    "docs/results/forecast-fashion-mnist/forecast.json",
-    "docs/results/forecast-glyphs/forecast.json",
+    "benchmarks/results/curvature.json": "21f14928885c3e2c",
+    "benchmarks/results/ghost_batch_norm.json": "80e6aea8a45f30c0",
+    "benchmarks/results/gradient_noise.json": "81fb268df36c3647",
+    "benchmarks/results/hvd.json": "05b257e2658dfd0f",
+    "benchmarks/results/landscape.json": "fc6c672499f4b5cd",
+    "benchmarks/results/launch.json": "f5e97f740d22a6ba",
+    "benchmarks/results/loader.json": "0141fbff6ea7dc0b",
+    "benchmarks/results/loop.json": "577e552928cfd087",
+    "benchmarks/results/noise_scale.json": "ec5b912bddc981f4",
+    "benchmarks/results/optimizers.json": "3509263a3e45c80c",
+    "benchmarks/results/plan.json": "2a3c917ba52487c7",
+    "benchmarks/results/rehearsal.json": "344d4c65f1573cb0",
+    "docs/results/cifar10-64-workers/runs.jsonl": "97badb280c686a60",
+    "docs/results/cifar10-64-workers/study.json": "13933d8877d6b1cf",
+    "docs/results/cifar10-8-workers/runs.jsonl": "289091de1c666b00",
+    "docs/results/cifar10-8-workers/study.json": "308d57b0edb52d84",
+    "docs/results/fashion-mnist-64-workers/runs.jsonl": "365fc9f81b0bfa5a",
+    "docs/results/fashion-mnist-64-workers/study.json": "d0db196df70550fc",
+    "docs/results/fashion-mnist-8-workers/runs.jsonl": "6acab52c1daaf817",
+    "docs/results/fashion-mnist-8-workers/study.json": "b18ace2a94dd261c",
+    "docs/results/examine-cifar10/curvature.json": "886cc865ee47e62a",
+    "docs/results/examine-cifar10/landscape.json": "e32b5bcf5fa0186a",
+    "docs/results/examine-fashion-mnist/curvature.json": "3c41dd788f70133f",
+    "docs/results/examine-fashion-mnist/landscape.json": "2a997b656c9f1400",
+    "docs/results/fashion-mnist-noise/environment.json": "e7cd4bc387ca3aeb",
+    "docs/results/fashion-mnist-steps/steps.json": "9fceb68f19a957a1",
+    "docs/results/forecast-fashion-mnist/forecast.json": "a88849706179bdd7",
+    "docs/results/forecast-glyphs/forecast.json": "b743b26f8576c54b",
 }
-"""made before a result had to name a clean commit; take a file out when it is made anew, and add none"""
+"""made before a result had to name a clean commit, with the beginning of their SHA-256; take a file out when it is made
+anew, and add none"""
 
 
 def name_of(file: Path) -> str:
@@ -87,6 +90,25 @@ def test_a_result_says_how_to_get_it_again(file: Path) -> None:
         )
 
 
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+
+
+def test_the_commit_of_a_result_is_in_the_history() -> None:
+    try:
+        shallow = git("rev-parse", "--is-shallow-repository")
+    except FileNotFoundError:
+        pytest.skip("there is no git")
+    if shallow.returncode or shallow.stdout.strip() != "false":
+        pytest.skip("no repository with its whole history")
+    assert git("cat-file", "-e", "0123456789ab^{commit}").returncode  # the check can fail
+    for file in FILES:
+        for about in environments(file):
+            commit = about["commit"]
+            if not about.get("provenance"):
+                assert not git("cat-file", "-e", f"{commit}^{{commit}}").returncode, f"{name_of(file)}: {commit}"
+
+
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_a_result_names_its_seeds(file: Path) -> None:
     if file.name == Study.FILE:
@@ -100,9 +122,12 @@ def test_a_result_names_its_seeds(file: Path) -> None:
 
 
 def test_older_results_are_a_list_that_only_shrinks() -> None:
+    for name, checksum in OLDER.items():
+        found = hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:16]
+        assert found == checksum, f"{name} is another file: a result that is made anew is no longer in OLDER"
     marked = {name_of(file) for file in FILES if any(about.get("provenance") for about in environments(file))}
-    assert marked - OLDER == set(), "a new result has no mark: commit, and make it anew"
-    assert OLDER - marked == set(), "made anew: take it out of OLDER"
+    assert marked - OLDER.keys() == set(), "a new result has no mark: commit, and make it anew"
+    assert OLDER.keys() - marked == set(), "made anew: take it out of OLDER"
 
 
 def test_results_are_few_files() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from report.samples import write_others, write_study
+from report.samples import write_json, write_others, write_study
 from rueda.errors import RunError
 from rueda.records import Recipe, Row, Run
 from rueda.records.archive import FILE, archive_study, read_archive
@@ -129,6 +130,7 @@ DAMAGES = {
         "with a line above",
     ),
     "an environment that is a number": (damaged(1, '{"kind": "environment", "number": 1, "about": 1}'), "line 2"),
+    "two runs of a name": (lambda lines: lines.append(lines[2]), "run: expected each name once, got"),
     "a run that is a number": (
         damaged(2, '{"kind": "run", "run": 3, "environment": 1}'),
         "run.run: expected str, got 3",
@@ -158,8 +160,69 @@ def test_what_is_no_whole_study_is_not_archived(study: Path, tmp_path: Path) -> 
     archive_study(other, tmp_path / "taken")
     with pytest.raises(RunError, match="holds a study of cifar10-cnn"):
         archive_study(study, tmp_path / "taken")
+    (tmp_path / "taken" / "README.md").write_text("Kept.")
+    archive_study(other, tmp_path / "taken")
+    for key, value, message in (("epochs", 99, "99 epochs; choose"), ("recipe", "rate = 3.0", "another base recipe")):
+        data = json.loads((other / "study.json").read_text())
+        write_json(other / "study.json", {"recipe": "rate = 0.1", **data, key: value})
+        write_json(tmp_path / "taken" / "study.json", {"recipe": "rate = 0.1", **data})
+        with pytest.raises(RunError, match=message):
+            archive_study(other, tmp_path / "taken")
+        write_json(other / "study.json", data)
+    for name in ("recipe.toml", "landscape.json", "throughput.json"):  # the last is a study of its own there
+        (tmp_path / name.partition(".")[0]).mkdir()
+        (tmp_path / name.partition(".")[0] / name).write_text("{}")
+        with pytest.raises(RunError, match=f"an older archive, got {name}; choose another folder"):
+            archive_study(study, tmp_path / name.partition(".")[0])
+    with pytest.raises(RunError, match="expected a folder for an archive, got"):
+        archive_study(study, tmp_path / "taken" / "README.md")
     missing = Study.load(study).rows[1].runs[0]
     shutil.rmtree(study / missing)
     with pytest.raises(RunError, match="recipe"):
         archive_study(study, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
+    data = json.loads((study / "study.json").read_text())
+    for outside in ("../other", str(tmp_path / "other"), "runs/a\0b"):
+        data["rows"][1]["runs"] = [outside]
+        write_json(study / "study.json", data)
+        with pytest.raises(RunError, match="expected runs in its folder, got"):
+            archive_study(study, tmp_path / "kept")
+    write_json(study / "study.json", {**data, "rows": []})
+    with pytest.raises(RunError, match="expected a study with runs, got none"):
+        archive_study(study, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_file_that_was_cut_is_refused(study: Path, tmp_path: Path) -> None:
+    file = archive_study(study, tmp_path / "kept").file
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]))
+    with pytest.raises(RunError, match=r"expected \d+ rows of runs/.*, got \d+; make it again"):
+        read_archive(file.parent)
+    for few in (0, 1, 2):
+        file.write_text("".join(lines[:few]))
+        with pytest.raises(RunError, match="expected an archive of runs, got none; make it again"):
+            read_archive(file.parent)
+    older = [{key: value for key, value in json.loads(line).items() if key != "num_rows"} for line in lines[:-1]]
+    file.write_text("".join(json.dumps(line) + "\n" for line in older))  # older files have no numbers
+    assert read_archive(file.parent)
+
+
+def test_files_of_the_former_archive_go(study: Path, tmp_path: Path) -> None:
+    archive_study(study, tmp_path / "kept")
+    (study / "throughput.json").unlink()
+    archive_study(study, tmp_path / "kept")
+    assert not (tmp_path / "kept" / "throughput.json").exists() and (tmp_path / "kept" / "gd.json").exists()
+
+
+def test_an_archived_run_is_not_written(tmp_path: Path) -> None:
+    row = write_everything(tmp_path / "study").rows()[0]
+    file = archive_study(tmp_path / "study", tmp_path / "kept").file
+    before, run = file.read_bytes(), read_archive(tmp_path / "kept")["runs/odd"]
+    writers: list[Callable[[], object]] = [
+        lambda: run.begin(Recipe(), "clouds"), lambda: run.append(row), lambda: run.forget_after(0),
+    ]  # fmt: skip
+    for write in writers:
+        with pytest.raises(RunError, match="got an archive; go on in the study's own folder"):
+            write()
+    assert file.read_bytes() == before and sorted(one.name for one in file.parent.iterdir()) == [FILE, "study.json"]

@@ -28,7 +28,7 @@ def test_seeds_are_one_row_and_the_sharpest_is_named(tmp_path: Path) -> None:
     assert "The sharpest is naive, whose largest curvature is 50; the flattest is one-worker with 5." in page
     curvature, sharpness = section.tables  # type: ignore[attr-defined]
     assert [row[0] for row in curvature.rows] == ["one-worker", "naive"]
-    assert curvature.rows[0][1] == (5.0, "5 ± 1.4")
+    assert curvature.rows[0][1] == (5.0, "5.0 ± 1.4")
     assert curvature.rows[1][1] == (50.0, "50")
     assert sharpness.rows[1][1] == (40.0, "40")
     plots = {plot.name: plot for plot in section.plots}  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@
 
     {"kind": "archive", "format": 1, "recipe": {...}}                          all fields of the first run's recipe
     {"kind": "environment", "number": 1, "about": {"machine": ..., "commit": ...}}   what several runs share
-    {"kind": "run", "run": "runs/naive-seed0", "environment": 1, "about": {"time": ...}, "recipe": {"workers": 8}}
+    {"kind": "run", "run": "runs/naive-seed0", "environment": 1, "num_rows": 5, "recipe": {"workers": 8}}
     {"kind": "epoch", "run": "runs/naive-seed0", "epoch": 1, "test_accuracy": 0.31, ...}
 
 A run's recipe is what differs from the first one's. Its rows have the fields of ``metrics.jsonl`` with six digits;
@@ -14,23 +14,26 @@ those that have their default are left out. ``study.json`` lies beside the file,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from rueda.errors import RecipeError, RunError
 from rueda.files.atomic import plain, write_atomically
 from rueda.records.descent import GradientDescent
 from rueda.records.json_record import FORMAT, demand, read_record
 from rueda.records.recipe.recipe import Recipe, field_names
-from rueda.records.run import Row, Run
+from rueda.records.run import NoiseRow, Row, Run
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study
 from rueda.records.throughput import Throughput
 
 FILE = "runs.jsonl"
 _SHARED = ("machine", "versions", "commit", "provenance")
+_OTHERS = (Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE)
+_BESIDE = (FILE, Study.FILE, *_OTHERS, "README.md", "report.html")
+"""what may lie in the folder of an archive"""
 _AGAIN = "make it again with `rueda archive`"
 _DEFAULTS = {item.name: item.default for item in fields(Row)}
 
@@ -50,6 +53,8 @@ class _RunLine:
 
     run: str
     environment: int
+    num_rows: int | None = None
+    """how many rows follow, by which a file that was cut is found; None in older files"""
     about: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +62,7 @@ class _RunLine:
 
 @dataclass(frozen=True)
 class ArchivedRun(Run):
-    """A run in an archive: it is read like a run folder, and cannot be gone on with."""
+    """A run in an archive: it is read like a run folder, and cannot be written."""
 
     file: Path
     about: Mapping[str, Any]
@@ -80,6 +85,21 @@ class ArchivedRun(Run):
         """Return where and with what it was run."""
         return dict(self.about)
 
+    def begin(self, recipe: Recipe, task: str, *, rehearsed: bool = False) -> NoReturn:
+        """Refuse to write."""
+        self._refuse()
+
+    def append_all(self, rows: Iterable[Row | NoiseRow], *, sync: bool = True) -> NoReturn:
+        """Refuse to write."""
+        self._refuse()
+
+    def forget_after(self, step: int) -> NoReturn:
+        """Refuse to write."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise RunError(f"{self.file}: expected a run folder to write, got an archive; go on in the study's own folder")
+
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from self.lines
 
@@ -92,24 +112,69 @@ def archive_study(folder: Path | str, to: Path | str) -> Archived:
         to: another one; an older archive of the same study there is replaced.
 
     Raises:
-        RunError: it is no study, a run of it is missing or damaged, or the other folder holds something else.
+        RunError: it is no study, has no runs, a run of it is missing, damaged or outside its folder, or the other
+            folder holds something else.
     """
     folder, to = Path(folder), Path(to)
     study = Study.load(folder)
     if (to / "runs").exists() or to.resolve() == folder.resolve():
         raise RunError(f"{to}: expected another folder than a study's own, got one with runs; choose a new one")
-    if (to / Study.FILE).exists():
-        old = Study.load(to)
-        if (old.task, old.workers) != (study.task, study.workers):
-            raise RunError(f"{to} holds a study of {old.task} on {old.workers} workers; choose another folder")
+    _refuse_something_else(to, study)
     archived = read_archive(folder)
-    runs = {name: find_run(folder, name, archived) for row in study.rows for name in row.runs}
+    names = [name for row in study.rows for name in row.runs]
+    for name in names:
+        if not is_inside(folder, name):
+            raise RunError(f"{folder / Study.FILE}: expected runs in its folder, got {name!r}; correct the file")
+    if not names:
+        raise RunError(f"{folder}: expected a study with runs, got none; finish the study before it is archived")
+    runs = {name: find_run(folder, name, archived) for name in names}
     content, modified = _content(runs)
     write_atomically(to / FILE, content.encode())
-    for name in (Study.FILE, Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE):
+    for name in (Study.FILE, *_OTHERS):
         if (folder / name).exists():
             write_atomically(to / name, (folder / name).read_bytes())
+        else:
+            (to / name).unlink(missing_ok=True)  # of the archive that is replaced
     return Archived(to / FILE, len(runs), modified)
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Say whether a run that a study names lies in the study's folder."""
+    try:
+        return (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # no path at all
+        return False
+
+
+def _refuse_something_else(to: Path, study: Study) -> None:
+    """Refuse a folder that is neither empty nor an older archive of the same study."""
+    try:
+        found = {file.name for file in to.iterdir() if not file.name.startswith(".")}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunError(f"{to}: expected a folder for an archive, got: {error.strerror}; choose another one") from None
+    strange = sorted(found - set(_BESIDE if FILE in found else _BESIDE[-2:]))
+    if strange:
+        raise RunError(f"{to}: expected an empty folder or an older archive, got {strange[0]}; choose another folder")
+    if FILE in found:
+        old = Study.load(to)
+        words = "{} on {} workers, {} epochs"
+        was, now = ((one.task, one.workers, one.epochs) for one in (old, study))
+        if was != now:
+            raise RunError(
+                f"{to} holds a study of {words.format(*was)}, now asked: {words.format(*now)}; choose another folder"
+            )
+        # An older study has no recipe.
+        if old.recipe and study.recipe and _base_recipe(old, to) != _base_recipe(study, Path(Study.FILE)):
+            raise RunError(f"{to} holds a study with another base recipe; choose another folder")
+
+
+def _base_recipe(study: Study, source: Path) -> Recipe:
+    try:
+        return Recipe.from_toml(study.recipe)
+    except RecipeError as error:
+        raise RunError(f"{source}: expected a study with a base recipe, got: {error}; choose another folder") from None
 
 
 def find_run(folder: Path, name: str, archived: Mapping[str, Run]) -> Run:
@@ -152,6 +217,7 @@ def read_archive(folder: Path) -> dict[str, Run]:
                 environments[data["number"]] = dict(data["about"])
             elif kind == "run":
                 about = read_record(_RunLine, data, "run")
+                demand(about.run not in found, "run", "each name once", about.run)
                 found[about.run], rows[about.run] = about, []
                 demand(about.environment in environments, "environment", "one with a line above", about.environment)
             else:
@@ -159,6 +225,11 @@ def read_archive(folder: Path) -> dict[str, Run]:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
             raise RunError(f"{file}, line {number}: expected a line of an archive, got: {what}; {_AGAIN}") from None
+    if not found:
+        raise RunError(f"{file}: expected an archive of runs, got none; {_AGAIN}")
+    for name, about in found.items():
+        if about.num_rows not in (None, len(rows[name])):
+            raise RunError(f"{file}: expected {about.num_rows} rows of {name}, got {len(rows[name])}; {_AGAIN}")
     return {
         name: ArchivedRun(
             folder / name, file, {**environments[line.environment], **line.about}, {**base, **line.recipe},
@@ -186,14 +257,14 @@ def _content(runs: Mapping[str, Run]) -> tuple[str, tuple[str, ...]]:
         if shared not in environments:
             environments.append(shared)
             lines.append({"kind": "environment", "number": len(environments), "about": shared})
-        line = _RunLine(
-            run=name, environment=environments.index(shared) + 1, about=about, recipe=recipe.changes_from(base),
-            reasons=dict(recipe.reasons),
-        )  # fmt: skip
-        lines.append({"kind": "run", **{key: value for key, value in asdict(line).items() if value != {}}})
         rows, measurements = run.all_rows()
         if not rows:
             raise RunError(f"{run.folder}: expected rows, got none; finish the study before it is archived")
+        line = _RunLine(
+            run=name, environment=environments.index(shared) + 1, num_rows=len(rows) + len(measurements), about=about,
+            recipe=recipe.changes_from(base), reasons=dict(recipe.reasons),
+        )  # fmt: skip
+        lines.append({"kind": "run", **{key: value for key, value in asdict(line).items() if value != {}}})
         kept = [_without_defaults(asdict(row)) for row in rows] + [json.loads(row.to_json()) for row in measurements]
         lines += [{"kind": row.pop("kind"), "run": name, **_rounded(row)} for row in kept]
     modified = {str(about.get("commit")) for about in environments if str(about.get("commit")).endswith("+")}

@@ -177,7 +177,7 @@ class Forecast(JsonRecord):
         >>> Forecast(examples=10_000, growth=0.5, **about).epoch_examples(2_500)
         5000.0
         """
-        return float(self.examples ** (1 - self.growth) * examples**self.growth)
+        return epoch_length(examples, self.examples, self.growth)
 
     def check(self) -> None:
         """Refuse what would fail later, far from the file."""
@@ -216,6 +216,11 @@ class Forecast(JsonRecord):
             above = ("workers", "local_batch", "images_per_second")
             demand_numbers(self.cluster, "forecast.cluster", above=above, from_zero=("cost",))
             _check_estimate(self.cluster.hours, "forecast.cluster.hours", above_zero=True)
+
+
+def epoch_length(examples: float, whole: int, growth: float) -> float:
+    """Give how many examples an epoch of a subset has, repeated ones included: whole^(1 - growth) examples^growth."""
+    return float(whole ** (1 - growth) * examples**growth)
 
 
 def _check_estimate(estimate: Estimate, where: str, *, above_zero: bool = False) -> None:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -115,13 +116,15 @@ class Study(JsonRecord):
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Give mean and sample standard deviation; the latter needs two values.
+    """Give mean and sample standard deviation; the latter needs two values, and both need finite ones.
 
-    >>> mean_and_spread([0.5, 1.0]), mean_and_spread([0.8]), mean_and_spread([])
-    ((0.75, 0.3535...), (0.8, None), (None, None))
+    >>> mean_and_spread([0.5, 1.0]), mean_and_spread([0.8]), mean_and_spread([]), mean_and_spread([1.0, math.inf])
+    ((0.75, 0.3535...), (0.8, None), (None, None), (nan, nan))
     """
     if not values:
         return None, None
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 

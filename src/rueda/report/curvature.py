@@ -16,7 +16,7 @@ from rueda.records.study import mean_and_spread
 from rueda.report.figures.parts import area, colour, curve, log_axis, one_two_five, spread
 from rueda.report.model import Cell, Section, Table
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import NONE, count, digits, percent
+from rueda.terminal.numbers import NONE, count, digits, percent, with_spread
 from rueda.terminal.words import with_workers
 
 _KINDS = {
@@ -72,15 +72,6 @@ def _measure(kind: str, radius: float) -> Read:
 def _over_seeds(members: Iterable[Member], read: Read) -> Found:
     values = [value for value in map(read, members) if value is not None and math.isfinite(value)]
     return mean_and_spread(values)
-
-
-def _written(mean: float | None, spread: float | None) -> str:
-    """Write mean and spread with three and two digits.
-
-    >>> _written(18.7923, None), _written(0.012345, 0.0021), _written(None, None), _written(9936.4, 102.7)
-    ('18.8', '0.0123 ± 0.0021', '–', '9,936 ± 103')
-    """
-    return digits(mean) + (f" ± {digits(spread, 2)}" if spread else "")
 
 
 def _sentence(groups: dict[str, list[Member]]) -> str:
@@ -152,7 +143,7 @@ def _tables(groups: dict[str, list[Member]]) -> list[Table]:
 
 def _mean(members: list[Member], read: Read, write: Callable[[float | None, float | None], str] | None = None) -> Cell:
     found = _over_seeds(members, read)
-    return found[0], (write or _written)(*found)
+    return found[0], (write or with_spread)(*found)
 
 
 def _rise(group: tuple[str, list[Member]], read: Read) -> Cell:
@@ -201,7 +192,7 @@ def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
             {
                 "type": "bar", "orientation": "h", "name": name, "y": list(table), "marker": {"color": colour(index)},
                 "x": ratios, "error_x": spread(ends, "@muted", thickness=1.2, width=2),
-                "text": [_written(*row[index]) for row in table.values()], "textposition": "none",
+                "text": [with_spread(*row[index]) for row in table.values()], "textposition": "none",
                 "hovertemplate": "%{fullData.name}: %{text}, %{x:.3g} times the first",
             }
         )  # fmt: skip

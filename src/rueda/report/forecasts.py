@@ -12,7 +12,7 @@ from rueda.report.escape import lines
 from rueda.report.figures.parts import area, curve, log_axis, one_two_five, regimes, shade, spread, upright
 from rueda.report.model import Cell, Section, Table, short
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import NONE, count, predicted_time, things
+from rueda.terminal.numbers import NONE, count, fixed, predicted_time, things
 
 
 def read(place: Path) -> Section:
@@ -110,9 +110,7 @@ def rows(forecast: Forecast) -> list[tuple[CurvePoint, str, str]]:
 
 def error_text(point: CurvePoint) -> str:
     """Write a measured error with its spread."""
-    if point.error is None:
-        return "diverged"
-    return f"{point.error:.4f}" + ("" if point.spread is None else f" ± {point.spread:.4f}")
+    return "diverged" if point.error is None else fixed(point.error, 4, point.spread)
 
 
 def _table(forecast: Forecast) -> Table:

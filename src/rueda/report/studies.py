@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rueda.errors import RunError
-from rueda.records.archive import find_run, read_archive
+from rueda.records.archive import find_run, is_inside, read_archive
 from rueda.records.descent import GradientDescent
 from rueda.records.run import Run
 from rueda.records.steps_to_target import StepsToTarget
@@ -75,7 +75,7 @@ def _take_runs(section: Section, folder: Path, archived: Mapping[str, Run], row:
     entry = section.entries[-1]
     for relative in row.runs:
         try:
-            if not (folder / relative).resolve().is_relative_to(folder.resolve()):
+            if not is_inside(folder, relative):
                 section.notes.append(f"{entry.name}: the run {relative} lies outside the study's folder")
                 continue
             line, notes = read_run(find_run(folder, relative, archived), entry.name)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from rueda.records.descent import MEASURED, DescentPath, DescentRow, GradientDescent, Points
 from rueda.records.environment import environment
 from rueda.records.recipe.batches import check_batches, check_counts
+from rueda.records.study import mean_and_spread
 
 NUM_POINTS = 100
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 100)
@@ -88,8 +89,8 @@ def descend(
     loss = ((w[:, None] * x + b[:, None] - y) ** 2).mean(1)
     means: dict[str, float] = {}
     for name, values in zip(MEASURED, (epochs, updates, w, b, loss), strict=True):
-        means[name] = float(values.mean())
-        means[f"{name}_spread"] = float(values.std(ddof=1)) if num_seeds > 1 else 0.0
+        mean, spread = mean_and_spread(values.tolist())
+        means |= {name: mean or 0.0, f"{name}_spread": spread or 0.0}
     ws, bs = zip(*path[:_LONGEST_PATH], strict=True)
     along = tuple(float(((one * x[0] + other - y[0]) ** 2).mean()) for one, other in zip(ws, bs, strict=True))
     return DescentRow(batch=batch, **means), DescentPath(batch=batch, w=ws, b=bs, loss=along)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset
 from rueda.data import Arrays
 from rueda.errors import TaskError
 from rueda.records.environment import environment
-from rueda.records.forecast import Forecast
+from rueda.records.forecast import Forecast, epoch_length
 from rueda.study.learning_curve import CurveRequest, SubsetRequest
 from rueda.tasks.loading import load_task_and_data
 from rueda.tasks.task import Task
@@ -56,7 +56,7 @@ def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
     if labels.dtype != np.int64 or labels.ndim != 1:
         labels = np.zeros(whole, dtype=np.int64)  # no classes: any examples do
     chosen = balanced_subset(labels, size, seed)
-    length = round(whole ** (1 - growth) * size**growth)
+    length = round(epoch_length(size, whole, growth))
     repeated = np.resize(chosen, length)  # over and over; the last round may be a part, equal in classes, too
     part = data.subset(repeated) if isinstance(data, Arrays) else Subset(data, repeated.tolist())
     return replace(task, train=part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rueda.records.study import Study, StudyRow
-from rueda.terminal.numbers import NONE, duration
+from rueda.terminal.numbers import duration, fixed, points
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,30 +37,23 @@ def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
     return (
         f"{row.workers:,}",
         row.name.replace("+", " + ") + longer,
-        accuracy(row.train_accuracy, row.train_accuracy_spread),
-        accuracy(row.test_accuracy, row.test_accuracy_spread),
+        _accuracy(row.train_accuracy, row.train_accuracy_spread),
+        _accuracy(row.test_accuracy, row.test_accuracy_spread),
         f"{row.updates:,}",
         f"{row.images_per_second:,.0f}",
         duration(row.seconds),
     )
 
 
-def accuracy(value: float | None, spread: float | None) -> str:
-    """Write an accuracy in per cent.
-
-    >>> accuracy(0.8712, 0.0041), accuracy(0.8712, None), accuracy(None, None)
-    ('87.1 ± 0.4', '87.1', '–')
-    """
-    if value is None:
-        return NONE
-    return f"{100 * value:.1f}" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f}"
+def _accuracy(value: float | None, spread: float | None) -> str:
+    return fixed(None if value is None else 100 * value, 1, None if spread is None else 100 * spread)
 
 
 def verdict(row: StudyRow) -> str:
     """Say what became of one worker's accuracy."""
     if row.verdict == "diverged":
         return "diverged" if row.diverged == len(row.seeds) else f"diverged, {row.diverged} of {len(row.seeds)}"
-    return "" if row.against_one_worker is None else f"{row.against_one_worker:+.1f} {row.verdict}"
+    return "" if row.against_one_worker is None else f"{points(row.against_one_worker)} {row.verdict}"
 
 
 def caption(study: Study) -> str:

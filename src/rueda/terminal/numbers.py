@@ -31,7 +31,7 @@ def percent(fraction: float | None, spread: float | None = None) -> str:
     """
     if fraction is None or number(100 * fraction) is None:
         return NONE
-    text = f"{100 * fraction:.1f}" + (f" ± {100 * spread:.1f}" if spread and number(100 * spread) else "") + " %"
+    text = fixed(100 * fraction, 1, 100 * spread if spread else None) + " %"
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -124,6 +124,17 @@ def digits(value: float | None, num_digits: int = 3) -> str:
     return f"{value:,.0f}" if 10**num_digits <= rounded < 1e6 else f"{value:.{num_digits}g}"
 
 
+def fixed(value: float | None, places: int, spread: float | None = None) -> str:
+    """Write so many places after the point, with the spread if there is one.
+
+    >>> fixed(87.12, 1, 0.41), fixed(87.12, 1), fixed(0.0312, 4, 0.0), fixed(None, 1)
+    ('87.1 ± 0.4', '87.1', '0.0312 ± 0.0000', '–')
+    """
+    if value is None or number(value) is None:
+        return NONE
+    return f"{value:,.{places}f}" + (f" ± {spread:,.{places}f}" if number(spread) is not None else "")
+
+
 def with_spread(value: float | None, spread: float | None) -> str:
     """Write a mean up to the second digit of its spread.
 
@@ -133,7 +144,7 @@ def with_spread(value: float | None, spread: float | None) -> str:
     if value is None or not spread or spread < 1e-9:
         return digits(value)
     places = max(0, 1 - math.floor(math.log10(spread)))
-    return f"{value:,.{places}f} ± {spread:,.{places}f}"
+    return fixed(value, places, spread)
 
 
 def amount(num_bytes: float) -> str:
