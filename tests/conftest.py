@@ -4,8 +4,7 @@ Before torch is loaded: one thread, so that results are the same on every machin
 Ctrl-C works also in a job that was started with SIGINT ignored (``nohup``, the background of a script): such a
 disposition is inherited, and the tests send SIGINT to what they start.
 
-``make test`` runs the files in one process more than there are cores, four at most; each keeps its own groups of
-workers.
+``make test`` runs the files in as many processes as there are cores, up to four; each keeps its own groups of workers.
 """
 
 from __future__ import annotations
@@ -28,8 +27,12 @@ LONG = tuple(f"test_{name}.py" for name in ("many_hosts", "browser", "local", "r
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes ``-n auto`` means: one more than cores, since tests of launchers often wait."""
-    return min(usable_cores() + 1, MOST_PROCESSES)
+    """Say how many processes ``-n auto`` means; none beside this one where there is one core.
+
+    One process more than cores was no faster on 2 cores, and tests with real hosts came too late there.
+    """
+    cores = usable_cores()
+    return min(cores, MOST_PROCESSES) if cores > 1 else 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

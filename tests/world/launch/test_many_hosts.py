@@ -158,8 +158,12 @@ TROUBLE = """
 import os, subprocess, sys, time
 subprocess.Popen(["sh", "-c", "setsid sleep 300 & sleep 300 & sleep 300"])
 print("ready", flush=True)
+here = os.path.dirname(os.path.abspath(__file__))
+open(os.path.join(here, "ready-" + os.environ["RANK"]), "w").close()
 if os.environ["RANK"] == "2" and sys.argv[1] == "fail":
-    time.sleep(0.5)
+    while not all(os.path.exists(os.path.join(here, f"ready-{rank}")) for rank in range(3)):
+        time.sleep(0.05)
+    time.sleep(0.5)  # until the other ranks' lines have come
     print("last words", file=sys.stderr)
     sys.exit(3)
 time.sleep(300)
