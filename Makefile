@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-keras fuzz check docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,10 +16,24 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+.venv-keras/installed: constraints.txt .ci/keras-environment
+	PYTHON=$(PYTHON) .ci/keras-environment
+
+test-keras: .venv-keras/installed  # what needs TensorFlow, Keras 3 or JAX; make test leaves it out
+	.venv-keras/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder tests/frameworks \
+		$(wildcard src/rueda/keras src/rueda/hvd/bridge src/rueda/hvd/tensorflow src/rueda/hvd/keras src/rueda/hvd/jax)
+
+fuzz: .venv/installed  # 10,000 damaged files and wrong command lines; the tests try 500
+	RUEDA_FUZZ=10000 $(BIN)/python -m pytest tests/test_fuzz.py
+
 check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/installed  # every warning is an error; links between pages are followed, nothing is fetched
+	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs build/site
+	@echo "the site: build/site/index.html"
 
 bench: .venv/installed
 	@git diff --quiet HEAD -- . ':!docs/results' ':!benchmarks/results' || { echo "commit first: results name a clean commit"; exit 2; }
@@ -30,4 +44,4 @@ bench: .venv/installed
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-keras build dist

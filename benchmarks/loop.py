@@ -223,8 +223,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(MEASUREMENTS[options.measure]()))
-        return
+        print(json.dumps(MEASUREMENTS[options.measure]()), flush=True)
+        os._exit(0)  # a process group of torch that is taken down with the interpreter aborts now and then
     speeds: dict[str, list[float]] = {name: [] for name in MEASUREMENTS}
     missing: set[str] = set()
     for _ in range(options.repeats):
@@ -232,6 +232,7 @@ def main() -> None:
             speed = measure(name)
             if speed is None:
                 missing.add(name)
+                speeds[name].clear()
                 print(f"{name}: could not be measured here; is it installed? (make bench installs it)", file=sys.stderr)
             else:
                 speeds[name].append(speed)

@@ -103,14 +103,14 @@ def real_speeds(name: str, batches: list[int], seconds: float) -> dict[int, floa
 
 def measured(name: str, workers: int, batches: list[int], seconds: float) -> dict[int, float]:
     """Run :func:`real_speeds` on some workers, in processes of their own."""
-    from rueda.world.launch import Host, LaunchPlan, Show, launch
+    from rueda.world.launch import Host, LaunchPlan, OutputOptions, launch
 
     with TemporaryDirectory() as scratch:
         file = Path(scratch, "speeds.json")
         words = [sys.executable, __file__, "--real", name, "--batches", ",".join(map(str, batches))]
         words += ["--seconds", str(seconds), "--output", str(file)]
         plan = LaunchPlan(program=tuple(words), hosts=(Host(name="localhost", slots=workers),))
-        status = launch(plan, show=Show(quiet_ranks=True))
+        status = launch(plan, output=OutputOptions(quiet_ranks=True))
         if status:
             sys.exit(status)
         return {int(batch): speed for batch, speed in json.loads(file.read_text()).items()}

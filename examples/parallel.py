@@ -11,12 +11,11 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64,
 model = world.wrap(model)  # 3. the same start everywhere, gradients averaged
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-for epoch in range(3):
+for epoch in rueda.Checkpoint("saved", model=model, optimizer=optimizer, loader=loader).epochs(3):  # 4. one writer
     for inputs, targets in loader:
         loss = nn.functional.cross_entropy(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-world.on_main(torch.save, world.unwrap(model).state_dict(), "model.pt")  # 4. one writer
 rueda.finish()  # 5. leave together

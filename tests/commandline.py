@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rueda.world.launch import LaunchPlan, Show
+from rueda.world.launch import LaunchPlan, OutputOptions
+
+Launches = list[tuple[LaunchPlan, OutputOptions]]  # the plans that would have been launched
 
 TASK = """
 import sys
@@ -36,13 +38,12 @@ def settle_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *, columns: int = 1
 
 
 def rueda(*words: str) -> int:
-    """Run a command in this process, since a start with torch costs seconds; gives its exit status."""
-    from rueda.cli import main
+    """Run a command in this process, since a start with torch costs seconds; return its exit status."""
+    from rueda.cli import run_command
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["rueda", *words])
-        main()
-    return int(ended.value.code or 0)
+        return run_command()
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -51,22 +52,23 @@ def environ(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **more}
 
 
-def rueda_without_torch(*words: str) -> subprocess.CompletedProcess[str]:
+def rueda_without_torch(*words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command that only starts others in a process of its own, which must not load torch."""
     modules = Path("modules").resolve()
     Path("sitecustomize.py").write_text(WATCH)
     watched = environ(TELL_MODULES="1", MODULES_FILE=str(modules))
-    done = subprocess.run([sys.executable, "-m", "rueda", *words], env=watched, capture_output=True, text=True)
+    command = [sys.executable, "-m", "rueda", *words]
+    done = subprocess.run(command, env=watched, input=input, capture_output=True, text=True)
     assert modules.read_text() == "False", f"rueda {words[0]} has loaded torch"
     return done
 
 
-def catch_launches(monkeypatch: pytest.MonkeyPatch, status: int) -> list[tuple[LaunchPlan, Show]]:
+def catch_launches(monkeypatch: pytest.MonkeyPatch, status: int) -> Launches:
     """Collect what would have been launched; each launch ends with a status."""
-    seen: list[tuple[LaunchPlan, Show]] = []
+    seen: Launches = []
 
-    def launch(plan: LaunchPlan, *, show: Show) -> int:
-        seen.append((plan, show))
+    def launch(plan: LaunchPlan, *, output: OutputOptions) -> int:
+        seen.append((plan, output))
         return status
 
     monkeypatch.setattr("rueda.world.launch.driver.launch", launch)

@@ -1,10 +1,10 @@
 """What holds for all tests.
 
 Before torch is loaded: one thread, so that results are the same on every machine; and no AMX where it ends the process.
-Ctrl-C works also in a job that was started with SIGINT ignored (``nohup``, the background of a script): such a
-disposition is inherited, and the tests send SIGINT to what they start.
+Ctrl-C works also in a job that was started with SIGINT or SIGHUP ignored (a script's background, ``nohup``): such a
+disposition is inherited, and the tests send both to what they start.
 
-``make test`` runs the files in as many processes as there are cores, up to four; each keeps its own groups of workers.
+``make test`` runs the files in as many processes as there are cores, two to four; each keeps its own groups of workers.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ from rueda.world import instruction_sets
 from rueda.world.cores import usable_cores
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch looks up the name of each peer; a lost query costs 5 seconds
 os.environ.update(instruction_sets.limits(os.environ))
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
-LONG = tuple(f"test_{name}.py" for name in ("many_hosts", "browser", "local", "resume", "docs", "techniques"))
+LONG = tuple(
+    f"test_{name}.py"
+    for name in (
+        *("strangers", "many_hosts", "browser", "local", "site", "resume", "drivers", "scripts", "cycles", "docs"),
+        *("techniques", "init", "instruction_sets", "training", "run"),
+    )
+)
 """files that take longest: they are begun first, so that no process is left alone with one at the end"""
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes ``-n auto`` means; none beside this one where there is one core.
+    """Say how many processes ``-n auto`` means: one for each core, and two on one core, since tests also wait.
 
     One process more than cores was no faster on 2 cores, and tests with real hosts came too late there.
     """
-    cores = usable_cores()
-    return min(cores, MOST_PROCESSES) if cores > 1 else 0
+    return max(2, min(usable_cores(), MOST_PROCESSES))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

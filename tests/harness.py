@@ -1,36 +1,63 @@
 """Tests that need several workers: ``@workers(2)`` runs the body in that many processes.
 
 The processes of each worker count are started once and kept for the whole session, since a start with torch costs
-seconds. A test that raises on any rank fails, with that rank's traceback, and the next one gets new processes.
+seconds. A server process that has imported torch, and done nothing else, forks them; another one for each framework
+(``framework="tensorflow"``), which has imported that as well but not initialised it, and has one thread. A test that
+raises on any rank fails, with that rank's traceback, and the next one gets new processes.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import inspect
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 SECONDS = 120.0
-_groups: dict[int, _Group] = {}
+PRELOADED = ["rueda.world.world", "rueda.train.loop", "rueda.optim", "rueda.nn", "torch.nn.parallel", "pytest"]
+PRELOADED += ["torch._dynamo"]  # torch's optimizers import it at their first step: 1.3 s of each worker
+HVD = [*PRELOADED, "rueda.hvd.torch"]
+FRAMEWORKS: dict[str, tuple[dict[str, str], list[str]]] = {  # the environment and the imports of their server
+    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, [*HVD, "tensorflow", "keras"]),
+    "tf_keras": ({"TF_USE_LEGACY_KERAS": "1"}, [*HVD, "tensorflow", "tf_keras"]),
+    "keras-torch": ({"KERAS_BACKEND": "torch"}, [*HVD, "keras"]),
+    "keras-jax": ({"KERAS_BACKEND": "jax"}, [*HVD, "keras"]),
+    "jax": ({}, [*HVD, "jax", "optax"]),
+}
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}  # fmt: skip
+_groups: dict[tuple[int, str, str], _Group] = {}
 
 
-def workers(size: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run the test's body on ``size`` workers that share a process group (``rueda.world.current()``)."""
+def workers(
+    size: int, *, impostor: str = "", framework: str = "", before: Callable[[], None] = lambda: None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run the test's body on ``size`` workers that share a process group (``rueda.world.current()``).
+
+    ``impostor`` gives them devices that do not exist (see :mod:`gpu.bench`); ``framework`` is a key of ``FRAMEWORKS``;
+    ``before`` runs in the test process.
+    """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(body)
         def test(**arguments: Any) -> None:
-            run_on_workers(size, Path(inspect.getfile(body)), body.__qualname__, arguments)
+            before()
+            file = Path(inspect.getfile(body))
+            run_on_workers(size, file, body.__qualname__, arguments, impostor=impostor, framework=framework)
 
         test.__wrapped_body__ = body  # type: ignore[attr-defined]
         del test.__wrapped__
@@ -40,19 +67,24 @@ def workers(size: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
-def run_on_workers(size: int, file: Path, name: str, arguments: dict[str, Any]) -> None:
-    if size not in _groups:
-        _groups[size] = _Group(size)
-    errors = _groups[size].run(file, name, arguments)
+def run_on_workers(
+    size: int, file: Path, name: str, arguments: dict[str, Any], *, impostor: str = "", framework: str = ""
+) -> None:
+    key = (size, impostor, framework)
+    if key not in _groups:
+        _groups[key] = _Group(*key)
+    errors = _groups[key].run(file, name, arguments)
     if errors:
-        _groups.pop(size).stop()  # the ranks are no longer in step: the next test gets new ones
+        _groups.pop(key).stop()  # the ranks are no longer in step: the next test gets new ones
         rank, text = errors[0]
         raise AssertionError(f"on rank {rank} of {size}:\n{text}")
 
 
 class _Group:
-    def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, size: int, impostor: str, framework: str) -> None:
+        context: Any = multiprocessing.get_context("spawn" if impostor else "forkserver")
+        if not impostor:  # an impostor must be there before torch
+            context.set_forkserver_preload(PRELOADED)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -60,8 +92,9 @@ class _Group:
         self.processes = []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, rank, size, port), daemon=True)
-            process.start()
+            process = context.Process(target=_work, args=(theirs, rank, size, port, impostor), daemon=True)
+            with _forked_by(framework):
+                process.start()
             theirs.close()
             self.connections.append(mine)
             self.processes.append(process)
@@ -96,7 +129,35 @@ class _Group:
             process.join()
 
 
-def _work(connection: Connection, rank: int, size: int, port: int) -> None:
+@functools.cache
+def _server(framework: str) -> multiprocessing.forkserver.ForkServer:
+    """Start the process that forks the workers of a framework."""
+    environment, imports = FRAMEWORKS[framework]
+    server = multiprocessing.forkserver.ForkServer()
+    server.set_forkserver_preload(imports)
+    before = dict(os.environ)
+    os.environ.update(ONE_THREAD | environment)
+    try:
+        server.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return server
+
+
+@contextlib.contextmanager
+def _forked_by(framework: str) -> Iterator[None]:
+    """Let a framework's server fork the processes that are started meanwhile; multiprocessing knows only its own."""
+    own = multiprocessing.forkserver.connect_to_new_process
+    if framework:
+        multiprocessing.forkserver.connect_to_new_process = _server(framework).connect_to_new_process
+    try:
+        yield
+    finally:
+        multiprocessing.forkserver.connect_to_new_process = own
+
+
+def _work(connection: Connection, rank: int, size: int, port: int, impostor: str) -> None:
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
@@ -104,6 +165,9 @@ def _work(connection: Connection, rank: int, size: int, port: int) -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     import warnings
 
+    if impostor:
+        os.environ["IMPOSTOR"] = impostor
+        import gpu.impostor  # noqa: F401  (before torch)
     import rueda.world
 
     rueda.world.init(seed=0, timeout=60)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def job(name: str, answer: type = Answer, **request: object) -> Job[Answer]:
 
 def echo(request: Request) -> Answer:
     print("a line of the job", file=sys.stderr)
+    warnings.warn("a warning of the job", RuntimeWarning, stacklevel=2)
     return Answer(
         request=request, command=" ".join(sys.argv), environment=os.environ.get(request.text, ""),
         torch="torch" in sys.modules,
@@ -98,17 +100,30 @@ def wait(request: Request) -> Answer:
     return Answer(request=request)
 
 
+def save_once(request: Request) -> Answer:
+    """Say that it runs, save at SIGUSR1, and go on to its end."""
+    saved: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: saved.append(number))
+    (request.folder / f"pid-{os.getpid()}").touch()
+    deadline = time.monotonic() + 60
+    while not saved and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (request.folder / f"saved-{len(saved)}").touch()
+    return Answer(request=request)
+
+
 def rank_mistake(request: Request) -> Answer:
-    """Fail on one rank while the others wait for it, or on none."""
+    """Fail on one rank while the others wait for it, in a collective or asleep; or on none."""
+    if request.text in ("bug", "kill"):  # without torch, whose import costs seconds
+        if os.environ["RANK"] == "1":
+            if request.text == "bug":
+                raise ValueError("a bug on rank 1")
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
     import rueda
 
     world = rueda.init()
-    if world.rank == 1:
-        if request.text == "ours":
-            raise DataError("rank 1 has no data")
-        if request.text == "bug":
-            raise ValueError("a bug on rank 1")
-        if request.text == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+    if world.rank == 1 and request.text == "ours":
+        raise DataError("rank 1 has no data")
     world.barrier()
     return Answer(request=request, environment=f"{world.rank} of {world.size}")

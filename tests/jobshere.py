@@ -11,7 +11,7 @@ import pytest
 
 from rueda import jobs
 from rueda.errors import RuedaError
-from rueda.jobs.messages import call
+from rueda.jobs.messages import call, load
 from rueda.records.json_record import read_record
 
 
@@ -22,7 +22,7 @@ def run_jobs_here(monkeypatch: pytest.MonkeyPatch, after_each: Callable[[], None
     def run(job: Any, *, workers: int = 1, show: bool = False) -> Any:
         if workers > 1:
             return real(job, workers=workers, show=show)
-        answer = call(job.function, json.loads(json.dumps(asdict(job.request), default=str)))
+        answer = call(load(job.function), json.loads(json.dumps(asdict(job.request), default=str)))
         return read_record(job.answer, json.loads(json.dumps(asdict(answer), default=str)), "answer")
 
     def run_many(items: Any, job_of: Any, at_once: int, *, started: Any, finished: Any, failed: Any, **_: Any) -> None:

@@ -1,19 +1,21 @@
 """Rueda takes training from one worker to many and keeps the accuracy.
 
-The names below are all that most programs need; ``import rueda`` itself loads no torch.
+Most programs need only the names below. ``import rueda`` does not import torch; the names do so when they are used.
 
-==================  ==============================================================
-``init``, ``finish``  open and close the world of workers
+====================  ==========================================================================
+``init``, ``finish``  join and leave the process group of all workers
 ``World``             the workers: rank, size, collectives, ``wrap``, ``on_main``
 ``Arrays``            a data set in memory
-``Loader``            whole batches of it, this worker's share, shuffled each epoch
+``Loader``            mini-batches of this worker's shard of a data set, shuffled each epoch
 ``Task``              what to train: model, data, loss, metric
-``Recipe``            how to train it
-``fit``               train a task by a recipe: the twin of `rueda train`
-``Run``               the folder that a training leaves
-``load_task``         a built-in task by name, or one's own from a file
-``RuedaError``        the root of all errors
-==================  ==============================================================
+``Recipe``            how to train it: batch, optimizer, learning rate, epochs, ...
+``fit``               train a task, as `rueda train` does
+``Checkpoint``        save and resume your own training loop, or a script written for Horovod
+``Run``               the folder in which a training is recorded
+``load_task``         load a built-in task by name, or a user's task from a file
+``hvd``               Horovod's interface: ``rueda.hvd.run``, ``import rueda.hvd.torch as hvd``
+``RuedaError``        the base class of all errors
+====================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -24,16 +26,18 @@ from rueda.errors import RuedaError
 from rueda.lazy import lazily
 
 if TYPE_CHECKING:
+    from rueda import hvd
     from rueda.data import Arrays, Loader
     from rueda.records import Recipe, Run
     from rueda.tasks import Task, load_task
-    from rueda.train import fit
+    from rueda.train import Checkpoint, fit
     from rueda.world import World, finish, init
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Arrays",
+    "Checkpoint",
     "Loader",
     "Recipe",
     "RuedaError",
@@ -43,6 +47,7 @@ __all__ = [
     "__version__",
     "finish",
     "fit",
+    "hvd",
     "init",
     "load_task",
 ]
@@ -59,7 +64,9 @@ __getattr__ = lazily(
         "finish": "world",
         "init": "world",
         "load_task": "tasks",
+        "Checkpoint": "train",
         "fit": "train",
+        "hvd": "hvd",
     },
 )
 

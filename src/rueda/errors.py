@@ -1,37 +1,39 @@
-"""What can go wrong, as a tree.
+"""The exceptions that Rueda raises, as a tree.
 
 ::
 
     RuedaError                 every error that Rueda raises on purpose
-    ├── WorldError             the workers: a wrong environment, a rendezvous that nobody answers
+    ├── WorldError             the workers: a wrong environment, a rendezvous that times out
     │   └── LaunchError        a script, host or slot that cannot be started
     ├── TaskError              a task that cannot be loaded or does not fit together
-    ├── DataError              a data set that is missing, torn, corrupt or of the wrong shape
+    ├── DataError              a data set that is missing, corrupt or of the wrong shape
     ├── RecipeError            a recipe that contradicts itself or cannot be read
-    ├── NonFiniteError         a gradient or weight that is NaN or infinite, met by an optimizer
+    ├── NonFiniteError         a gradient or weight that is NaN or infinite, found by an optimizer
     ├── RunError               a run folder that cannot be written or read
-    │   └── CheckpointError    a checkpoint that is torn, corrupt or of another model
-    ├── ProfileError           a profile or a cluster that cannot be read, or says too little for a plan
-    ├── JobError               a process that was started for a job ended without its answer
-    ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be had
+    │   └── CheckpointError    a checkpoint that is corrupt or belongs to another model
+    ├── ProfileError           a profile or a cluster that cannot be read, or is not sufficient for a plan
+    ├── JobError               a process that was started for a job ended without a result
+    ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be computed
     └── MissingExtra           an optional package is needed; the message names the pip command
 
 The commands print such an error as one line and end with its ``exit_status``: 2, or that of the process that failed
-(JobError). A message says what was expected, what came, and what to do: every error takes these three as arguments.
+(JobError). A message says what was expected, what was given, and what to do; every error takes these as arguments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RuedaError(Exception):
-    """The root: a mistake that the user can mend, told in one line.
+    """The base class of all errors: a mistake that the user can correct, reported in one line.
 
     >>> WorldError("WORLD_SIZE", expected="a positive whole number", got="two", do="unset it or correct it")
     WorldError("WORLD_SIZE: expected a positive whole number, got 'two'; unset it or correct it")
     """
 
     exit_status = 2
-    """of a command that this error ends"""
+    """exit status of a command that ends with this error"""
 
     def __init__(
         self, message: object = "", *more: object, expected: str = "", got: object = None, do: str = ""
@@ -44,7 +46,7 @@ class WorldError(RuedaError):
 
 
 class LaunchError(WorldError):
-    """A script, a host or a slot that cannot be started."""
+    """A script, a host or a slot cannot be started."""
 
 
 class TaskError(RuedaError):
@@ -52,7 +54,7 @@ class TaskError(RuedaError):
 
 
 class DataError(RuedaError):
-    """A data set is missing, torn, corrupt or of the wrong shape."""
+    """A data set is missing, corrupt or of the wrong shape."""
 
 
 class RecipeError(RuedaError):
@@ -60,7 +62,7 @@ class RecipeError(RuedaError):
 
 
 class NonFiniteError(RuedaError):
-    """A gradient or a weight holds NaN or inf; its tensor was left as it was."""
+    """A gradient or a weight contains NaN or infinity; the parameters were not changed."""
 
 
 class RunError(RuedaError):
@@ -68,15 +70,15 @@ class RunError(RuedaError):
 
 
 class CheckpointError(RunError):
-    """A checkpoint is torn, corrupt or belongs to another model."""
+    """A checkpoint is corrupt or belongs to another model."""
 
 
 class ProfileError(RuedaError):
-    """A profile or a cluster cannot be read, or says too little for a plan."""
+    """A profile or a cluster cannot be read, or is not sufficient for a plan."""
 
 
 class JobError(RuedaError):
-    """A process that was started for a job ended without its answer; the command ends with the process's status."""
+    """A process that was started for a job ended without a result; the command ends with the process's exit status."""
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
         super().__init__(message)
@@ -84,20 +86,48 @@ class JobError(RuedaError):
 
 
 class ExamineError(RuedaError):
-    """A model, a direction or a loader does not allow what was asked about its landscape."""
+    """The landscape or curvature of a model cannot be computed as requested."""
 
 
-class MissingExtra(RuedaError):
-    """An optional package is needed that is not installed."""
+class MissingExtra(RuedaError, ImportError):
+    """An optional package is needed but not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is needed but not installed: run `pip install 'rueda[{extra}]'`")
 
 
 def explain(what: str, *, expected: str, got: object, do: str) -> str:
-    """Write a message that says what was expected, what came and what to do.
+    """Return a message that says what was expected, what was given and what to do.
 
     >>> explain("WORLD_SIZE", expected="a positive whole number", got="two", do="unset it or correct it")
     "WORLD_SIZE: expected a positive whole number, got 'two'; unset it or correct it"
     """
     return f"{what}: expected {expected}, got {got!r}; {do}"
+
+
+def read_failure(error: Exception) -> str:
+    """Return in plain words what was found instead of a readable file.
+
+    >>> read_failure(FileNotFoundError(2, "No such file or directory", "plan.json"))
+    'no such file'
+    """
+    kinds = {
+        FileNotFoundError: "no such file",
+        IsADirectoryError: "a folder",
+        NotADirectoryError: "a path through a file that is no folder",
+        PermissionError: "a file that may not be read",
+        UnicodeDecodeError: "a file that is not text",
+    }
+    return kinds.get(type(error)) or getattr(error, "strerror", None) or str(error)
+
+
+def suggest(got: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """Return "did you mean X?" for the known name that is closest to a misspelt one, or the advice ``otherwise``.
+
+    >>> suggest("bacth", ["batch", "rate"], "see the list"), suggest("x", ["batch", "rate"], "see the list")
+    ('did you mean batch?', 'see the list')
+    """
+    import difflib
+
+    close = difflib.get_close_matches(got, known, 1, cutoff)
+    return f"did you mean {close[0]}?" if close else otherwise

@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used, so that ``import rueda`` and ``rueda --help`` load no torch."""
+"""Import the names of a package on first use, so that ``import rueda`` and ``rueda --help`` do not load torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package: from a name to the module of the package that defines it.
+    """Make the ``__getattr__`` of a package from the module that defines each name.
+
+    A name that equals its module stands for the module itself.
 
     >>> __getattr__ = lazily("rueda", {"Recipe": "records"})
     >>> __getattr__("Recipe").__name__
@@ -22,8 +24,9 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
-        setattr(sys.modules[package], name, value)  # found once, it is found at once
+        module = import_module(f"{package}.{homes[name]}")
+        value = module if name == homes[name] else getattr(module, name)
+        setattr(sys.modules[package], name, value)  # the next lookup does not call this function
         return value
 
     return find

@@ -160,7 +160,7 @@ def test_two_workers_write_the_same_numbers(home: Path, tmp_path: Path, monkeypa
         (["one.pt", "--splits", "validation"], "--splits: expected train, test or both"),
         (["one.pt", "--points", "1"], "points: expected 2 or more, got 1"),
         (["one.pt", "--workers", "0"], "--workers: expected 1 or more, got 0"),
-        (["one.pt", "--set", "model.batch_norm=true"], "is of another model than task clouds builds"),
+        (["one.pt", "--set", "model.batch_norm=true"], "belongs to another model than the one that task clouds builds"),
         (["one.pt", "one.pt", "--interpolate"], r"the line from one to one \(2\): expected a length above 0"),
     ],
 )
@@ -183,7 +183,7 @@ def test_under_mpirun_its_workers_compute(
     finish()  # what an earlier test has opened
     met: list[str] = []
     monkeypatch.setattr("rueda.world.open_world", lambda: met.append("world"))
-    monkeypatch.setattr("rueda.examine.job.examine_subjects", lambda request, subjects, world: met.append("examine"))
+    monkeypatch.setattr("rueda.examine.job.examine_models", lambda request, models, world: met.append("examine"))
     monkeypatch.setattr("rueda.examine.job.estimate_seconds", lambda *given: met.append("estimate"))
     monkeypatch.setattr("rueda.jobs.run", lambda *given, **more: met.append("run"))
     for name, value in MPIRUN.items():
@@ -199,7 +199,7 @@ def test_who_only_starts_workers_opens_no_world(home: Path, tmp_path: Path, monk
     monkeypatch.setattr("rueda.world.cores.usable_cores", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("rueda.jobs.run", lambda job, workers: started.append(workers))
-    monkeypatch.setattr("rueda.cli.examine._tell", lambda *given: None)
+    monkeypatch.setattr("rueda.cli.examine._show_results", lambda *given: None)
     call(home / "one.pt", "--task", home / "clouds.py", "--folder", tmp_path)
     assert started == [3]
 

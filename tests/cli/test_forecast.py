@@ -59,7 +59,8 @@ def test_trainings_in_processes_then_again(capsys: pytest.CaptureFixture[str]) -
     found = Forecast.load(Path("runs", "forecast-clouds"))
     assert [point.examples for point in found.points] == [40, 160] and found.target_error == 0.2
     assert (
-        found.need is None and "Not told: too few sizes for a law: 2 better than chance, 4 are needed" in shown.stdout
+        found.need is None
+        and "No forecast: too few sizes for a law: 2 better than chance, 4 are needed" in shown.stdout
     )
     assert "Trainings on growing subsets" in Path("runs", "forecast-clouds", "report.html").read_text()
     # Again, as JSON and for another target: nothing is run.
@@ -96,7 +97,7 @@ def test_no_time_without_an_answer(measured: None, capsys: pytest.CaptureFixture
     words = ("forecast", "clouds.py", "--target-error", "0.01", "--folder", "out", "--profile", "profile.json")
     assert rueda(*words) == 0
     shown = capsys.readouterr().out
-    assert "Not told: target 0.01 is below the irreducible error" in shown and "On 1 worker" not in shown
+    assert "No forecast: target 0.01 is below the irreducible error" in shown and "On 1 worker" not in shown
     assert "the profile is of task glyphs-cnn, not of clouds" in shown
 
 
@@ -105,6 +106,14 @@ MISTAKES = {
     "a target of nothing": (["--target-error", "0"], "--target-error: expected a fraction"),
     "sizes that are words": (["--target-error", ".1", "--sizes", "10,many"], "--sizes: expected whole numbers"),
     "a size too large": (["--target-error", ".1", "--sizes", "10,9999"], "size: expected from 1 to 240"),
+    "two ways to choose sizes": (
+        ["--target-error", ".1", "--sizes", "10,20", "--largest-fraction", "0.5"],
+        "--largest-fraction chooses the sizes that --sizes gives",
+    ),
+    "a target accuracy": (
+        ["--target-error", ".1", "--set", "target_accuracy=.9"],
+        "--set target_accuracy has no effect",
+    ),
     "no seeds": (["--target-error", ".1", "--seeds", "0"], "seeds: expected 1 or more, got 0"),
     "a setting that is none": (["--target-error", ".1", "--set", "rte=1"], "did you mean rate?"),
     "a cluster alone": (["--target-error", ".1", "--cluster", "dgx-h100"], "--cluster needs the task's speed"),

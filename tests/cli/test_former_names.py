@@ -46,7 +46,7 @@ REFUSED = {
     "study clouds.py --batches 8": "No such option: --batches",
     "study clouds.py --target-accuracy .9": "No such option: --target-accuracy",
     "study clouds.py --gd": "run: rueda gradient-descent",
-    "study linear --gd --throughput": "ask for one at a time",
+    "study linear --gd --throughput": "run one at a time",
 }
 
 

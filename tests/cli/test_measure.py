@@ -57,11 +57,14 @@ def test_one_worker_as_json(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 MISTAKES = {
-    "no numbers": (["--workers", "two"], "--workers: expected whole numbers, by commas, got 'two'"),
+    "no numbers": (["--workers", "two"], "--workers: expected whole numbers, separated by commas, got 'two'"),
     "no worker": (["--workers", "0"], "workers: expected 1 or more, got 0"),
-    "no batches": (["--batches", ","], "--batches: expected whole numbers, by commas"),
+    "no batches": (["--batches", ","], "--batches: expected whole numbers, separated by commas"),
     "too large a batch": (["--batches", "8,500", "--workers", "1"], "batch: expected from 1 to 240, got 500"),
+    "workers as a setting": (["--set", "workers=4"], "--set workers has no effect in this command; give the numbers"),
     "an unknown setting": (["--set", "speed=9"], "speed"),
+    "a folder as the output": (["--output", "."], "it is a folder; choose the name of a file"),
+    "a folder that cannot be": (["--output", "clouds.py/p.json"], "clouds.py is not a folder that can be written to"),
 }
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from commandline import rueda
+from commandline import rueda, settle_in
 from plan.profiles import RECIPE, line, noise, profile, step
+from rueda.measure.request import Budget
 from rueda.records import Recipe, Row, Run
 from rueda.records.plan import Plan
 
@@ -16,6 +20,7 @@ MEASURED = profile(
     [step(16, 0.020), step(64, 0.064), step(256, 0.220)], communication=(line(2, 1e-3, 1e9),), noise=(noise(800),),
     contention=1.1, overlap=1.0,
 )  # fmt: skip
+LITTLE = Budget(steps=0.1, communication=0.1, together=0.1, noise=0.0, longest_step=0.5, sizes=(4, 4096))
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +57,7 @@ def test_the_table_the_advice_the_recipe_and_the_page(capsys: pytest.CaptureFixt
     words = ("plan", "profile.json", "--workers", "1,2,4,8,16,64,512", "--cluster", "dgx-h100", "--speed", "50")
     assert rueda(*words, "--html", "plan.html", "--recipe-output", "out/planned.toml") == 0
     shown = capsys.readouterr().out
-    assert "* take this" in shown and "USD" in shown and "not known:" in shown and "Take " in shown
+    assert "* recommended" in shown and "USD" in shown and "not known:" in shown and "Take " in shown
     plan = Plan.load(Path("out", "plan.json"))
     assert sorted({row.workers for row in plan.rows}) == [1, 2, 4, 8, 16, 64, 512]
     recipe = Recipe.load(Path("out", "planned.toml"))
@@ -60,6 +65,73 @@ def test_the_table_the_advice_the_recipe_and_the_page(capsys: pytest.CaptureFixt
     assert {"workers", "batch", "rate"} <= set(recipe.reasons)
     page = Path("plan.html").read_text()
     assert "Efficiency against workers" in page and "Time to the target" in page
+
+
+def test_a_former_plan_is_kept_unless_it_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rueda("plan", "--workers", "2") == 0
+    first, time = Path("planned.toml").read_bytes(), Path("plan.json").stat().st_mtime_ns
+    assert rueda("plan", "--workers", "2", "--recipe-output", "./planned.toml") == 0  # another command, the same plan
+    assert "kept" not in capsys.readouterr().out and Path("plan.json").stat().st_mtime_ns > time
+    assert rueda("plan", "--workers", "1") == 0
+    assert "the former plan is kept: planned.1.toml, plan.1.json\n" in capsys.readouterr().out
+    assert Path("planned.1.toml").read_bytes() == first != Path("planned.toml").read_bytes()
+    assert Plan.load("plan.1.json").recipe.encode() == first
+    Path("planned.toml").write_text("batch = 8  # by hand\n")
+    assert rueda("plan", "--workers", "1", "--json") == 0  # the same plan, but the recipe was edited
+    assert Path("planned.2.toml").read_text() == "batch = 8  # by hand\n" and Path("plan.2.json").exists()
+    assert Plan.from_json(capsys.readouterr().out).recipe == Path("planned.toml").read_text()
+
+
+def test_the_next_command_works_for_a_task_file(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Measure a task file, plan, and run the printed command, from another directory as well."""
+    folder = tmp_path / "my tasks"
+    folder.mkdir()
+    settle_in(folder, monkeypatch)
+    monkeypatch.setattr("rueda.measure.request.QUICK", LITTLE)
+    assert rueda("measure", "clouds.py", "--quick", "--workers", "1", "--batches", "8,24") == 0
+    shown = capfd.readouterr().out.splitlines()[-1].removeprefix("next: rueda ")
+    assert rueda(*shlex.split(shown)) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "next: rueda train clouds.py --recipe planned.toml"
+    monkeypatch.chdir(tmp_path)
+    assert rueda("plan", "my tasks/profile.json", "--workers", "1") == 0
+    command = capfd.readouterr().out.splitlines()[-1].removeprefix("next: rueda ")
+    assert command == "train 'my tasks/clouds.py' --recipe planned.toml"
+    assert rueda(*shlex.split(command), "--run", "run") == 0
+    assert Run("run").recipe().reasons.keys() >= {"batch"} and Run("run").rows("epoch")
+
+
+def test_the_next_step_of_a_profile_that_a_users_own_loop_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """`rueda train mine` cannot work: nothing defines the task, which only a training script knows."""
+    replace(MEASURED, task="mine").save(Path("profile.json"))
+    assert rueda("plan", "--workers", "2") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "next: use the values of planned.toml in your training script, then: rueda run -np 2 python SCRIPT"
+    replace(MEASURED, task="mine", communication=()).save(Path("profile.json"))
+    assert rueda("plan", "--workers", "2") == 2
+    assert "measure_communication() in your own loop" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_plan_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("plan.json").write_text("a holiday")
+    assert rueda("plan") == 0
+    assert "the former plan is kept: plan.1.json\n" in capsys.readouterr().out
+    assert Path("plan.1.json").read_text() == "a holiday"
+
+
+def test_a_recipe_that_cannot_be_written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rueda("plan", "--recipe-output", "out/plan.json") == 2 and not Path("out").exists()
+    assert capsys.readouterr().err.endswith("out/plan.json: this is the plan itself; name the recipe otherwise\n")
+    assert rueda("plan", "--workers", "2") == 0
+
+    def refuse(file: Path, to: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert rueda("plan", "--workers", "1") == 2
+    line = "rueda: cannot rename planned.toml: Read-only file system; use another --recipe-output\n"
+    assert capsys.readouterr().err == line
 
 
 def test_json_is_the_plan_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +153,7 @@ def test_a_run_against_its_prediction(capsys: pytest.CaptureFixture[str]) -> Non
     assert "81.0 82.0 83.0" in shown
     assert rueda("plan", "--from-run", str(folder), "--json") == 0
     figures = {one["name"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
-    assert figures["updates"]["predicted"] == figures["updates"]["happened"] == 3 * 468
+    assert figures["updates"]["predicted"] == figures["updates"]["measured"] == 3 * 468
 
 
 def test_a_rehearsed_run_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,19 +161,26 @@ def test_a_rehearsed_run_has_no_speed(capsys: pytest.CaptureFixture[str]) -> Non
     about = json.loads((folder / "environment.json").read_text())
     (folder / "environment.json").write_text(json.dumps({**about, "rehearsed": True}))
     assert rueda("plan", "--from-run", str(folder), "--json") == 0
-    figures = {one["name"]: one["happened"] for one in json.loads(capsys.readouterr().out)["figures"]}
+    figures = {one["name"]: one["measured"] for one in json.loads(capsys.readouterr().out)["figures"]}
     assert figures["images/s"] is None and figures["training time"] is None and figures["updates"] == 1404
 
 
 MISTAKES = {
     "no profile": (["none.json"], "none.json: expected a profile, got: "),
     "a broken profile": (["broken.json"], "broken.json: expected JSON, got: "),
-    "a profile without steps": (["empty.json"], "profile.steps: expected at least one measured batch, got none"),
+    "a profile without steps": (["empty.json"], "profile.steps: expected at least one measured batch, got []"),
     "no workers": (["--workers", "0"], "workers: expected numbers of 1 or more, got '0'"),
-    "workers that are words": (["--workers", "many"], "--workers: expected whole numbers, by commas, got 'many'"),
+    "workers that are words": (
+        ["--workers", "many"],
+        "expected whole numbers, separated by commas, got 'many'",
+    ),
     "an unknown cluster": (["--cluster", "dgx-h10"], "did you mean dgx-h100?"),
     "a cluster without links": (["--cluster", "bare.toml"], "expected a link between the devices of a node, got none"),
-    "no speed": (["--cluster", "dgx-h100", "--speed", "0"], "speed: expected more than 0, got 0.0"),
+    "no epochs": (["--epochs", "0"], "epochs: expected a positive number, got 0"),
+    "a speed of this very machine": (["--speed", "2"], "--speed compares another cluster's device"),
+    "workers of a run": (["--from-run", "run", "--workers", "4"], "leave --workers out"),
+    "a page of a run": (["--from-run", "run", "--html", "page.html"], "leave --html out"),
+    "no speed": (["--cluster", "dgx-h100", "--speed", "0"], "speed: expected more than 0 and finite, got 0.0"),
     "a diverged run": (["--from-run", "diverged"], "diverged: the run diverged in the epoch that ended at update 1404"),
     "no run": (["--from-run", "nowhere"], "expected a run folder with environment.json"),
 }

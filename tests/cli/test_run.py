@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commandline import catch_launches
+from commandline import Launches, catch_launches, rueda
 from rueda.cli.run import CONTEXT, run
 from rueda.errors import LaunchError
-from rueda.world.launch import LaunchPlan, Show
+from rueda.world.launch import OutputOptions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command(name="run", context_settings=CONTEXT)(run)
@@ -20,7 +20,7 @@ app.command(name="other")(lambda: None)
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LaunchPlan, Show]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launches:
     """What would have been launched."""
     return catch_launches(monkeypatch, 7)
 
@@ -41,16 +41,20 @@ def call(*words: str) -> Any:
     ],
 )  # fmt: skip
 def test_words(
-    words: list[str], program: tuple[str, ...], module: bool, slots: list[int], launched: list[tuple[LaunchPlan, Show]]
+    words: list[str],
+    program: tuple[str, ...],
+    module: bool,
+    slots: list[int],
+    launched: Launches,
 ) -> None:
     result = call(*words)
     assert result.exit_code == 7, result.output
-    ((plan, show),) = launched
+    ((plan, output),) = launched
     assert (plan.program, plan.module, [host.slots for host in plan.hosts]) == (program, module, slots)
-    assert show == Show()
+    assert output == OutputOptions()
 
 
-def test_options(launched: list[tuple[LaunchPlan, Show]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options(launched: Launches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hosts").write_text("a slots=2\nb:1\n")
     monkeypatch.setenv("TOKEN", "t")
     words = [
@@ -64,12 +68,12 @@ def test_options(launched: list[tuple[LaunchPlan, Show]], tmp_path: Path, monkey
         "A=1",
     ]
     assert call(*words, "-x", "TOKEN", "--quiet-ranks", "--output", "logs", "train.py").exit_code == 7
-    ((plan, show),) = launched
+    ((plan, output),) = launched
     assert [(host.name, host.slots) for host in plan.hosts] == [("a", 2), ("b", 1)]
     assert plan.ssh == ("ssh", "-F", "my config")
     assert plan.python == "/opt/python"
-    assert plan.environment == {"A": "1", "TOKEN": "t"}
-    assert show == Show(quiet_ranks=True, folder=Path("logs"))
+    assert (plan.environment, plan.references) == ({"A": "1"}, ("TOKEN",))
+    assert output == OutputOptions(quiet_ranks=True, folder=Path("logs"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,16 @@ def test_options(launched: list[tuple[LaunchPlan, Show]], tmp_path: Path, monkey
         ["--hostfile", "no-such-file", "train.py"],
         ["-H", "-oProxyCommand=x", "train.py"],
         ["-np", "2", "-x", "NOT_SET_ANYWHERE", "train.py"],
+        ["-np", "2", "-x", "A;touch x;B=1", "train.py"],
+        ["-np", "2", "--slurm", "-x", "A;touch x;B=1", "train.py"],
+        ["-np", "2", "--slurm", "-x", "A\nB", "train.py"],
+        ["-np", "2", "--slurm", "-x", "=1", "train.py"],
+        ["-np", "2", "--slurm", "-x", "1A=1", "train.py"],
+        ["-np", "2", "--slurm", "-x", "Ä=1", "train.py"],
+        ["-np", "2", "--slurm", "--submit", "-x", "NOT_SET_ANYWHERE", "train.py"],
+        ["-np", "2", "--kubernetes", "--image", "i", "-x", "a.b=1", "train.py"],
         ["-np", "2", "--ssh", "", "train.py"],
+        ["-np", "2", "--ssh", "ssh -F 'my config", "train.py"],
         ["-np", "4", "--slurm", "--nodes", "3", "train.py"],
         ["-np", "4", "--kubernetes", "train.py"],
         ["-np", "4", "--kubernetes", "--image", "i", "--slurm", "train.py"],
@@ -92,19 +105,55 @@ def test_options(launched: list[tuple[LaunchPlan, Show]], tmp_path: Path, monkey
         ["-np", "4", "--image", "i", "train.py"],
     ],
 )
-def test_mistakes_are_one_line(words: list[str], launched: list[tuple[LaunchPlan, Show]]) -> None:
+def test_mistakes_are_one_line(words: list[str], launched: Launches) -> None:
     error = call(*words).exception
     assert isinstance(error, LaunchError)
     assert "\n" not in str(error)
     assert launched == []
 
 
+@pytest.mark.parametrize("command", [["run", "-np"], ["horovodrun", "-np"], ["train", "linear", "--workers"]])
+def test_a_mistyped_number_of_workers_is_one_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    program = [] if command[0] == "train" else ["train.py"]
+    assert rueda(*command, "99999999999", *program) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rueda: -np: expected at most 4,096 workers on one host, got 99999999999; ")
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "1e9"])
+def test_a_grace_that_is_no_time(
+    seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RUEDA_GRACE", "30")  # restored after the test
+    assert rueda("run", "-np", "2", "--grace", seconds, "train.py") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--grace" in line and "expected seconds from 0 to 86,400" in line
+
+
+def test_the_grace_reaches_the_plan(launched: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUEDA_GRACE", "50")
+    call("-np", "2", "train.py")
+    call("-np", "2", "--grace", "90", "train.py")
+    assert [plan.grace for plan, _ in launched] == [50, 90]
+
+
 def test_other_places() -> None:
     script = call("-np", "8", "--nodes", "2", "--slurm", "--sbatch=--gres=gpu:4", "train.py", "--lr", "0.1")
     assert "#SBATCH --gres=gpu:4\n" in script.output
-    assert script.output.endswith("worker python -u train.py --lr 0.1\n")
+    assert "  worker python -u train.py --lr 0.1\n" in script.output
     text = call("-np", "8", "--nodes", "2", "--kubernetes", "--image", "i", "train.py").output
     assert "kind: TrainJob" in text and "numProcPerNode: 4" in text
+
+
+def test_files_for_other_places_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    for words in (["--slurm"], ["--kubernetes", "--image", "i"]):
+        text = call("-np", "2", *words, "-x", "TOKEN", "-x", "SEED=7", "train.py").output
+        assert "TOKEN" in text and "SEED" in text and "hunter2" not in text
 
 
 def test_the_driver_loads_no_torch() -> None:

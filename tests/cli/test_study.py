@@ -38,6 +38,12 @@ def test_the_table_its_page_and_real_workers(tmp_path: Path, capsys: pytest.Capt
     assert virtual.test_accuracy == pytest.approx(real.test_accuracy, abs=0.02)  # 101 test examples
     assert Run(Path("runs", "study-clouds-2", real.runs[0])).environment()["rehearsed"] is False
     assert "naive" in Path("runs", "study-clouds-2", "report.html").read_text()
+    command = shown.stdout.splitlines()[-1]
+    assert command.startswith("next: rueda examine runs/study-clouds-2/runs/one-worker-seed0 ")
+    assert rueda(*command.split()[2:]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert command.startswith("next: rueda report ") and rueda(*command.split()[2:]) == 0
+    assert capsys.readouterr().out == "page: report.html\n"
     # Again, as JSON: nothing is run.
     assert rueda(*words, "--json") == 0
     again = capsys.readouterr()
@@ -57,6 +63,28 @@ def test_throughput_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert rueda("steps-to-target", "clouds.py", *words) == 0
     shown = capsys.readouterr()
     assert "critical batch" in shown.out and "batch 8:" in shown.err
+
+
+@pytest.mark.parametrize("command", ["throughput", "steps-to-target"])
+def test_a_task_file_that_changes_the_directory(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The results lie where the command was typed, and the file that is compared is the one that was typed."""
+    (tmp_path / "elsewhere").mkdir()
+    text = Path("clouds.py").read_text() + f"import os\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
+    Path("leaves.py").write_text(text)
+    monkeypatch.setattr(
+        "rueda.study.steps_to_target.updates_to_target", lambda task, recipe, target, limit: Reached(9.0, 36.0)
+    )
+    file = tmp_path / "runs" / "study-leaves" / ("steps.json" if "steps" in command else "throughput.json")
+    assert rueda(command, "leaves.py", "--batches", "4") == 0
+    assert f"study: {file}" in capsys.readouterr().out and file.is_file()
+    assert file.with_name("report.html").is_file() and not list((tmp_path / "elsewhere").iterdir())
+    if command == "steps-to-target":
+        monkeypatch.chdir(tmp_path)
+        Path("leaves.py").write_text(f"{text}# changed\n")
+        assert rueda(command, "leaves.py", "--batches", "4") == 2
+        assert "made with another task file" in capsys.readouterr().err
 
 
 def test_a_batch_that_is_not_saturated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,13 +123,13 @@ def test_the_table_is_shown_though_a_run_or_the_page_fails(
     study.save(Path("there", "study.json"))
 
     def failing(*arguments: object, **options: object) -> Study:
-        raise RunsFailed("1 of 2 runs failed (lamb, seed 0: gone); the others stand in there", study)
+        raise RunsFailed("1 of 2 runs failed (lamb, seed 0: gone); try again", study)
 
     monkeypatch.setattr("rueda.study.techniques.study_techniques", failing)
     assert rueda("study", "clouds.py", "--folder", "there") == 2
     shown = capsys.readouterr()
     assert "naive" in shown.out and "page: there/report.html" in shown.out and Path("there", "report.html").exists()
-    assert shown.err == "rueda: 1 of 2 runs failed (lamb, seed 0: gone); the others stand in there\n"
+    assert shown.err == "rueda: 1 of 2 runs failed (lamb, seed 0: gone); try again\n"
 
     def full(*arguments: object) -> Path:
         raise RunError("cannot write report.html: No space left on device")
@@ -125,10 +153,11 @@ def test_stopped_by_a_signal(
 
     monkeypatch.setattr("rueda.study.techniques.study_techniques", stopped)
     assert rueda("study", "clouds.py") == status  # as `rueda train`: 128 + signal
-    assert capsys.readouterr().err == "stopped; the same command goes on where it was\n"
+    assert capsys.readouterr().err == "stopped; run the same command again to resume\n"
 
 
 MISTAKES = {
+    "one worker": ("study clouds.py --workers 1", "workers: expected 2 or more, got 1; or name the rows to train on"),
     "one worker to confirm": ("study clouds.py --workers 1 --confirm", "got 1 worker; leave it out"),
     "no rows": ("study clouds.py --rows ,", "rows: expected a named recipe or more, got []"),
     "an unknown row": (
@@ -143,10 +172,10 @@ MISTAKES = {
         "study clouds.py --folder broken",
         "; remove it: the runs are kept, and the same command writes it again",
     ),
-    "no batches": ("steps-to-target clouds.py --batches ,", "whole numbers, by commas, got ','"),
+    "no batches": ("steps-to-target clouds.py --batches ,", "whole numbers, separated by commas, got ','"),
     "no epochs to a target": ("steps-to-target clouds.py --batches 8 --epochs 0", "epochs: expected 1 or more, got 0"),
     "a target in per cent": ("steps-to-target clouds.py --target-accuracy 85", "give e.g. 0.85"),
-    "batches that are words": ("throughput clouds.py --batches 8,many", "whole numbers, by commas"),
+    "batches that are words": ("throughput clouds.py --batches 8,many", "whole numbers, separated by commas"),
     "no seeds of descent": ("gradient-descent --seeds 0", "seeds: expected 1 or more, got 0"),
 }
 
@@ -167,9 +196,27 @@ def test_mistakes_get_one_line(
 def test_the_demo_in_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from rueda.cli import demo
 
-    monkeypatch.setattr(demo, "_TASK", "clouds.py")
-    monkeypatch.setattr(demo, "_ROWS", ("one-worker", "naive"))
-    assert rueda("demo", "--epochs", "1") == 0
+    run_jobs_here(monkeypatch)
+    monkeypatch.setattr(demo, "TASK", "clouds.py")
+    monkeypatch.setattr(demo, "ROWS", ("one-worker", "naive"))
+    assert rueda("demo", "--epochs", "1", "--seeds", "1") == 0
     shown = capsys.readouterr().out
-    assert "8 workers, nothing else changed:" in shown and "The best recipe, naive:" in shown
+    assert "of 8 workers with nothing else changed:" in shown and "The fair control" in shown
     assert Path("runs", "demo", "study.json").exists() and Path("runs", "demo", "report.html").exists()
+
+
+def test_the_demo_is_the_tasks_own_recipe_with_its_control() -> None:
+    """Nothing is set for the demonstration, and every remedy has one worker with the same remedy beside it."""
+    from rueda.cli.demo import ROWS, TASK, WORKERS, summary
+
+    def row(name: str, accuracy: float, spread: float) -> StudyRow:
+        return StudyRow(
+            name=name, summary="", workers=1 if "one-worker" in name else WORKERS, global_batch=64, epochs=4,
+            updates=10, test_accuracy=accuracy, test_accuracy_spread=spread, seconds=1.0, images_per_second=1.0,
+            rehearsed="one-worker" not in name, seeds=(0, 1),
+        )  # fmt: skip
+
+    assert {"one-worker", "naive", "one-worker+batch-norm"} <= set(ROWS)
+    study = Study(task=TASK, workers=WORKERS, epochs=4, rows=tuple(row(name, 0.91, 0.012) for name in ROWS))
+    words = summary(study).replace("\N{NO-BREAK SPACE}", " ")
+    assert "control, one worker with batch norm: 91.0 ± 1.2 %" in words and "batch-norm+batch-growth 91.0" in words

@@ -240,8 +240,8 @@ def test_a_derived_augmentation_is_called_and_two_of_a_kind_draw_apart() -> None
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_that_are_held_are_not_overwritten(prefetch: int) -> None:
     loader = Loader(pictures(), 4, world=Place(), prefetch=prefetch)
-    again = Loader(pictures(), 4, world=Place(), reuse_buffers=False)
-    for (inputs, _), (expected, _) in zip(list(loader), list(again), strict=True):
+    again = [inputs.clone() for inputs, _ in Loader(pictures(), 4, world=Place())]
+    for (inputs, _), expected in zip(list(loader), again, strict=True):
         assert torch.equal(inputs, expected)
     loader.close()
 
@@ -360,6 +360,7 @@ def test_evaluation_on_n_workers_equals_one() -> None:
         ),
         (lambda: next(iter(Loader(numbers(10), 1, world=Place(), augment=[RandomCrop()]))), "images"),
         (lambda: EvalLoader(numbers(10), 0, world=Place()), "1 or more"),
+        (lambda: EvalLoader(torch.utils.data.TensorDataset(torch.zeros(3)), 1), "expected rueda.Arrays, got 'TensorD"),
         (lambda: EvalLoader(numbers(10), 1, world=Place(3, 2)), "from 0 to 1"),
     ],
 )
@@ -376,3 +377,9 @@ def test_order_does_not_depend_on_the_state_of_any_generator() -> None:
     torch.manual_seed(99)
     np.random.default_rng(1).random()
     assert targets() == first
+
+
+def test_a_torch_dataset_gets_a_line_that_names_its_loader() -> None:
+    waves = torch.utils.data.TensorDataset(torch.zeros(4, 1), torch.zeros(4))
+    with pytest.raises(DataError, match=r"expected rueda.Arrays, got 'TensorDataset'; use rueda.data.DatasetLoader"):
+        Loader(waves, batch=2)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from harness import workers
-from rueda.data import Arrays, EvalLoader, Loader, RandomCrop
+from rueda.data import Arrays, DatasetLoader, EvalLoader, Loader, RandomCrop
 from rueda.world import current
 
 
@@ -19,6 +19,13 @@ def test_two_workers_share_an_epoch_in_step() -> None:
         assert len(set(everybody)) == 18
     states = world.all_gather_object(loader.state_dict())
     assert states[0] == states[1]
+
+
+@workers(2)
+def test_two_workers_share_a_torch_dataset() -> None:
+    world, dataset = current(), torch.utils.data.TensorDataset(torch.randn(10, 2), torch.arange(10))
+    mine = torch.cat([targets for _, targets in DatasetLoader(dataset, batch=2)])
+    assert len(set(torch.cat(world.all_gather(mine)).tolist())) == 8
 
 
 @workers(3)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import rueda.hvd.torch as hvd
 from harness import workers
-from rueda.hvd.core.adasum import tree
+from rueda.hvd.core import adasum
+from rueda.hvd.core.adasum import combine
 
 
 def two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -40,19 +47,19 @@ def gradient(rank: int, size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_the_tree(num_ranks: int) -> None:
+def test_combine_follows_the_binary_tree(num_ranks: int) -> None:
     gradients = [gradient(rank, 9) for rank in range(num_ranks)]
-    result = tree([torch.from_numpy(g) for g in gradients])
+    result = combine([torch.from_numpy(g) for g in gradients])
     np.testing.assert_allclose(result.numpy(), definition(gradients), rtol=1e-12)
 
 
-def test_what_the_paper_promises() -> None:
+def test_the_properties_that_the_paper_states() -> None:
     a = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    torch.testing.assert_close(tree([a, a, a, a]), a)  # parallel: the average
+    torch.testing.assert_close(combine([a, a, a, a]), a)  # parallel: the average
     b = torch.tensor([3.0, 0.0, -1.0], dtype=torch.float64)
-    torch.testing.assert_close(tree([a, b]), a + b)  # orthogonal: the sum
-    torch.testing.assert_close(tree([a, torch.zeros_like(a)]), a)
-    torch.testing.assert_close(tree([torch.zeros_like(a), torch.zeros_like(a)]), torch.zeros_like(a))
+    torch.testing.assert_close(combine([a, b]), a + b)  # orthogonal: the sum
+    torch.testing.assert_close(combine([a, torch.zeros_like(a)]), a)
+    torch.testing.assert_close(combine([torch.zeros_like(a), torch.zeros_like(a)]), torch.zeros_like(a))
 
 
 def check_adasum() -> None:
@@ -90,3 +97,45 @@ def test_adasum_on_3() -> None:
 @workers(4)
 def test_adasum_on_4() -> None:
     check_adasum()
+
+
+class InOrderGroup:
+    """A process group as NCCL's: its operations run one after the other, and a send ends when it is received."""
+
+    def __init__(self, rank: int, pipes: dict[tuple[int, int], tuple[Any, Any]]) -> None:
+        self.rank, self.pipes = rank, pipes
+        self.stream = ThreadPoolExecutor(1)
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
+        data, received = self.pipes[self.rank, to]
+        return self._run(lambda: (data.put(tensors[0].clone()), received.get(timeout=10)))
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
+        data, received = self.pipes[source, self.rank]
+        return self._run(lambda: (tensors[0].copy_(data.get(timeout=10)), received.put(None)))
+
+    def _run(self, operation: Callable[[], object]) -> Any:
+        work: Future[object] = self.stream.submit(operation)
+        work.wait = work.result  # type: ignore[attr-defined]
+        return work
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_exchanges_end_where_operations_run_in_order(size: int) -> None:
+    pipes = {(a, b): (queue.Queue(), queue.Queue()) for a in range(size) for b in range(size)}
+    results: dict[int, torch.Tensor] = {}
+
+    def one(rank: int) -> None:
+        results[rank] = adasum.allreduce(
+            InOrderGroup(rank, pipes), rank, size, torch.from_numpy(gradient(rank, 6)), [6]
+        )  # fmt: skip
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    expected = torch.from_numpy(definition([gradient(rank, 6) for rank in range(size)]))
+    assert sorted(results) == list(range(size)), "a rank waits for ever"
+    for result in results.values():
+        torch.testing.assert_close(result, expected)

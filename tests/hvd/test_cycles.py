@@ -23,7 +23,7 @@ def count():
 total = 0.0
 for cycle in range(200):
     hvd.init()
-    total += hvd.allreduce(torch.ones(1), op=hvd.Sum).item()          # rides along
+    total += hvd.allreduce(torch.ones(1), op=hvd.Sum).item()          # inline
     total += hvd.allreduce(torch.ones(30_000), op=hvd.Sum)[0].item()  # opens a process group
     handle = hvd.allreduce_async(torch.ones(3), name="left in flight")
     hvd.barrier()
@@ -41,7 +41,7 @@ print(json.dumps([first, count()]))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-def test_two_hundred_lives() -> None:
+def test_two_hundred_cycles_leave_nothing_behind() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

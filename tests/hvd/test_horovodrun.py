@@ -12,12 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commandline import catch_launches
+from commandline import Launches, catch_launches
 from rueda.cli.horovodrun import CONTEXT, horovodrun
 from rueda.errors import LaunchError, MissingExtra
 from rueda.hvd.launching import HorovodrunStyle
 from rueda.hvd.runner.options import OPTIONS, variables, with_config
-from rueda.world.launch import LaunchPlan, Show
+from rueda.world.launch import OutputOptions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command(name="horovodrun", context_settings=CONTEXT)(horovodrun)
@@ -25,7 +25,7 @@ app.command(name="other")(lambda: None)
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LaunchPlan, Show]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launches:
     """What would have been launched."""
     monkeypatch.delenv("HOROVOD_START_TIMEOUT", raising=False)
     return catch_launches(monkeypatch, 0)
@@ -51,13 +51,16 @@ def call(*words: str) -> Any:
     ],
 )
 def test_words(
-    words: list[str], program: tuple[str, ...], hosts: list[tuple[str, int]], launched: list[tuple[LaunchPlan, Show]]
+    words: list[str],
+    program: tuple[str, ...],
+    hosts: list[tuple[str, int]],
+    launched: Launches,
 ) -> None:
     result = call(*words)
     assert result.exit_code == 0, result.output
-    ((plan, show),) = launched
+    ((plan, output),) = launched
     assert (plan.program, [(host.name, host.slots) for host in plan.hosts]) == (program, hosts)
-    assert show == Show(style=HorovodrunStyle()) and plan.environment == {} and result.stderr == ""
+    assert output == OutputOptions(style=HorovodrunStyle()) and plan.environment == {} and result.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -80,20 +83,18 @@ def test_words(
         ("--log-level INFO", {"HOROVOD_LOG_LEVEL": "INFO"}),
     ],
 )  # fmt: skip
-def test_what_reaches_the_workers(
-    words: str, expected: dict[str, str], launched: list[tuple[LaunchPlan, Show]]
-) -> None:
+def test_what_reaches_the_workers(words: str, expected: dict[str, str], launched: Launches) -> None:
     assert call("-np", "2", *words.split(), "train.py").exit_code == 0
     assert launched[0][0].environment == expected
 
 
-def test_ssh_output_and_time(launched: list[tuple[LaunchPlan, Show]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_output_and_time(launched: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "77")
     words = "-np 2 -p 2222 -i key --output-filename out --prefix-output-with-timestamp --verbose train.py"
     result = call(*words.split())
-    plan, show = launched[0]
+    plan, output = launched[0]
     assert plan.ssh == ("ssh", "-p", "2222", "-i", "key")
-    assert show == Show(folder=Path("out"), style=HorovodrunStyle(times=True))
+    assert output == OutputOptions(folder=Path("out"), style=HorovodrunStyle(times=True))
     assert plan.environment == {"RUEDA_TIMEOUT": "77"}
     assert result.stderr.splitlines()[0] == "rueda: train.py on 2 workers: localhost (ranks 0 to 1)"
 
@@ -105,7 +106,7 @@ def typed(option: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.note], ids=lambda option: option.field)
-def test_the_rest_is_accepted_with_a_note(option: Any, launched: list[tuple[LaunchPlan, Show]], tmp_path: Path) -> None:
+def test_the_rest_is_accepted_with_a_note(option: Any, launched: Launches, tmp_path: Path) -> None:
     words = typed(option)
     if option.field == "host_discovery_script":
         script = tmp_path / "hosts.sh"
@@ -120,7 +121,7 @@ def test_the_rest_is_accepted_with_a_note(option: Any, launched: list[tuple[Laun
         assert [(host.name, host.slots) for host in launched[0][0].hosts] == [("a", 2), ("b", 1)]
 
 
-def test_a_configuration_file(tmp_path: Path, launched: list[tuple[LaunchPlan, Show]]) -> None:
+def test_a_configuration_file(tmp_path: Path, launched: Launches) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
         "controller: gloo\nparams:\n  fusion_threshold_mb: 32\n  cycle_time_ms: 5\n  hierarchical_allreduce: true\n"
@@ -163,26 +164,26 @@ def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("train.py", "the number of workers is missing; give -np"),
+        ("train.py", "the number of workers is missing; give it with -np"),
         ("-np 0 train.py", "expected a whole number from 1, got 0"),
         ("-np 2", "the program is missing"),
         ("-np 3 -H a:1,b:1 train.py", "expected at most 2"),
-        ("-np 2 -H a:2 --hostfile h train.py", "both hosts and host file name the hosts"),
+        ("-np 2 -H a:2 --hostfile h train.py", "hosts and hostfile both list the hosts"),
         ("-np 2 --hostfile none train.py", "host file none: cannot be read"),
-        ("-np 2 --gloo --mpi train.py", "--gloo and --mpi are two controllers"),
+        ("-np 2 --gloo --mpi train.py", "--gloo and --mpi exclude each other"),
         ("-np 2 --cycle-time-ms -1 train.py", "--cycle-time-ms: expected at least 0, got -1.0"),
         ("-np 2 --config-file none train.py", "--config-file none: cannot be read"),
         ("-np 2 --host-discovery-script none train.py", "the script none cannot be started"),
     ],
 )
-def test_mistakes_are_one_line(words: str, message: str, launched: list[tuple[LaunchPlan, Show]]) -> None:
+def test_mistakes_are_one_line(words: str, message: str, launched: Launches) -> None:
     error = call(*words.split()).exception
     assert isinstance(error, LaunchError), error
     assert message in str(error) and "\n" not in str(error) and launched == []
 
 
 @pytest.mark.parametrize("words", ["--no-such-option", "-np two train.py", "-np 2 --log-level LOUD train.py"])
-def test_what_the_parser_refuses(words: str, launched: list[tuple[LaunchPlan, Show]]) -> None:
+def test_what_the_parser_refuses(words: str, launched: Launches) -> None:
     result = call(*words.split())
     assert result.exit_code == 2 and "rueda horovodrun: error: argument" in result.stderr.replace(
         "unrecognized", "argument"

@@ -22,6 +22,8 @@ def check_join() -> None:
             mean = hvd.allreduce(x, name=f"mean{batch}.{count}")
             torch.testing.assert_close(mean, x * here / n)  # still divided by all
             assert hvd.allreduce(x.long(), op=hvd.Sum, name=f"long{batch}.{count}")[0] == here
+        for name in ("join", "hvd.join"):  # a tensor may have any name
+            assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name=name)[0] == here
         a, b = hvd.grouped_allreduce([torch.ones(2), torch.ones(30_000).double()], op=hvd.Sum, name=f"group{batch}")
         assert a[0] == here and b[0] == here
         if here < n:
@@ -40,7 +42,7 @@ def check_join() -> None:
 
 
 def check_join_of_an_optimizer() -> None:
-    """The known order is left by all in the same step, and made again after."""
+    """All ranks leave the fixed buckets in the same step, and create new ones after the join."""
     hvd.init()
     n, r = hvd.size(), hvd.rank()
     weight = torch.nn.Parameter(torch.zeros(3))

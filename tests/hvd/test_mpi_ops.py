@@ -55,7 +55,8 @@ def check_allreduce() -> None:
     assert torch.equal(scaled, torch.full((3,), 3.0 * n))
     scaled = hvd.allreduce(torch.full((LARGE,), 2.0), op=hvd.Average, prescale_factor=0.5, postscale_factor=3.0)
     torch.testing.assert_close(scaled, torch.full((LARGE,), 3.0))
-    assert hvd.allreduce(torch.tensor(float(r)), average=False).item() == n * (n - 1) / 2  # the old way; a scalar
+    with pytest.warns(DeprecationWarning, match="^Parameter `average` has been replaced with `op`"):
+        assert hvd.allreduce(torch.tensor(float(r)), average=False).item() == n * (n - 1) / 2  # the old way; a scalar
     assert hvd.allreduce(torch.zeros(0, 3)).shape == (0, 3)
     square = torch.arange(12.0).view(3, 4).t()  # not contiguous, in place
     hvd.allreduce_(square, op=hvd.Sum)
@@ -113,7 +114,7 @@ def check_movers() -> None:
             splits = [(d + 1) * size for d in range(n)]
             sent = torch.full((sum(splits), 3), r % 2).to(dtype)
             got, received = hvd.alltoall(sent, splits=torch.tensor(splits))
-            assert received.tolist() == [(r + 1) * size] * n and received.dtype == torch.int32
+            assert received.tolist() == [(r + 1) * size] * n
             wanted = torch.cat([torch.full(((r + 1) * size, 3), q % 2) for q in range(n)]).to(dtype)
             assert torch.equal(got, wanted)
             expected = torch.cat([torch.full((size,), q % 2) for q in range(n)]).to(dtype)
@@ -125,9 +126,10 @@ def check_movers() -> None:
     a, b = hvd.synchronize(hvd.grouped_allgather_async([torch.full((LARGE,), r), torch.full((r + 1,), 1.0)]))
     assert a.shape == (n * LARGE,) and b.shape == (n * (n + 1) // 2,)
     assert hvd.synchronize(hvd.broadcast_async(torch.full((2,), r), 1)).tolist() == [1, 1]
+    assert hvd.broadcast(torch.full((1, 1, 1), r), np.int64(1), np.str_("n")).item() == 1  # NumPy's types
     target = torch.full((2,), r)
     assert hvd.synchronize(hvd.broadcast_async_(target, 1)) is target and target.tolist() == [1, 1]
-    assert hvd.synchronize(hvd.alltoall_async(torch.full((n,), r))).tolist() == list(range(n))
+    assert hvd.synchronize(hvd.alltoall_async(torch.full((n,), r)))[0].tolist() == list(range(n))
     hvd.barrier()
 
 
@@ -151,53 +153,6 @@ def check_reducescatter() -> None:
     handle = hvd.grouped_reducescatter_async([torch.ones(n)], op=hvd.Max, postscale_factor=2.0)
     assert hvd.synchronize(handle)[0].tolist() == [2.0]
     assert hvd.synchronize(hvd.reducescatter_async(torch.ones(n), op=hvd.Sum)).item() == n
-
-
-def check_gradients() -> None:
-    """The loss of all is the sum of each rank's weighted result; its gradient, by hand."""
-    hvd.init()
-    n, r = hvd.size(), hvd.rank()
-    weights = torch.arange(1.0, n + 1, dtype=torch.float64)
-    w, total = weights[r], weights.sum().item()
-
-    def gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        (slope,) = torch.autograd.grad((w * y).sum(), x)
-        return slope
-
-    for size in (3, LARGE):
-        x = torch.full((size,), r + 1.0, dtype=torch.float64, requires_grad=True)
-        expected = {
-            hvd.Sum: total, hvd.Average: total / n, hvd.Max: total if r == n - 1 else 0.0,
-            hvd.Min: total if r == 0 else 0.0, hvd.Product: total * torch.prod(weights).item() / (r + 1),
-        }  # fmt: skip
-        for op, slope in expected.items():
-            got = gradient(x, hvd.allreduce(x, op=op, name=f"g{op}"))
-            torch.testing.assert_close(got, torch.full_like(got, slope))
-        got = gradient(x, hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0))
-        torch.testing.assert_close(got, torch.full_like(got, 2 * total))
-        tie = torch.full((size,), 7.0, dtype=torch.float64, requires_grad=True)
-        got = gradient(tie, hvd.allreduce(tie, op=hvd.Max))
-        torch.testing.assert_close(got, torch.full_like(got, total / n))
-        zero = torch.full((size,), float(r), dtype=torch.float64, requires_grad=True)  # rank 0's is the only zero
-        got = gradient(zero, hvd.allreduce(zero, op=hvd.Product))
-        others = np.prod([float(q) for q in range(1, n)]) if r == 0 else 0.0
-        torch.testing.assert_close(got, torch.full_like(got, total * others))
-        y1, y2 = hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum)
-        got = gradient(x, y1 + y2)
-        torch.testing.assert_close(got, torch.full_like(got, 3 * total))
-        rows = torch.full((size + r, 2), 1.0, dtype=torch.float64, requires_grad=True)
-        got = gradient(rows, hvd.allgather(rows))
-        torch.testing.assert_close(got, torch.full_like(got, total))
-        got = gradient(x, hvd.broadcast(x, n - 1))
-        torch.testing.assert_close(got, torch.full_like(got, total if r == n - 1 else 0.0))
-        send = torch.ones(n * size, dtype=torch.float64, requires_grad=True)
-        got = gradient(send, hvd.alltoall(send))
-        torch.testing.assert_close(got, weights.repeat_interleave(size))
-        got = gradient(send, hvd.alltoall(send, splits=[size] * n)[0])
-        torch.testing.assert_close(got, weights.repeat_interleave(size))
-        for op, factor in ((hvd.Sum, 1.0), (hvd.Average, 1 / n)):
-            got = gradient(send, hvd.reducescatter(send, op=op))
-            torch.testing.assert_close(got, factor * weights.repeat_interleave(size))
 
 
 def check_mismatches() -> None:
@@ -227,9 +182,13 @@ def check_mismatches() -> None:
         assert bytes(told.tolist()) == text.encode() * hvd.size(), (
             case
         )  # the same words everywhere; the world is usable
+    if hvd.rank() == 0:  # it comes last, so that the others' collective is in flight for as long as they look at it
+        hvd.barrier()
     first = hvd.allreduce_async(torch.ones(2), name="twice")
-    with pytest.raises(ValueError, match=r"'twice': expected a name that is not in flight"):
-        hvd.allreduce_async(torch.ones(2), name="twice")
+    if hvd.rank() > 0:
+        with pytest.raises(ValueError, match=r"'twice': expected a name that is not in flight"):
+            hvd.allreduce_async(torch.ones(2), name="twice")
+        hvd.barrier()
     assert torch.equal(hvd.synchronize(first), torch.ones(2))
     for wrong in (
         lambda: hvd.alltoall(torch.ones(5), splits=[1] * hvd.size()),
@@ -306,16 +265,6 @@ def test_reducescatter_on_2() -> None:
 @workers(3)
 def test_reducescatter_on_3() -> None:
     check_reducescatter()
-
-
-@workers(2)
-def test_gradients_on_2() -> None:
-    check_gradients()
-
-
-@workers(3)
-def test_gradients_on_3() -> None:
-    check_gradients()
 
 
 @workers(2)

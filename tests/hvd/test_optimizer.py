@@ -11,15 +11,17 @@ from torch import nn
 
 import rueda.hvd.torch as hvd
 from harness import workers
-from rueda.hvd.core import life
+from rueda.hvd.core import lifecycle
+from rueda.hvd.torch.compression import Compressor
 
 FACTORIES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
 }
+STEP_WARNING = r"^optimizer.step\(\) called without optimizer.skip_synchronize\(\) context after"
 VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {}, "groups": {"groups": 2}, "old groups": {"num_groups": 3}, "positions": {"unnamed": True},
+    "plain": {}, "groups": {"groups": 2}, "more groups": {"groups": 3}, "positions": {"unnamed": True},
     "predivide": {"gradient_predivide_factor": 2.0},
 }  # fmt: skip
 
@@ -123,10 +125,28 @@ def check_ways_to_step() -> None:
             train(True, clipping, compression=compression), train(False, clipping), rtol=0, atol=tolerance
         )
 
+    complex_weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    optimizer: Any = torch.optim.SGD([complex_weight], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.fp16)
+    for _ in range(3):  # also with buckets: only floating-point gradients are compressed
+        optimizer.zero_grad()
+        (complex_weight.real.sum() + complex_weight.imag.sum()).backward()
+        optimizer.step()
+    assert torch.equal(complex_weight.detach(), torch.full((2,), -3.0 - 3.0j))
+
+    class Nothing(Compressor):
+        """A compression of the user's own, which must be applied in every step: it sends zeros."""
+
+        @classmethod
+        def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return torch.zeros_like(tensor), None
+
+    assert torch.equal(train(True, clipping, compression=Nothing), weights(make_model()))
+
     results = []
     for distributed in (False, True):
         model = make_model()
-        optimizer: Any = torch.optim.LBFGS(model[-1].parameters(), max_iter=4, line_search_fn="strong_wolfe")
+        optimizer = torch.optim.LBFGS(model[-1].parameters(), max_iter=4, line_search_fn="strong_wolfe")
         if distributed:
             optimizer = wrap(optimizer, model[-1])
         x, y = batches[0]
@@ -147,7 +167,7 @@ class Branches(nn.Module):
 
 
 def check_changing_parameters() -> None:
-    """Each step other parameters, on each rank others; what nobody uses keeps no gradient."""
+    """Each step other parameters, on each rank others; what nobody uses gets a gradient of zeros, as in Horovod."""
     hvd.init()
     n, r = hvd.size(), hvd.rank()
     model = Branches()
@@ -161,9 +181,14 @@ def check_changing_parameters() -> None:
         everybody = hvd.allgather(torch.tensor([[float(i in used) for i in range(4)]]))
         expected -= everybody.sum(0) / n
         for i, part in enumerate(model.parts):
-            assert (part.grad is None) == (not everybody[:, i].any()), (step, i)
+            assert torch.equal(part.grad, torch.full((2,), everybody[:, i].mean().item())), (step, i)
             torch.testing.assert_close(part.detach(), torch.full((2,), expected[i].item()))
-    assert model.parts[3].grad is None
+    decayed = wrap(torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=0.5), model)
+    nn.init.ones_(model.parts[3])
+    decayed.zero_grad()
+    model([0]).backward()
+    decayed.step()
+    assert torch.equal(model.parts[3].detach(), torch.full((2,), 0.5))
 
 
 def check_sparse() -> None:
@@ -180,18 +205,59 @@ def check_sparse() -> None:
             optimizer.zero_grad()
             table(torch.tensor([r, 5])).sum().backward()  # the linear layer is not used
             optimizer.step()
-        assert table.weight.grad.is_sparse != dense
+        assert table.weight.grad.is_sparse  # with sparse_as_dense it was dense only while it was sent
         expected = torch.zeros(6, 2)
         expected[:n] = -3.0 / n
         expected[5] = -3.0
         torch.testing.assert_close(table.weight.detach(), expected)
 
 
+def check_sparse_adam() -> None:
+    """SparseAdam refuses dense gradients; the reduced gradient of sparse_as_dense is sparse again, as in Horovod."""
+    hvd.init()
+    n, r = hvd.size(), hvd.rank()
+    tables = []
+    for part in (torch.arange(n), torch.tensor([r])):  # one worker with all rows; every worker with its own
+        table = nn.Embedding(n + 2, 3, sparse=True)
+        nn.init.ones_(table.weight)
+        optimizer: Any = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+        if len(part) == 1:
+            optimizer = hvd.DistributedOptimizer(optimizer, table.named_parameters(), sparse_as_dense=True)
+            hvd.broadcast_optimizer_state(optimizer, 0)
+            assert table.weight.grad.is_sparse and not table.weight.grad.to_dense().any()
+        for _ in range(3):  # by name, then in buckets
+            optimizer.zero_grad()
+            (table(part).sum() * len(part) / n).backward()
+            optimizer.step()
+            assert table.weight.grad.is_sparse
+        tables.append(table.weight.detach())
+    torch.testing.assert_close(tables[1], tables[0])
+
+
+def check_attributes() -> None:
+    """What public scripts read from Horovod's optimizers."""
+    hvd.init()
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    groups: Any = [{"params": part.parameters()} for part in model]
+    unnamed = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=1.0))
+    assert list(unnamed._parameter_names.values()) == [f"allreduce.noname.{i}.{j}" for i in (0, 1) for j in (0, 1)]
+    named = wrap(torch.optim.SGD(model.parameters(), lr=1.0), model, gradient_predivide_factor=2.0)
+    assert named._parameter_names == {parameter: name for name, parameter in model.named_parameters()}
+    assert (named.op, named.gradient_predivide_factor, named.sparse_as_dense) == (hvd.Average, 2.0, False)
+    assert named.process_set is hvd.global_process_set and named._compression is hvd.Compression.none
+    assert named.backward_passes_per_step == 1
+    only = hvd.add_process_set([0])
+    outside = wrap(torch.optim.SGD(model.parameters(), lr=1.0), model, process_set=only)
+    model(torch.ones(1, 1)).sum().backward()
+    outside.step()  # a rank outside the set, or alone in it, trains by itself
+    hvd.remove_process_set(only)
+
+
 def check_nothing_is_negotiated() -> None:
     hvd.init()
     model = make_model()
     optimizer = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    engine = life.engine()
+    engine = lifecycle.engine()
     x, y = make_batches(1)[0]
     asked: list[Any] = []
     submit = engine.submit
@@ -231,13 +297,16 @@ def check_mistakes() -> None:
             hvd.DistributedOptimizer(sgd, named, **options)
     optimizer = hvd.DistributedOptimizer(sgd, [("a", a), ("b", b)])
     (a + b).backward()
-    with pytest.raises(AssertionError, match="zero_grad"):
+    with pytest.raises(AssertionError, match=r"optimizer.zero_grad\(\) was called after loss.backward\(\)"):
         optimizer.zero_grad()
     with pytest.raises(AssertionError, match="1 backward passes before step"):
         (a + b).backward()
     optimizer.synchronize()
-    with pytest.warns(UserWarning, match="skip_synchronize"):
+    with pytest.warns(UserWarning, match=STEP_WARNING):
         optimizer.step()
+    with pytest.warns(DeprecationWarning, match="^Parameter `num_groups` has been replaced by `groups`"):
+        hvd.DistributedOptimizer(sgd, [("a", a), ("b", b)], num_groups=2)
+    optimizer = hvd.DistributedOptimizer(sgd, [("a", a), ("b", b)])
     optimizer.set_backward_passes_per_step(2)
     optimizer.zero_grad()
     (a + b).backward()
@@ -261,12 +330,14 @@ def check_adasum() -> None:
         weight[r].backward()
         optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((n,), -1.0))
+    with pytest.raises(AssertionError, match="Skipping synchronization is not supported when using Adasum"):
+        optimizer.skip_synchronize()
 
 
 def everything() -> None:
     for check in (
-        check_equal_to_one_worker, check_ways_to_step, check_changing_parameters, check_sparse, check_mistakes,
-        check_adasum, check_nothing_is_negotiated,
+        check_equal_to_one_worker, check_ways_to_step, check_changing_parameters, check_sparse, check_sparse_adam,
+        check_attributes, check_mistakes, check_adasum, check_nothing_is_negotiated,
     ):  # fmt: skip
         check()
 
@@ -290,7 +361,8 @@ def test_alone() -> None:
             optimizer.zero_grad()
             (weight**2).sum().backward()
             optimizer.synchronize()
-            optimizer.step()
+            with pytest.warns(UserWarning, match=STEP_WARNING):
+                optimizer.step()
         assert weight.tolist() == [0.0, 0.0]
     finally:
         hvd.shutdown()

@@ -7,15 +7,15 @@ import torch
 
 import rueda.hvd.torch as hvd
 from harness import workers
-from rueda.hvd.common.process_sets import process_set_ids_and_ranks
+from rueda.hvd.common.process_sets import get_process_set_ids_and_ranks
 
 
 @workers(3)
-def test_sets_work_beside_each_other() -> None:
+def test_process_sets_work_side_by_side() -> None:
     hvd.init()
     r = hvd.rank()
     outer, alone = hvd.add_process_set([2, 0]), hvd.add_process_set(hvd.ProcessSet([1]))
-    assert outer.ranks == [0, 2] and process_set_ids_and_ranks()[outer.process_set_id] == [0, 2]
+    assert outer.ranks == [0, 2] and get_process_set_ids_and_ranks()[outer.process_set_id] == [0, 2]
     assert outer.included() == (r != 1) and alone.included() == (r == 1)
     assert hvd.global_process_set.size() == 3 and hvd.global_process_set.ranks == [0, 1, 2]
     mine = outer if r != 1 else alone
@@ -57,7 +57,7 @@ def test_sets_work_beside_each_other() -> None:
 
 
 @workers(3)
-def test_sets_at_init_and_an_optimizer_in_one() -> None:
+def test_process_sets_at_init_and_an_optimizer_in_one() -> None:
     hvd.shutdown()
     pair = hvd.ProcessSet([0, 1])
     hvd.init(process_sets=[pair])

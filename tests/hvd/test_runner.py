@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
-from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from rueda.hvd.common import util
 from rueda.hvd.pickled import dumps
 from rueda.hvd.runner import WorkerError, run
 from rueda.hvd.runner.common.util import env
-from rueda.hvd.runner.service import Desk, Outcome, Visitor
+from rueda.hvd.runner.function_server import FunctionServer, Outcome, exchange
 from rueda.hvd.runner.util import threads
+from rueda.world.authentication import connect
 
 HERE = Path(__file__).parent
 
@@ -65,13 +67,14 @@ def test_an_exception_brings_rank_and_traceback(tmp_path: Path) -> None:
     error = caught.value
     assert isinstance(error, RuntimeError) and error.rank == 1
     assert error.traceback.startswith("Traceback (most recent call last):") and "in fail" in error.traceback
-    assert "task.py" not in error.traceback
+    assert "worker.py" not in error.traceback
     assert "KeyError: 'the cause'" in (tmp_path / "out" / "rank.1" / "stderr").read_text()
 
 
 SCRIPT = """
 import sys
 sys.modules["cloudpickle"] = None  # as if it were not installed
+import contextlib
 import os
 import rueda.hvd
 
@@ -104,7 +107,7 @@ def test_without_cloudpickle_a_function_of_the_script(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "[(1.5, 0, 'found in the script'), (1.5, 1, 'found in the script')]",
         "MissingExtra cloudpickle is needed but not installed: run `pip install 'rueda[horovod]'`",
-        "WorkerError rank 0 failed: it ended with exit status 7 before it gave a result",
+        "WorkerError rank 0 failed: it ended with exit status 7 before it returned a result",
     ]
 
 
@@ -114,7 +117,7 @@ def test_without_cloudpickle_a_function_of_the_script(tmp_path: Path) -> None:
         ({"min_np": 1, "np": 2}, "elastic training is not in Rueda yet"),
         ({"np": -1}, "expected a whole number from 1, got -1"),
         ({"np": 3, "hosts": "localhost:2"}, "expected at most 2"),
-        ({"hosts": "a:1", "hostfile": "h"}, "both hosts and host file"),
+        ({"hosts": "a:1", "hostfile": "h"}, "hosts and hostfile both list the hosts"),
         ({"np": 1, "executable": "no-such-python"}, "no program no-such-python"),
     ],
 )
@@ -123,18 +126,23 @@ def test_mistakes(arguments: dict[str, Any], message: str) -> None:
         run(place, **arguments)
 
 
-def test_the_desk_hands_out_and_takes_in_but_not_from_strangers() -> None:
-    with Desk(b"x" * 100_000, remote=False) as desk:
-        visitor = Visitor(desk.environment)
-        assert visitor.fetch() == b"x" * 100_000
+def test_the_server_sends_the_call_and_collects_outcomes_but_not_without_the_key(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FunctionServer(b"x" * 100_000) as server:
+        assert exchange(server.environment) == b"x" * 100_000
         for rank in (1, 0):
-            visitor.leave(Outcome(rank, b"result"))
-        port = int(desk.environment["RUEDA_RUN_AT"].split()[1])
-        with pytest.raises(Exception, match=r"digest|closed|reset|^$"):
-            Client(("127.0.0.1", port), authkey=b"guessed").send(Outcome(2, b"forged"))
-        assert visitor.fetch()  # it still serves
-        assert [outcome.rank for outcome in desk.outcomes] == [1, 0]
-    assert not [thread for thread in threading.enumerate() if thread.name == "desk" and _alive(thread)]
+            exchange(server.environment, Outcome(rank, b"result"))
+        port = int(server.environment["RUEDA_RUN_AT"].split()[1])
+        assert connect(["127.0.0.1"], port, b"guessed", "function server") is None
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(4 * pickle.dumps(Outcome(2, b"forged")))
+            with contextlib.suppress(ConnectionResetError):
+                assert len(stranger.recv(99)) == 32 and not stranger.recv(1)  # the challenge, then the end
+        assert exchange(server.environment)  # it still serves
+        assert [outcome.rank for outcome in server.outcomes] == [1, 0]
+    assert "refused 2 connections to the function server without the job's key" in capsys.readouterr().err
+    assert not [thread for thread in threading.enumerate() if thread.name == "function server" and _alive(thread)]
 
 
 def _alive(thread: threading.Thread) -> bool:
@@ -209,7 +217,9 @@ def test_small_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(part) for part in util.split_list(list(range(10)), 4)] == [3, 3, 2, 2]
     assert util.is_iterable([]) and not util.is_iterable(1)
     choose = util.get_average_backwards_compatibility_fun(type("Ops", (), {"Average": 0, "Sum": 1}))
-    assert [choose(None, None), choose(None, True), choose(None, False), choose(5, None)] == [0, 0, 1, 5]
+    assert [choose(None, None), choose(5, None)] == [0, 5]
+    with pytest.warns(DeprecationWarning, match="has been replaced with `op`"):
+        assert [choose(None, True), choose(None, False)] == [0, 1]
     with pytest.raises(ValueError, match="both"):
         choose(0, True)
     util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__)

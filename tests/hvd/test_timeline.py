@@ -7,14 +7,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import rueda.hvd.torch as hvd
 from harness import workers
+from rueda.hvd.core.timeline import Timeline
 
 
 @workers(2)
-def test_a_timeline(tmp_path: Path) -> None:
+def test_a_timeline_is_valid_and_complete(tmp_path: Path) -> None:
     hvd.init()
     file = tmp_path / "timeline.json"
     hvd.start_timeline(str(file), mark_cycles=True)
@@ -35,7 +37,7 @@ def test_a_timeline(tmp_path: Path) -> None:
         if event.get("ph") in "BEi":
             by_tensor[rows[event["pid"]]].append(event)
     for tensor, kind, inside in (
-        ("small", "ALLREDUCE", "RIDE"),
+        ("small", "ALLREDUCE", "INLINE_ALLREDUCE"),
         ("large0", "ALLREDUCE", "GROUP_ALLREDUCE"),
         ("cast", "BROADCAST", ""),
     ):
@@ -50,3 +52,25 @@ def test_a_timeline(tmp_path: Path) -> None:
             assert depth >= 0
         assert depth == 0
     assert any(event.get("name") == "CYCLE_START" for event in by_tensor["cycles"])
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/no/such/folder/timeline.json"])
+def test_a_file_that_cannot_be_written_ends_the_timeline_with_one_warning(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    timeline = Timeline()
+    timeline.start(path, mark_cycles=True)
+    for _ in range(1000):  # more than the file's buffer holds
+        with timeline.phase(["weight"], "ALLREDUCE"):
+            timeline.cycle()
+            timeline.mark("weight", "0")
+    timeline.stop()
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"timeline {path}"]
+    assert not timeline.active and "cannot be written" in caplog.text
+
+
+def test_a_short_timeline_that_cannot_be_written_is_told_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    timeline = Timeline()
+    timeline.start("/dev/full")
+    timeline.stop()
+    assert len(caplog.records) == 1 and "No space left on device" in caplog.text

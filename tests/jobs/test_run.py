@@ -18,7 +18,7 @@ from jobfunctions import Answer, Narrow, Request, job
 from rueda import jobs
 from rueda.cli.stopping import stoppable
 from rueda.errors import DataError, JobError, MissingExtra, RuedaError
-from rueda.jobs import Stopped, processes
+from rueda.jobs import Stopped
 from rueda.jobs.messages import write_error
 from rueda.jobs.stopping import as_stopped, raise_if_stopped, signals_raise_stopped
 from rueda.records import Recipe
@@ -64,7 +64,7 @@ def test_request_and_answer_are_the_same_on_both_sides(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("show", [True, False])
 def test_what_a_job_writes_is_handed_on_if_wanted(show: bool, capsys: pytest.CaptureFixture[str]) -> None:
     jobs.run(job("echo"), show=show)
-    assert capsys.readouterr().err == ("a line of the job\n" if show else "")
+    assert capsys.readouterr().err == ("a line of the job\nwarning: a warning of the job\n" if show else "")
 
 
 ERRORS: dict[str, tuple[str, str, type[RuedaError], str, int]] = {
@@ -77,7 +77,7 @@ ERRORS: dict[str, tuple[str, str, type[RuedaError], str, int]] = {
     "a status": ("leave", "5", JobError, "status 5", 5),
     "the status of a kill": ("leave", "137", JobError, "status 137", 137),
     "no answer": ("no_answer", "", JobError, "TypeError: a job must return a dataclass, got NoneType", 1),
-    "left without one": ("leave", "0", JobError, "expected an answer (Answer), got", 1),
+    "left without one": ("leave", "0", JobError, "ended without an answer; does the task call sys.exit", 1),
     "no such function": ("nothing", "", JobError, "has no attribute 'nothing'", 1),
 }
 
@@ -100,18 +100,20 @@ def test_a_request_that_does_not_fit() -> None:
         jobs.run(job("echo", sizes=("two",)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR2, 75)]
+)
 @pytest.mark.parametrize("name", ["stopped", "kill"])
-def test_a_job_that_a_signal_stopped(name: str, number: int) -> None:
+def test_a_job_that_a_signal_stopped(name: str, number: int, status: int) -> None:
     with pytest.raises(Stopped) as stop:
         jobs.run(job(name, text=str(int(number))))
-    assert stop.value.signal == number and stop.value.exit_status == 128 + number
+    assert stop.value.signal == number and stop.value.exit_status == status
 
 
 def test_which_statuses_are_stops() -> None:
     for status in (0, 1, 2, 127, 134, 137, -9, -6, 255):
         raise_if_stopped(status)
-    for status, number in {130: 2, 143: 15, 129: 1, -2: 2, -15: 15}.items():
+    for status, number in {130: 2, 143: 15, 129: 1, -2: 2, -15: 15, 75: 12, -12: 12}.items():
         with pytest.raises(Stopped) as stop:
             raise_if_stopped(status)
         assert stop.value.signal == number
@@ -129,6 +131,32 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_users_own_handler_of_sigusr1_stays() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with signals_raise_stopped():
+            os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == [signal.SIGUSR1]
+
+
+def test_sigusr1_is_passed_on_to_a_job_that_handles_it(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    def ask() -> None:
+        if not sent and list(tmp_path.glob("pid-*")):
+            sent.append(1)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    jobs.run_many(
+        [1], lambda _: job("save_once", folder=tmp_path), 1, waiting=ask, started=lambda _: None,
+        finished=lambda _: None, failed=lambda _, error: pytest.fail(str(error)),
+    )  # fmt: skip
+    assert len(list(tmp_path.glob("saved-*"))) == 1
 
 
 def run_many(names: list[str], at_once: int, **more: Any) -> list[str]:
@@ -180,8 +208,10 @@ def test_one_that_somebody_stopped_stops_all(tmp_path: Path) -> None:
     assert not any(is_running(int(file.name.removeprefix("pid-"))) for file in tmp_path.glob("pid-*"))
 
 
-def test_what_does_not_leave_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_PATIENCE_SECONDS", 0.3)
+def test_what_does_not_leave_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RUEDA_GRACE", "0.3")
 
     def stop() -> None:
         if list(tmp_path.glob("pid-*")):
@@ -193,7 +223,9 @@ def test_what_does_not_leave_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
             [1], lambda _: job("wait", folder=tmp_path, text="60"), 1, waiting=stop, started=lambda _: None,
             finished=lambda _: None, failed=lambda _, error: None,
         )  # fmt: skip
-    assert time.monotonic() - began < 30 and not list(tmp_path.glob("saved-*"))
+    assert time.monotonic() - began < 50 and not list(tmp_path.glob("saved-*"))
+    killed = "rueda: the job had not ended 0.3 s after SIGINT, so it was killed; give more time with --grace\n"
+    assert capsys.readouterr().err == killed
     assert not any(is_running(int(file.name.removeprefix("pid-"))) for file in tmp_path.glob("pid-*"))
 
 
@@ -226,9 +258,19 @@ def test_a_parent_that_is_killed_takes_its_children_along(tmp_path: Path) -> Non
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     process, child = parent(tmp_path, 60)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)  # a repeat within a second is the same signal
+    time.sleep(1.3)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130 and not is_running(child)
+    assert process.wait(60) == 130 and not is_running(child)
+
+
+def test_a_signal_to_every_process_of_the_job_lets_it_save(tmp_path: Path) -> None:
+    process, child = parent(tmp_path, 1.5)
+    for pid in (child, process.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert process.wait(60) == 143 and len(list(tmp_path.glob("saved-*"))) == 1
 
 
 def test_a_child_can_be_interrupted_though_its_parent_ignores_ctrl_c(tmp_path: Path) -> None:
@@ -238,7 +280,7 @@ def test_a_child_can_be_interrupted_though_its_parent_ignores_ctrl_c(tmp_path: P
     time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143 and len(list(tmp_path.glob("saved-*"))) == 1 and not is_running(child)
+    assert process.wait(60) == 143 and len(list(tmp_path.glob("saved-*"))) == 1 and not is_running(child)
 
 
 def test_several_workers_answer_once() -> None:
@@ -271,7 +313,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
         write_error(Path(plan.program[-1]), "0", DataError("follows from the signal"))
         return status
 
-    monkeypatch.setattr("rueda.jobs.one.launch", launch)
+    monkeypatch.setattr("rueda.jobs.run_job.launch", launch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])

@@ -30,7 +30,7 @@ def test_it_is_the_trace_of_the_covariance_over_the_square_of_the_mean() -> None
     data = rueda.Arrays(x, torch.zeros(len(x)))
     task = rueda.Task(name="known", model=Point, train=data, test=data, loss=lambda outputs, _: outputs, metric=None)
     truth = float(x.var(0).sum() / x.mean(0).square().sum())  # 15 / 1, about
-    found = measure_noise(task, Recipe(batch=32, rate=1e-3), World(), seconds=60, stretches=1)  # two epochs
+    found = measure_noise(task, Recipe(batch=32, rate=1e-3), World(), seconds=60, intervals=1)  # two epochs
     assert len(found) == 1 and found[0].source == "halves" and found[0].group is None
     assert found[0].low <= truth <= found[0].high
     assert found[0].value == pytest.approx(truth, rel=0.35)

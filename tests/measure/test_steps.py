@@ -14,7 +14,7 @@ import rueda
 from rueda.errors import RecipeError
 from rueda.measure.clock import STAGES
 from rueda.measure.memory import device_bytes, peak_bytes, reset_peak, usable_bytes
-from rueda.measure.steps import Stepper, climb, default_batches, measure_steps
+from rueda.measure.steps import Stepper, default_batches, measure_steps, probe_batches
 from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.world import World
@@ -115,9 +115,9 @@ def test_the_climb_ends_where_throughput_saturates() -> None:
             return replace(super().block(batch, num_steps, stages=stages), seconds=1e-3 * batch)
 
     stepper = Proportional(tiny_task(), Recipe(batch=8), World())
-    assert list(climb(stepper, [2, 4, 8, 16, 32], longest=9.0, all_of_them=False).estimates) == [2, 4, 8]
-    assert list(climb(stepper, [2, 4, 8, 16, 32], longest=9.0, all_of_them=True).estimates) == [2, 4, 8, 16, 32]
-    assert list(climb(stepper, [2, 4, 8], longest=0.003, all_of_them=False).estimates) == [2, 4]
+    assert list(probe_batches(stepper, [2, 4, 8, 16, 32], longest=9.0, all_of_them=False).estimates) == [2, 4, 8]
+    assert list(probe_batches(stepper, [2, 4, 8, 16, 32], longest=9.0, all_of_them=True).estimates) == [2, 4, 8, 16, 32]
+    assert list(probe_batches(stepper, [2, 4, 8], longest=0.003, all_of_them=False).estimates) == [2, 4]
 
 
 def test_the_climb_ends_where_memory_does() -> None:
@@ -128,7 +128,7 @@ def test_the_climb_ends_where_memory_does() -> None:
             return super().block(batch, num_steps, stages=stages)
 
     stepper = Small(tiny_task(), Recipe(batch=8), World())
-    found = climb(stepper, [8, 16, 32, 64], longest=9.0, all_of_them=True)
+    found = probe_batches(stepper, [8, 16, 32, 64], longest=9.0, all_of_them=True)
     assert list(found.estimates) == [8, 16] and found.full == 32
 
 

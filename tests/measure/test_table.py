@@ -49,9 +49,9 @@ def test_the_table_and_its_lines() -> None:
     assert cells == ["8", "1,000", "8.00", "2 %", "10 %", "30 %", "50 %", "10 %", "512 MB", "2,000"]
     assert lines_of(PROFILE) == [
         "largest batch that fits: about 4,096",
-        "all-reduce among 2 workers (gloo): 0.2 ms + bytes / 1.0 GB/s, to 12 %; 16 MB of gradients: 16.2 ms",
-        "2 workers of 1 thread each: the exchange takes 20 ms of a step, nothing of it hides; fits to 0 %",
-        "gradient noise scale at step 2,000: 980 examples (95 % interval 700 to not to be told, over 100 steps)",
+        "all-reduce among 2 workers (gloo): 0.2 ms + bytes / 1.0 GB/s, fitted to 12 %; 16 MB of gradients: 16.2 ms",
+        "2 workers of 1 thread each: the exchange takes 20 ms per step, none of it overlapped; fitted to 0 %",
+        "gradient noise scale at step 2,000: 980 examples (95 % interval 700 to ∞, over 100 steps)",
     ]
 
 
@@ -60,7 +60,7 @@ def test_the_table_and_its_lines() -> None:
     [
         ([step(8), step(16)], None),
         ([step(8), step(16, spread=0.5)], "step times spread by 26 %"),
-        ([step(8, working=0.5), step(16, working=0.5)], "the processor worked on the steps 50 % of their time"),
+        ([step(8, working=0.5), step(16, working=0.5)], "the processor worked on the steps only 50 % of the time"),
         ([replace(step(8), processor=None)], None),
     ],
 )

@@ -10,10 +10,10 @@ import torch
 from harness import workers
 from rueda.errors import WorldError
 from rueda.measure.communication import measure_communication
-from rueda.measure.parts import measure_together_here
 from rueda.measure.request import QUICK, TogetherRequest
 from rueda.measure.steps import Stepper
 from rueda.measure.together import measure_together, num_buckets
+from rueda.measure.worker_jobs import measure_together_here
 from rueda.records import Recipe
 from rueda.records.profile import Communication
 from rueda.world import World, current

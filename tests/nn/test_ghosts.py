@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rueda.nn.ghosts import chained_average, cumulative_average, ghost_sizes
+from rueda.nn.ghost_sizes import ghost_sizes
+from rueda.nn.ghosts import chain_average_, chain_weights, cumulative_average
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,8 @@ def test_the_closed_form_is_the_chain(momentum: float, num_ghosts: int) -> None:
     chain = start.clone()
     for each in observed:
         chain = (1 - momentum) * chain + momentum * each
-    torch.testing.assert_close(chained_average(start, observed, momentum), chain, rtol=1e-13, atol=1e-13)
+    weights = chain_weights(observed, momentum)
+    torch.testing.assert_close(chain_average_(start, observed, weights, momentum), chain, rtol=1e-13, atol=1e-13)
 
 
 def test_the_cumulative_average_is_the_mean() -> None:

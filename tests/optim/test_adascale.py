@@ -90,7 +90,7 @@ def test_state_goes_on():
 
 def test_wrong_arguments():
     inner = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    with pytest.raises(RecipeError, match="3 squared norms, one a worker, got 2"):
+    with pytest.raises(RecipeError, match="3 squared norms, one per worker, got 2"):
         AdaScale(inner, scale=3).observe([1.0, 1.0], 1.0)
     for options in ({"scale": 0}, {"scale": 2, "smoothing": 1.0}):
         with pytest.raises(RecipeError, match="expected"):

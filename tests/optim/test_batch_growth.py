@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rueda.errors import RecipeError
-from rueda.optim.batch_growth import BatchGrowth, from_noise_scale, num_updates, realise, stretch
+from rueda.optim.batch_growth import BatchGrowth, from_noise_scale, num_updates, split_batch, stretch
 
 SMITH = BatchGrowth(128, 5, (60, 120, 160))
 
@@ -71,12 +71,12 @@ def test_from_noise_scale(noise: float, current: int, options: dict[str, float],
     ],
 )
 def test_realise(global_batch: int, num_workers: int, largest: int | None, local: int, passes: int) -> None:
-    assert realise(global_batch, num_workers, largest) == (local, passes)
+    assert split_batch(global_batch, num_workers, largest) == (local, passes)
 
 
 def test_realise_is_bounded_by_memory_and_exact_where_it_divides() -> None:
     for batch, num_workers, largest in itertools.product((16, 60, 128, 640, 1000, 3200), (1, 2, 3, 8), (7, 32, 100)):
-        local, passes = realise(batch, num_workers, largest)
+        local, passes = split_batch(batch, num_workers, largest)
         assert 1 <= local <= largest
         assert abs(local * passes * num_workers - batch) <= 0.2 * batch
         fewest = math.ceil(batch / num_workers / largest)
@@ -87,7 +87,7 @@ def test_realise_is_bounded_by_memory_and_exact_where_it_divides() -> None:
 def test_every_example_is_used_once_whatever_the_number_of_workers() -> None:
     growth = BatchGrowth(64, 2, (1, 2))
     for num_workers, epoch in itertools.product((1, 2), range(3)):
-        local, passes = realise(growth(epoch), num_workers, 32)
+        local, passes = split_batch(growth(epoch), num_workers, 32)
         assert local * passes * num_workers == growth(epoch)
         assert 1024 // growth(epoch) * local * passes * num_workers == 1024
 
@@ -123,6 +123,6 @@ def test_mistakes_are_told(arguments: tuple[object, ...], message: str) -> None:
 
 def test_impossible_batches_are_told() -> None:
     with pytest.raises(RecipeError, match="one example for each of 8 workers"):
-        realise(4, 8)
+        split_batch(4, 8)
     with pytest.raises(RecipeError, match="stretch: expected a factor > 0"):
         stretch(5, (), 0)

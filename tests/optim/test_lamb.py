@@ -110,5 +110,5 @@ def test_names_are_reported_where_groups_carry_them():
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     model[1].weight.grad.fill_(torch.nan)
-    with pytest.raises(NonFiniteError, match=r"first 1\.weight \(2x2\).*lower the rate"):
+    with pytest.raises(NonFiniteError, match=r"first 1\.weight \(2x2\).*lower the learning rate"):
         LAMB(model.named_parameters(), lr=0.1).step()

@@ -38,7 +38,7 @@ def test_powers_contain_the_others(exponent: float, rule: scaling.Rule) -> None:
 def test_legw_warms_up_for_the_same_number_of_updates() -> None:
     base_epochs, base_updates_per_epoch = 0.5, 400
     for scale in (1, 4, 16):
-        updates = base_epochs * scaling.legw(scale).warmup * base_updates_per_epoch / scale
+        updates = base_epochs * scaling.warmup_factor("legw", scale) * base_updates_per_epoch / scale
         assert updates == pytest.approx(200)
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from rueda.errors import MissingExtra, RecipeError
-from rueda.optim.adapters import correct_momentum, keep_velocity, keras_epochs, keras_schedule, torch_scheduler
+from rueda.errors import RecipeError
+from rueda.optim.adapters import correct_momentum, keep_velocity, torch_scheduler
 from rueda.optim.schedules import (
     Constant,
     ConstantWarmup,
@@ -200,33 +200,28 @@ def test_momentum_edges() -> None:
 # ---- Keras ---------------------------------------------------------------------------------------------------
 
 
-def test_keras_epochs() -> None:
-    function = keras_epochs(Step(0.1, (200,), 0.1), steps_per_epoch=100)
-    assert [function(e, 0.5) for e in range(3)] == pytest.approx([0.1, 0.1, 0.01])
-
-
 KERAS = """
 import os, warnings
 os.environ["KERAS_BACKEND"] = "torch"
 import keras, numpy
-from rueda.optim.adapters import keras_epochs, keras_schedule
+from rueda.keras import epochs, schedule
 from rueda.optim.schedules import GradualWarmup, Step
 
 keras.utils.set_random_seed(0)
 inputs, targets = numpy.ones((8, 1)), numpy.zeros((8, 1))
 
 
-def fit(rate, epochs, callbacks=()):
+def fit(rate, num_epochs, callbacks=()):
     # A gradient of one: the weight itself shows the rates that were used.
     model = keras.Sequential([keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(optimizer=keras.optimizers.SGD(rate), loss=lambda true, found: keras.ops.mean(found))
-    model.fit(inputs, targets, batch_size=8, epochs=epochs, verbose=0, callbacks=list(callbacks))
+    model.fit(inputs, targets, batch_size=8, epochs=num_epochs, verbose=0, callbacks=list(callbacks))
     return -float(model.get_weights()[0][0, 0])
 
 
 warmup = GradualWarmup(0.1, 0.8, 7)
-assert abs(fit(keras_schedule(warmup, num_steps=10), epochs=10) - sum(warmup(step) for step in range(10))) < 1e-5
-callback = keras.callbacks.LearningRateScheduler(keras_epochs(Step(0.1, (3,), 0.1), steps_per_epoch=1))
+assert abs(fit(schedule(warmup, num_steps=10), 10) - sum(warmup(step) for step in range(10))) < 1e-5
+callback = keras.callbacks.LearningRateScheduler(epochs(Step(0.1, (3,), 0.1), steps_per_epoch=1))
 assert abs(fit(0.5, 5, [callback]) - (3 * 0.1 + 2 * 0.01)) < 1e-6
 """
 
@@ -239,10 +234,22 @@ def test_keras_trains_at_these_rates() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_keras_absent_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "keras", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rueda\[keras\]'"):
-        keras_schedule(Constant(1), 3)
+ABSENT = {
+    "sys.modules['keras'] = None": "keras is needed but not installed: run `pip install 'rueda[keras]'`",
+    "sys.modules['tensorflow'] = None; import os; os.environ['KERAS_BACKEND'] = 'tensorflow'": (
+        "Keras's backend: expected an installed framework, got 'tensorflow'; set KERAS_BACKEND=torch before"
+    ),
+}
+
+
+def test_keras_absent_names_the_command() -> None:
+    """Also its backend: Keras chooses TensorFlow where nothing is said."""
+    for number, (missing, message) in enumerate(ABSENT.items()):
+        if number and importlib.util.find_spec("keras") is None:
+            pytest.skip("Keras is not installed: pip install 'rueda[keras]'")
+        code = f"import sys; {missing}\ntry: import rueda.keras\nexcept Exception as error: print(error)"
+        done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
+        assert message in done.stdout, done.stdout + done.stderr
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------

@@ -76,4 +76,4 @@ def test_ghost_batches_where_the_local_batch_grew() -> None:
 def test_reasons_survive_the_file() -> None:
     chosen = choose(noise=noise(100))
     again = Recipe.from_toml(chosen.to_toml())
-    assert again == chosen and "past the noise scale 100" in again.reasons["optimizer"]
+    assert again == chosen and "above the noise scale 100" in again.reasons["optimizer"]

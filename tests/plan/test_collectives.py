@@ -9,7 +9,7 @@ import pytest
 
 from rueda.errors import ProfileError
 from rueda.plan import Cluster, Link
-from rueda.plan.collectives import Shared, all_reduce, ring, share, tree
+from rueda.plan.collectives import all_reduce, ring, tree
 from rueda.plan.stragglers import expected_maximum, slowdown
 
 NVLINK = Link(latency=3e-6, bandwidth=100e9, efficiency=0.8)
@@ -35,37 +35,30 @@ def test_a_tree_as_halving_and_doubling(count: int) -> None:
 
 
 def test_few_bytes_go_by_tree_and_one_worker_sends_nothing() -> None:
-    assert all_reduce(4, 8, BOXES).algorithm == "tree inside the node"
-    assert all_reduce(1e9, 1, BOXES).seconds == 0
+    assert all_reduce(4, 8, BOXES) == tree(4, 8, NVLINK) < ring(4, 8, NVLINK)
+    assert all_reduce(1e9, 1, BOXES) == 0
 
 
 def test_over_nodes_the_slow_link_counts_once() -> None:
     """64 workers in 8 nodes: the bytes cross the network as among 8, not as among 64 on one port each."""
     found = all_reduce(1e9, 64, BOXES)
     lower = 2 * 7 / 8 * 1e9 / NETWORK.bandwidth
-    assert lower < found.seconds < 1.2 * lower + ring(1e9, 8, NVLINK)
+    assert lower < found < 1.2 * lower + ring(1e9, 8, NVLINK)
 
 
 def test_more_bytes_or_workers_never_take_less() -> None:
     counts = [2, 4, 8, 16, 64, 512]
     for sizes in ([1e3, 1e5, 1e7, 1e9],):
-        table = [[all_reduce(size, count, BOXES).seconds for size in sizes] for count in counts]
+        table = [[all_reduce(size, count, BOXES) for size in sizes] for count in counts]
         assert all(row == sorted(row) for row in table)
         assert all(list(column) == sorted(column) for column in zip(*table, strict=True))
 
 
 def test_a_cluster_without_the_link() -> None:
     one = Cluster(name="one", devices_per_node=8, inside=NVLINK)
-    assert all_reduce(1e6, 8, one).seconds > 0
+    assert all_reduce(1e6, 8, one) > 0
     with pytest.raises(ProfileError, match="one: expected a link between nodes, got none"):
         all_reduce(1e6, 9, one)
-
-
-def test_activations_in_turns_take_n_times_as_long() -> None:
-    box = Cluster(name="box", devices_per_node=8, max_nodes=1, inside=Link(latency=0, bandwidth=6e9))
-    together, turns = (share(Shared(bytes=5e6, in_turns=value), 8, box) for value in (False, True))
-    assert together == pytest.approx(2 * 7 * 5e6 / 6e9)
-    assert turns == pytest.approx(8 * together)
 
 
 @pytest.mark.parametrize("count", [2, 8, 64])

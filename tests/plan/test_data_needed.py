@@ -67,13 +67,17 @@ def kinked() -> dict[int, float]:
 REFUSED = {
     "flat": (dict.fromkeys(SIZES, 0.3), 0.1, "the error does not fall with the data"),
     "rising": ({size: 0.2 + size / 1e5 for size in SIZES}, 0.1, "the error does not fall with the data"),
+    "hardly falling": (
+        {size: 0.3 - 0.001 * place for place, size in enumerate(SIZES)}, 0.1,
+        "the error falls, but not clearly enough with the data (",
+    ),
     "two points": ({500: 0.4, 1000: 0.3}, 0.1, "too few sizes for a law: 2 better than chance, 4 are needed"),
     "no better than chance": (dict.fromkeys(SIZES, 0.89), 0.1, "too few sizes for a law: 0 better than chance"),
     "below the floor": (law(3.0, -0.5, 0.1), 0.05, "below the irreducible error 0.1"),
     "too far": (law(2.0, -0.2, 0.0), 0.02, f"{FARTHEST:.1f} times the largest measured"),
     "reached already": (law(3.0, -0.35, 0.04), 0.5, "there is nothing to forecast"),
     "no law": (kinked(), 0.05, "the points do not lie on a power law"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("errors", "target", "message"), REFUSED.values(), ids=REFUSED)
@@ -162,5 +166,5 @@ def test_an_impossible_error_in_the_file(tmp_path: Path) -> None:
     found = curve(law(3.0, -0.35, 0.04))
     bad = replace(found, points=(replace(found.points[0], errors=(1.5,)),))
     bad.save(tmp_path / "forecast.json")
-    with pytest.raises(RunError, match="errors from 0 to 1"):
+    with pytest.raises(RunError, match="expected a fraction, from 0 to 1"):
         Forecast.load(tmp_path)

@@ -30,7 +30,7 @@ def test_the_star_stands_on_the_recommended_row_and_the_shade_past_the_critical_
     efficiency, time, batches = found.plots
     for plot in (efficiency, time):
         star = plot.traces[-1]
-        row = next(cells for cells in found.tables[0].rows if cells[-1] == "take this")
+        row = next(cells for cells in found.tables[0].rows if cells[-1] == "recommended")
         assert star["marker"]["symbol"] == "star" and star["x"][0] == row[0][0]
         (shade,) = plot.layout["shapes"]
         past = [cells[0][0] for cells in found.tables[0].rows if (cells[3][0] or 0) > 300]
@@ -44,8 +44,13 @@ def test_the_star_stands_on_the_recommended_row_and_the_shade_past_the_critical_
 def test_without_a_noise_scale_nothing_is_shaded(tmp_path: Path) -> None:
     found = section(tmp_path, [1, 8])
     assert all("shapes" not in plot.layout for plot in found.plots)
-    assert "an example counts" not in found.tables[0].heads
+    assert not any("statistical efficiency" in head for head in found.tables[0].heads)
     assert "No noise scale was measured" in render([found])
+
+
+def test_one_recommended_worker_is_not_called_workers(tmp_path: Path) -> None:
+    (text,) = section(tmp_path, [1]).plots[0].traces[-1]["text"]
+    assert text.startswith("recommended: 1 worker, ")
 
 
 @pytest.mark.parametrize("cluster", ["ethernet-25", "pcie4-4"])

@@ -83,7 +83,7 @@ def test_a_batch_that_leaves_too_few_updates_is_not_chosen(measured: tuple[objec
     plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[64])
     assert plan.chosen.local_batch == 32 and plan.warnings == ()
     forced = make_plan(profile(STEPS, noise=measured), FAST, workers=[64], batch=64)
-    assert any("70 updates are left in 5 epochs" in text for text in forced.warnings)
+    assert any("5 epochs have only 70 updates" in text for text in forced.warnings)
     many = make_plan(profile(STEPS, noise=measured), FAST, workers=[1, 8, 4096])
     assert many.chosen.workers == 8
 
@@ -100,9 +100,19 @@ def test_it_warns_where_more_workers_are_slower() -> None:
     plan = make_plan(measured, this_machine(measured), workers=[1, 2])
     assert plan.chosen.workers == 1
     (warning,) = plan.warnings
-    assert warning.startswith("2 workers would be slower than one: 0.9") and "exchanging 17.5 ms" in warning
+    assert warning.startswith("2 workers would be slower than one: 0.9") and "all-reduce 17.5 ms" in warning
+    assert "to reach the result of 5 epochs at batch 64" in plan.advice[0] and "the same result" not in plan.advice[0]
     quick = replace(measured, communication=(line(2, 1e-5, 1e12),), contention=1.0)
     assert make_plan(quick, this_machine(quick), workers=[1, 2]).warnings == ()
+
+
+def test_each_row_of_the_table_is_warned_of_once() -> None:
+    measured = profile([step(16, 0.006), step(64, 0.023)], parameters=4_200_000, communication=(line(2, 0.7e-3, 1e9),),
+                       contention=1.45, overlap=1.0)  # fmt: skip
+    plan = make_plan(measured, this_machine(measured), workers=[1, 2, 4])
+    slower = [text for text in plan.warnings if "slower than one" in text]
+    assert len(slower) == len({text.split()[0] for text in slower}) > 0
+    assert all(f"local batch {row.local_batch:,} " in text for row, text in zip(plan.best()[1:], slower, strict=True))
 
 
 UNKNOWN = {
@@ -121,7 +131,7 @@ def test_it_says_what_it_does_not_know(measured: object, words: str) -> None:
 
 def test_a_device_of_unknown_speed_and_no_price_are_said() -> None:
     plan = make_plan(profile(STEPS), replace(FAST, speed=None, price_per_hour=None, device="H100"), workers=[8])
-    assert any("How fast a H100" in text and "--speed" in text for text in plan.unknown)
+    assert any("The speed of a H100" in text and "--speed" in text for text in plan.unknown)
     assert any("price" in text for text in plan.unknown)
     assert all(row.money is None for row in plan.rows)
 

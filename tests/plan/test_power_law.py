@@ -125,5 +125,5 @@ def test_correlated_noise_is_weighed_as_such() -> None:
 def test_what_cannot_be_fitted() -> None:
     with pytest.raises(RunError, match="4 sizes or more, got 2"):
         fit_power_law([100, 200, 200], [0.5, 0.4, 0.4], np.eye(3))
-    with pytest.raises(RunError, match="noise: expected a covariance"):
+    with pytest.raises(RunError, match="noise: expected a symmetric positive definite matrix"):
         fit_power_law([100, 200, 400, 800], [0.5, 0.4, 0.3, 0.2], np.diag([1.0, 1.0, 1.0, 0.0]))

@@ -18,6 +18,7 @@ from rueda.records.archive import FILE, archive_study, read_archive
 from rueda.records.profile import NoiseScale
 from rueda.records.run import NoiseRow
 from rueda.records.study import Study
+from rueda.records.task_file import TaskFile
 from rueda.report import write_report
 from rueda.report.markdown import markdown_tables
 
@@ -50,7 +51,7 @@ def write_everything(folder: Path) -> Run:
         workers=4, milestones=(1.0, 2.5), model={"width": 2, "batch_norm": True}, clip=0.5, seed=7,
         reasons={"clip": "spikes at step 3"},
     )  # fmt: skip
-    run.begin(recipe, "clouds", rehearsed=True)
+    run.begin(recipe, "clouds", task_file=TaskFile(path="/home/me/clouds.py", sha256="abc"), rehearsed=True)
     common = {"examples": 96, "seconds": 1 / 3, "train_accuracy": None, "rate": 0.1, "global_batch": 32}
     run.append_all(
         [
@@ -84,7 +85,9 @@ def test_every_part_of_a_run_comes_back(tmp_path: Path) -> None:
     [(name, again)] = read_archive(tmp_path / "kept").items()
     assert name == "runs/odd"
     assert again.recipe() == run.recipe() and again.recipe().reasons == {"clip": "spikes at step 3"}
-    assert again.environment() == run.environment()
+    about = run.environment()
+    assert about.pop("task_file")["path"] == "/home/me/clouds.py"  # stays on this machine
+    assert again.environment() == about
     assert again.noise_rows() == run.noise_rows() and again.noise_scales()[0].high == math.inf
     for old, new in zip(run.rows(), again.rows(), strict=True):
         for field, value in vars(old).items():
@@ -158,7 +161,7 @@ def test_what_is_no_whole_study_is_not_archived(study: Path, tmp_path: Path) -> 
         archive_study(tmp_path / "nothing", tmp_path / "kept")
     other = write_study(tmp_path / "other", task="cifar10-cnn")
     archive_study(other, tmp_path / "taken")
-    with pytest.raises(RunError, match="holds a study of cifar10-cnn"):
+    with pytest.raises(RunError, match="holds a study of task cifar10-cnn"):
         archive_study(study, tmp_path / "taken")
     (tmp_path / "taken" / "README.md").write_text("Kept.")
     archive_study(other, tmp_path / "taken")
@@ -223,6 +226,6 @@ def test_an_archived_run_is_not_written(tmp_path: Path) -> None:
         lambda: run.begin(Recipe(), "clouds"), lambda: run.append(row), lambda: run.forget_after(0),
     ]  # fmt: skip
     for write in writers:
-        with pytest.raises(RunError, match="got an archive; go on in the study's own folder"):
+        with pytest.raises(RunError, match="got an archive; use the study's own folder"):
             write()
     assert file.read_bytes() == before and sorted(one.name for one in file.parent.iterdir()) == [FILE, "study.json"]

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from rueda.errors import RunError
-from rueda.records.landscape import Interpolation, Landscape, Lines, Member, Sheet, Surface, Trail
+from rueda.records.landscape import Interpolation, Landscape, Lines, ModelLandscape, Sheet, Surface, TrainingPath
 
 
 def sample() -> Landscape:
     rows = ((1.0, math.inf), (0.5, 0.25), (2.0, 3.0))
     sheet = Sheet(split="train", loss=rows, error=rows)
-    trail = Trail(steps=(0, 9), x=(1.0, 0.0), y=(0.0, 0.0), explained=(0.9, 0.1), loss=(2.0, 1.0), rebuilt_start=True)
+    trail = TrainingPath(
+        steps=(0, 9), x=(1.0, 0.0), y=(0.0, 0.0), explained=(0.9, 0.1), loss=(2.0, 1.0), rebuilt_start=True
+    )
     surface = Surface(x=(0.0, 1.0), y=(-1.0, 0.0, 1.0), sheets=(sheet,), directions="given", trail=trail)
     line = Sheet(split="test", loss=((1.0, 2.0),))
-    member = Member(
+    member = ModelLandscape(
         name="a", weights="w", num_parameters=3, num_examples=4, step=9, surface=surface, path=surface,
         lines=Lines(alphas=(0.0, 1.0), sheets=(line,), directions="d"),
         interpolation=Interpolation(start="a", end="b", alphas=(0.0, 1.0), sheets=(line,)),
@@ -67,7 +69,7 @@ def test_what_does_not_fit_is_one_line(path: str, value: Any) -> None:
 
 def test_old_pictures_of_the_same_weights_are_kept() -> None:
     (old,) = sample().members
-    new = Member(name="a", weights="w", num_parameters=3, num_examples=4)
+    new = ModelLandscape(name="a", weights="w", num_parameters=3, num_examples=4)
     assert new.with_old(old).surface == old.surface
-    assert Member(name="a", weights="x", num_parameters=3, num_examples=4).with_old(old).surface is None
-    assert Member(name="a", weights="w", num_parameters=3, num_examples=5).with_old(old).surface is None
+    assert ModelLandscape(name="a", weights="x", num_parameters=3, num_examples=4).with_old(old).surface is None
+    assert ModelLandscape(name="a", weights="w", num_parameters=3, num_examples=5).with_old(old).surface is None

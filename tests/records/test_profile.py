@@ -72,25 +72,37 @@ BROKEN = {
     "a step that is no object": (broken(steps=[7]), "profile.steps[0]: expected an object, got 7"),
     "a batch of text": (changed("steps", batch="8"), "profile.steps[0].batch: expected int, got '8'"),
     "a batch that is true": (changed("steps", batch=True), "profile.steps[0].batch: expected int, got True"),
-    "no time": (changed("steps", seconds=0), "expected a positive batch and time, got 8 and 0"),
-    "a time that was not finite": (changed("steps", seconds=None), "expected a positive batch and time"),
-    "a batch of 0": (changed("steps", batch=0), "expected a positive batch and time, got 0"),
-    "no parameters": (broken(parameters=0), "profile.parameters: expected at least 1, got 0"),
-    "no threads": (broken(threads=0), "profile.threads: expected at least 1, got 0"),
+    "no time": (
+        changed("steps", seconds=0),
+        "profile.steps[0].seconds: expected a number, more than 0 (from 1e-12 to 1e18), got 0",
+    ),
+    "a time that was not finite": (
+        changed("steps", seconds=None),
+        "steps[0].seconds: expected a number, more than 0 (from 1e-12 to 1e18), got None",
+    ),
+    "a batch of 0": (changed("steps", batch=0), "profile.steps[0].batch: expected a number, more than 0, got 0"),
+    "no parameters": (broken(parameters=0), "profile.parameters: expected a number, more than 0, got 0"),
+    "no threads": (broken(threads=0), "profile.threads: expected a number, more than 0, got 0"),
     "a task of 5": (broken(task=5), "profile.task: expected str, got 5"),
-    "a link to nobody": (changed("communication", workers=1), "expected >= 2 workers, latency and bandwidth"),
-    "a link without bandwidth": (changed("communication", bandwidth=0), "expected >= 2 workers, latency"),
+    "a link to nobody": (changed("communication", workers=1), "communication[0].workers: expected 2 or more, got 1"),
+    "a link without bandwidth": (
+        changed("communication", bandwidth=0),
+        "bandwidth: expected a number, more than 0 (from 1e-12 to 1e18), got 0",
+    ),
     "a message of nothing": (
         changed("communication", points=[{"bytes": 0, "seconds": 1e-4}]),
-        "points.bytes: expected a number, more than 0",
+        "points[0].bytes: expected a number, more than 0",
     ),
     "a number beyond all machines": (broken(gradient_bytes=10**400), "gradient_bytes: expected int, got 1000000"),
     "a float beyond all machines": (changed("steps", data=10**400), "steps[0].data: expected float, got 1000000"),
-    "together alone": (changed("together", workers=1), "profile.together: expected >= 2 workers"),
-    "more than no overlap": (changed("together", overlap=0.5), "overlap >= 1, got 2, 0.01 and 0.5"),
+    "together alone": (changed("together", workers=1), "profile.together[0].workers: expected 2 or more, got 1"),
+    "more than no overlap": (
+        changed("together", overlap=0.5),
+        "profile.together[0].overlap: expected 1 or more, got 0.5",
+    ),
     "together without time": (
         changed("together", joined=[{**json.loads(PROFILE.to_json())["steps"][0], "seconds": -1}]),
-        "expected a positive batch and time, got 8 and -1",
+        "together[0].joined[0].seconds: expected a number, more than 0 (from 1e-12 to 1e18), got -1",
     ),
 }
 

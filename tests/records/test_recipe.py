@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rueda.errors import RecipeError
 from rueda.records import Recipe
+from rueda.records.recipe.default_rates import DEFAULT_RATES
 from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.records.recipe.recipe import describe_fields, field_names
 
@@ -40,6 +45,13 @@ SETTINGS = [
     ("clip=none", "clip", None), ("clip=2", "clip", 2.0), ("optimizer=lamb", "optimizer", "lamb"),
     ("betas=0.9,0.99", "betas", (0.9, 0.99)), ("model.batch_norm=true", "model", {"batch_norm": True}),
     ("model.width=4", "model", {"width": 4}), ("seed = 7", "seed", 7), ("scaling=none", "scaling", "none"),
+    ("milestones=3.2", "milestones", (3.2,)), ("milestones=[3.2]", "milestones", (3.2,)), ("betas=[]", "betas", ()),
+    ("milestones = [1, 2.5]", "milestones", (1.0, 2.5)), ('optimizer="lamb"', "optimizer", "lamb"),
+    ("schedule='cosine'", "schedule", "cosine"), ("rate=.5", "rate", 0.5), ("batch=1_024", "batch", 1024),
+    ("model={width=2, batch_norm=true}", "model", {"width": 2, "batch_norm": True}),
+    ("model.name='a b'", "model", {"name": "a b"}), ("seed=9007199254740993", "seed", 2**53 + 1),
+    ("batch=1e3", "batch", 1000), ("model.name='1'", "model", {"name": "1"}),
+    ('model={name="1"}', "model", {"name": "1"}),
 ]  # fmt: skip
 
 
@@ -65,8 +77,20 @@ BAD = {
     "target_accuracy=85": "is not a fraction",
     "rate=-1": "rate: expected a positive number",
     "rate=nan": "rate: expected a positive number",
+    "rate=inf": "rate: expected a positive number",
+    "weight_decay=inf": "weight_decay: expected 0 or more",
     "milestones=4,2": "must rise",
+    "milestones=[4, 2]": "must rise",
+    "milestones=[4,": "--set milestones=[4,: expected a value as in a recipe file",
+    "milestones=['x']": "milestones: expected a number, got 'x'",
+    "batch=[8]": "batch: expected a whole number, got [8]",
+    'optimizer="sgd': "expected a value as in a recipe file",
 }
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("batch = 3\n", encoding="utf-8-sig")
+    assert Recipe.load(tmp_path / "recipe.toml").batch == 3
 
 
 @pytest.mark.parametrize(("setting", "message"), BAD.items())
@@ -116,3 +140,57 @@ def test_every_field_is_described() -> None:
     described = describe_fields()
     assert [name for name, _, _ in described] == field_names()
     assert all(len(meaning) > 3 for _, _, meaning in described)
+
+
+TUNED = Recipe(rate=0.2, optimizer="sgd", reasons={"batch": "noise scale 980"})
+
+
+@pytest.mark.parametrize("optimizer", DEFAULT_RATES)
+def test_another_optimizer_brings_its_rate(optimizer: str) -> None:
+    """By --set, by an overlaid recipe and by a named one; a rate that is given stays."""
+    rate = 0.2 if optimizer == "sgd" else DEFAULT_RATES[optimizer]["rate"]
+    typed = TUNED.with_settings([f"optimizer={optimizer}"])
+    written = Recipe.from_toml(f"optimizer = {optimizer!r}", base=TUNED)
+    assert typed.rate == written.rate == TUNED.with_values({"optimizer": optimizer}).rate == rate
+    assert typed == written and typed.reasons == written.reasons and typed.reasons["batch"] == "noise scale 980"
+    note = f"optimizer {optimizer}: learning rate {rate:g} instead of 0.2, which was tuned for sgd; choose with --set "
+    assert typed.rate_note == (None if optimizer == "sgd" else note + "rate=...")
+    assert Recipe.from_toml(typed.to_toml()).rate_note == typed.rate_note  # it is recorded
+    if optimizer in NAMED:
+        assert named_recipe(optimizer, TUNED, 8).rate == rate
+        assert named_recipe(optimizer, typed.change(rate=0.3), 8).rate == 0.3  # tuned for this optimizer already
+    for given in (TUNED.with_settings([f"optimizer={optimizer}", "rate=0.3"]), typed.with_settings(["rate=0.3"])):
+        assert given.rate == 0.3 and given.rate_note is None
+    assert TUNED.change(optimizer=optimizer).rate == 0.2  # a program that changes one field changes one field
+
+
+def test_lars_brings_its_trust() -> None:
+    assert TUNED.overlay(optimizer="lars").trust == 0.02
+    assert TUNED.overlay(optimizer="lars", trust=0.001).trust == 0.001
+    assert TUNED.overlay(optimizer="lars", rate=8.0).trust is None
+    assert TUNED.overlay(optimizer="lars").overlay(optimizer="larc").trust is None  # larc has another default
+
+
+def test_a_default_rate_that_is_no_change_needs_no_note() -> None:
+    assert TUNED.overlay(optimizer="adam").overlay(optimizer="adamw").rate_note is None
+
+
+MISTAKEN = {
+    "learning_rate": ({"learning_rate": 0.1}, "got 'learning_rate'; did you mean rate?"),
+    "lr": ({"lr": 0.1}, "did you mean rate?"),
+    "batch_size": ({"batch_size": 32}, "did you mean batch?"),
+    "a misspelling": ({"epohcs": 2}, "did you mean epochs?"),
+    "a text": ({"workers": "2"}, "workers: expected a positive number, got '2'"),
+    "nothing": ({"momentum": None}, "momentum: expected 0 or more, got None"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), MISTAKEN.values(), ids=MISTAKEN)
+def test_mistakes_in_python(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        Recipe(**values)
+
+
+def test_a_recipe_can_be_copied_and_pickled() -> None:
+    recipe = Recipe(rate=0.1, model={"width": 3})
+    assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe

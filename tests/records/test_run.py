@@ -14,6 +14,7 @@ from rueda.files.atomic import write_atomically
 from rueda.records import Recipe, Row, Run
 from rueda.records.profile import NoiseScale
 from rueda.records.run import NoiseRow
+from rueda.records.task_file import TaskFile
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -139,3 +140,24 @@ def test_a_damaged_row_is_one_line(changes: dict[str, object], message: str, tmp
 def test_the_published_runs_can_be_read(file: Path) -> None:
     rows, _ = Run(file.parent).all_rows()
     assert rows and rows[-1].epoch >= 1
+
+
+def test_the_task_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("task = 1")
+    source = TaskFile.read(file)
+    run = Run(tmp_path / "run")
+    run.begin(Recipe(), "mine", task_file=source)
+    assert run.task_file() == source and run.task_name() == str(file) and not source.has_changed()
+    file.write_text("task = 2")
+    assert source.has_changed()
+    file.unlink()
+    with pytest.raises(RunError, match=r"its task file .*mine\.py is no longer there; put it back, or name the task"):
+        run.task_name()
+    run.begin(Recipe(), "linear")  # a built-in task has no file
+    assert run.task_file() is None and run.task_name() == "linear"
+    (run.folder / "environment.json").write_text('{"task": "linear"}')  # of an older Rueda
+    assert run.task_file() is None and run.task_name() == "linear"
+    (run.folder / "environment.json").write_text('{"task_file": {"path": 3}}')
+    with pytest.raises(RunError, match=r"environment\.json: task_file\.path: expected str, got 3; the file is damaged"):
+        run.task_file()

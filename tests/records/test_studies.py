@@ -15,7 +15,7 @@ from rueda.records.batch_curve import BatchCurve
 from rueda.records.descent import GradientDescent, Points
 from rueda.records.json_record import JsonRecord
 from rueda.records.steps_to_target import StepsToTarget
-from rueda.records.throughput import Speed, Throughput, saturation
+from rueda.records.throughput import Throughput, ThroughputPoint, saturation
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RECORDS: list[type[JsonRecord]] = [Throughput, StepsToTarget, GradientDescent]
@@ -75,7 +75,7 @@ def test_regimes(batch: int, regime: str) -> None:
 def test_saturation(speeds: tuple[float, ...], batch: int | None) -> None:
     assert saturation({2**number: value for number, value in enumerate(speeds)}) == batch
     points = tuple(
-        Speed(batch=2**number, images_per_second=value, spread=0.0, milliseconds_per_update=1.0)
+        ThroughputPoint(batch=2**number, images_per_second=value, spread=0.0, milliseconds_per_update=1.0)
         for number, value in enumerate(speeds)
     )
     found = Throughput(task="t", points=points)
@@ -102,7 +102,7 @@ DAMAGED: dict[str, tuple[type[JsonRecord], Any, str]] = {
     "negative": (StepsToTarget, {"fit.critical_batch": -1}, "critical_batch: expected a number, more than 0, got -1"),
     "lengths": (GradientDescent, {"data.x": [1.0]}, r"gd.data: expected x, y of one length, got \[1, 100\]"),
     "an empty path": (GradientDescent, {"paths.0.w": []}, r"gd.paths\[0\]: expected w, b, loss of one length"),
-    "no number": (GradientDescent, {"data.x.3": None}, "gd.data.x: expected numbers, got"),
+    "no number": (GradientDescent, {"data.x.3": None}, r"gd.data.x\[3\]: expected a number, got None"),
 }
 
 

@@ -9,10 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rueda.records.curvature import Eigenvalue, HessianFound, SharpnessFound, SharpnessMeasure, SpectralDensity
-from rueda.records.curvature import Member as CurvatureMember
+from rueda.records.curvature import (
+    Eigenvalue,
+    HessianResult,
+    ModelCurvature,
+    SharpnessMeasure,
+    SharpnessResult,
+    SpectralDensity,
+)
 from rueda.records.forecast import BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need, OnCluster
-from rueda.records.landscape import Interpolation, Lines, Member, Sheet, Surface, Trail
+from rueda.records.landscape import Interpolation, Lines, ModelLandscape, Sheet, Surface, TrainingPath
 from rueda.records.plan import Plan, PlanNoise, PlanRow
 from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime
 from rueda.records.recipe.named import NAMED
@@ -125,7 +131,7 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
     rows = []
     base = table[0][1]
     for name, final, speed in table:
-        workers = 1 if name == "one-worker" else 8
+        workers = 1 if name.startswith("one-worker") else 8
         epochs = 96 if name == "longer-training" else 12
         runs = [f"runs/{len(rows)}-{seed}" for seed in range(seeds)]
         for seed, run in enumerate(runs):
@@ -240,14 +246,16 @@ def write_json(file: Path, value: Any) -> None:
 _X, _Y = (-1.0, 0.0, 1.0), (-1.0, 0.0)
 
 
-def landscape_member(name: str, scale: float = 1.0, *, error: bool = True) -> Member:
+def landscape_member(name: str, scale: float = 1.0, *, error: bool = True) -> ModelLandscape:
     """Give a model with all pictures of its landscape."""
     loss = tuple(tuple(scale * (0.1 + x * x + y * y) for x in _X) for y in _Y)
     sheets = tuple(Sheet(split=split, loss=loss, error=loss if error else None) for split in ("train", "test"))
     surface = Surface(x=_X, y=_Y, sheets=sheets, directions="filter-normalised, seed 0")
-    trail = Trail(steps=(0, 5, 9), x=(1.0, 0.4, 0.0), y=(-1.0, -0.4, 0.0), explained=(0.8, 0.15), loss=(3.0, 2.0, 1.0))
+    trail = TrainingPath(
+        steps=(0, 5, 9), x=(1.0, 0.4, 0.0), y=(-1.0, -0.4, 0.0), explained=(0.8, 0.15), loss=(3.0, 2.0, 1.0)
+    )
     rows = tuple(replace(sheet, loss=loss[:1], error=loss[:1] if error else None) for sheet in sheets)
-    return Member(
+    return ModelLandscape(
         name=name, weights="w", num_parameters=7, num_examples=4, step=9, surface=surface,
         path=replace(surface, trail=trail), lines=Lines(alphas=_X, sheets=rows, directions="d"),
         interpolation=Interpolation(start=name, end="b", alphas=_X, sheets=rows),
@@ -265,9 +273,9 @@ def _curve(top: float) -> SpectralDensity:
 
 def curvature_member(
     name: str, seed: int, top: float, *, converged: bool = True, keskar: float = 2.0
-) -> CurvatureMember:
+) -> ModelCurvature:
     """Give a model whose curvature and sharpness are known."""
-    found = HessianFound(
+    found = HessianResult(
         loss=0.3, gradient_norm=0.1, examples=1024, parameters=16938, converged=converged, tolerance=1e-3,
         eigenvalues=(
             Eigenvalue(value=top, residual=1e-3 * top, error=1e-4 * top),
@@ -280,8 +288,8 @@ def curvature_member(
         SharpnessMeasure(kind=kind, radius=radius, value=value, highest=1.0, evaluations=10, converged=True)
         for kind, radius, value in (("keskar", 1e-3, keskar), ("keskar", 5e-4, keskar / 2), ("sam", 0.05, 0.1))
     )
-    sharp = SharpnessFound(loss=0.3, examples=1024, parameters=16938, measures=measures)
-    return CurvatureMember(name=name, seed=seed, hessian=found, sharpness=sharp, test_accuracy=0.9)
+    sharp = SharpnessResult(loss=0.3, examples=1024, parameters=16938, measures=measures)
+    return ModelCurvature(name=name, seed=seed, hessian=found, sharpness=sharp, test_accuracy=0.9)
 
 
 def profile(task: str = "glyphs-cnn") -> Profile:

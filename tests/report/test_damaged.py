@@ -25,7 +25,7 @@ from rueda.errors import RuedaError
 from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
 from rueda.report.collect import collect
-from rueda.report.markdown import to_markdown
+from rueda.report.markdown import markdown_tables
 from rueda.report.page import render
 
 WRONG: tuple[Any, ...] = (None, math.nan, math.inf, -1, 0, 10**400, "eight", [])
@@ -113,8 +113,7 @@ def test_any_number_may_be_anything(name: str, tmp_path: Path, monkeypatch: pyte
                 write_json(file, damaged)
             tried += 1
             try:
-                sections = collect([tmp_path])
-                found = render(sections) + to_markdown(sections)
+                found = render(collect([tmp_path])) + markdown_tables([tmp_path])
             except RuedaError as error:
                 lines = str(error).splitlines()
             except Exception as error:  # what the test is for: say where it comes from

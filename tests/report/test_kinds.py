@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from report.samples import profile, write_others
 from rueda.errors import RuedaError, RunError
+from rueda.records.json_record import JsonRecord
 from rueda.report.collect import collect
-from rueda.report.kinds import KINDS
+from rueda.report.kinds import READERS
 from rueda.report.model import Section, Table
 from rueda.report.page import render
 from rueda.report.plot import Plot
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_reader_that_refuses_rubbish_in_one_line(kind: str, tmp_path: Path) -> None:
-    assert callable(import_module(f"rueda.report.{KINDS[kind]}").read)
+@pytest.mark.parametrize("kind", READERS)
+def test_every_kind_has_a_reader_that_refuses_rubbish_in_one_line(kind: type[JsonRecord], tmp_path: Path) -> None:
+    assert callable(READERS[kind])
     for text in ("{", "[]", "{}", '{"format": 99}'):
-        (tmp_path / kind).write_text(text)
+        (tmp_path / kind.FILE).write_text(text)
         with pytest.raises(RuedaError) as error:
             collect([tmp_path])
-        assert kind in str(error.value) and len(str(error.value).splitlines()) == 1
+        assert kind.FILE in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
 def test_a_profile(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_file_is_known_by_its_content(name: str, tmp_path: Path) -> None:
 )
 def test_a_file_of_no_kind(text: str, tmp_path: Path) -> None:
     (tmp_path / "glyphs.json").write_text(text)
-    with pytest.raises(RunError, match="a JSON file of Rueda's, got 'a file of none'") as error:
+    with pytest.raises(RunError, match="a JSON file that Rueda wrote, got 'another file'") as error:
         collect([tmp_path / "glyphs.json"])
     assert len(str(error.value).splitlines()) == 1
 

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from report.samples import landscape_member as member
-from rueda.records.landscape import Landscape, Member, Sheet
+from rueda.records.landscape import Landscape, ModelLandscape, Sheet
 from rueda.report.collect import collect
+from rueda.report.figures.parts import round_ticks
 from rueda.report.landscapes import to_section
 from rueda.report.page import render
 from rueda.report.plot import Plot, View
 
 
-def plots(*members: Member) -> dict[str, Plot]:
+def plots(*members: ModelLandscape) -> dict[str, Plot]:
     return {plot.name: plot for plot in to_section(Landscape(task="t", members=members)).plots}
 
 
@@ -93,6 +94,12 @@ def test_contours_can_be_read_by_one_colour_bar() -> None:
     )
     bar = dict(zip(loss["coloraxis.colorbar.ticktext"], loss["coloraxis.colorbar.tickvals"], strict=True))
     assert bar["10"] == 1 and bar["0.1"] == -1  # a colour stands for the logarithm, and the bar says the loss
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.9, 3.1), (0.6912, 0.6931), (0.21, 0.49), (0.05, 20), (1e-4, 9e3)])
+def test_a_scale_has_at_least_three_ticks(low: float, high: float) -> None:
+    ticks = round_ticks(low, high)
+    assert 3 <= len(ticks) <= 12 and ticks == sorted(set(ticks)) and low <= ticks[0] and ticks[-1] <= high
 
 
 def test_workers_and_rehearsals_are_told() -> None:

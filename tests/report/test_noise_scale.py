@@ -40,7 +40,7 @@ def test_the_figure_shows_value_interval_and_batch(tmp_path: Path) -> None:
     write_run(folder)
     (plain,) = collect([folder])
     assert plain.lines[0].progress == section.lines[0].progress
-    assert plain.lines[0].schedule == section.lines[0].schedule and not plain.plots
+    assert plain.lines[0].rate == section.lines[0].rate and not plain.plots
 
 
 def test_a_run_that_has_only_measurements_yet(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_the_table(tmp_path: Path) -> None:
     assert naive["time"] == "1 min 37 sone process"
     assert naive["test accuracy"].replace("\xa0", " ") == "58.3 ± 0.4 %"
     assert naive["training accuracy"].replace("\xa0", " ") == "61.3 %"
-    assert (naive["against one worker"], naive["verdict"]) == ("−28.8", "✗ lost")
-    assert (scaling["test accuracy"], scaling["verdict"]) == ("–", "∞ diverged")
+    assert naive["against one worker"] == "−28.8 ✗ lost"
+    assert (scaling["test accuracy"], scaling["against one worker"]) == ("–", "∞ diverged")
 
 
 def test_training_accuracy_never_stands_in_for_test_accuracy(tmp_path: Path) -> None:
@@ -92,10 +92,52 @@ def test_training_accuracy_never_stands_in_for_test_accuracy(tmp_path: Path) -> 
 def test_tiles_say_what_they_count(tmp_path: Path) -> None:
     for seeds in (1, 2):
         text = write_report([write_study(tmp_path / str(seeds), seeds=seeds)], tmp_path / "report.html").read_text()
-        tiles = re.findall(r'<div class="tile.*?</strong><span>(.*?)</span>', text)
-        assert len(tiles) == 3
+        *tiles, control = re.findall(r'<div class="tile.*?</strong><span>(.*?)</span>', text)
+        assert len(tiles) == 3 and control == "no row of this study trains it"
         for tile in tiles:
-            assert "test accuracy" in tile and ("one seed" in tile) == (seeds == 1)
+            assert "test accuracy ± 0.4" in tile and ("one seed" in tile) == (seeds == 1)
+            assert ("mean of 2 seeds" in tile) == (seeds == 2)
+        assert ">8 workers, rehearsed: naive<" in text and ">1 worker: one-worker<" in text
+        assert "The control is missing: no row trains one worker with lamb. Add it with --rows one-worker+lamb." in text
+
+
+def test_a_control_that_would_repeat_one_worker_is_not_asked_for(tmp_path: Path) -> None:
+    rows = [("naive", 0.583, 6100), ("batch-growth", 0.92, 5000), ("one-worker+lamb", 0.87, 5200)]
+    page = write_report(write_study(tmp_path, table=[*rows, ("one-worker", 0.871, 5200)]), tmp_path / "report.html")
+    assert "control" not in re.sub(r"<(script|style).*?</\1>", "", page.read_text(), flags=re.DOTALL)
+    names = [row["technique"].split(" ")[0] for row in table(page)]
+    assert [next(n for n in ("one-worker+lamb", "one-worker", "naive", "batch-growth") if name.startswith(n))
+            for name in names] == ["one-worker", "one-worker+lamb", "naive", "batch-growth"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("controls", "chosen"),
+    [
+        (["one-worker+batch-norm"], "one-worker+batch-norm"),  # shares a part of the best row's remedy
+        (["one-worker+batch-norm", "one-worker+batch-norm+lamb"], "one-worker+batch-norm+lamb"),
+        (["one-worker+sqrt-scaling"], None),  # another remedy is no control
+    ],
+)
+def test_the_headline_has_the_control(tmp_path: Path, controls: list[str], chosen: str | None) -> None:
+    rows = [("one-worker", 0.871, 5200), ("naive", 0.583, 6100), ("batch-norm+lamb", 0.92, 5000)]
+    write_study(tmp_path, table=[*rows, *((name, 0.915, 5000) for name in controls)])
+    text = write_report(tmp_path, tmp_path / "report.html").read_text().replace("\xa0", " ")
+    if chosen is None:
+        assert "The control is missing: no row trains one worker with batch-norm+lamb." in text
+    else:
+        remedy = chosen.removeprefix("one-worker+")
+        assert f"The control, one worker with {remedy}, reaches 91.5 ± 0.4 %." in text
+        assert f'<div class="tile control"><span>control, 1 worker: {chosen}</span><strong>91.5 %' in text
+
+
+def test_one_title_for_each_section(tmp_path: Path) -> None:
+    write_study(tmp_path / "study", seeds=1)
+    heading = re.compile(r"<h[12].*?>(.*?)</h[12]>")
+    one = write_report([tmp_path / "study"], tmp_path / "page.html").read_text()
+    assert heading.findall(one) == ["glyphs-cnn on 8 workers"]
+    two = write_report([tmp_path / "study", write_run(tmp_path / "run")], tmp_path / "page.html").read_text()
+    assert heading.findall(two) == ["Rueda <span>report</span>", "glyphs-cnn on 8 workers", "glyphs-cnn"]
+    assert '<a href="#s1">glyphs-cnn</a>' in two and '<section id="s1"' in two
 
 
 @pytest.mark.parametrize(("epochs", "said"), [(1, ">1 epoch. "), (5, ">5 epochs. ")])
@@ -103,8 +145,8 @@ def test_a_run_alone_is_not_each(tmp_path: Path, epochs: int, said: str) -> None
     run = write_run(tmp_path / "run", epochs=epochs, steps=epochs > 1)
     text = write_report([run], tmp_path / "report.html").read_text()
     assert said in text and "epochs each" not in text
-    noted = "at each update" if epochs > 1 else "at the end of each epoch"
-    assert f"As used {noted}, after scaling" in text
+    noted = "as recorded during each epoch" if epochs > 1 else "by the recipe's schedule"
+    assert f"After scaling and warm-up, {noted}." in html.unescape(text)
 
 
 def test_what_is_missing_has_no_figure(tmp_path: Path) -> None:

@@ -29,6 +29,12 @@ def test_sizes_are_geometric() -> None:
     assert geometric_sizes(100) == [100] and geometric_sizes(30) == [30]
 
 
+def test_too_few_default_sizes_are_refused_before_any_training(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"0.25 of 600 .* gives 2 sizes .* give --largest-fraction 0.86 or --sizes"):
+        measure_learning_curve(tiny_task(600), folder=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("size", [1, 7, 60, 199, 200])
 def test_a_subset_is_distinct_and_balanced(size: int) -> None:
     labels = np.array([0] * 100 + [1] * 60 + [2] * 40)

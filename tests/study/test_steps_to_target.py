@@ -219,6 +219,8 @@ def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pyt
         ({"batches": [0]}, RecipeError),
         ({"batches": [9999]}, RecipeError),
         ({"task": "linear"}, TaskError),
+        ({"settings": ["target_accuracy=0.8"]}, RecipeError),
+        ({"settings": ["workers=2"]}, RecipeError),
     ],
 )
 def test_mistakes(changes: dict[str, Any], error: type[Exception]) -> None:

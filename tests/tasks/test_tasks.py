@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,12 @@ from torch.utils.data import IterableDataset
 import rueda
 from realdata import real_data
 from rueda.errors import TaskError
-from rueda.tasks.builtin import BUILTIN
+from rueda.records.recipe.rules import CHOICES
+from rueda.records.task_file import TaskFile
+from rueda.tasks import Task
+from rueda.tasks.datasets import glyphs as glyph_images
 from rueda.tasks.models import lecture_cnn, resnet, small_cnn, wide_resnet
-from rueda.tasks.naming import folder_name
+from rueda.tasks.naming import BUILTIN_TASKS, folder_name
 from tinytask import tiny_task
 
 SIZES = {  # model, input, trainable parameters, all state
@@ -55,7 +59,7 @@ def test_no_such_resnet(depth: int) -> None:
         resnet(depth)
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("name", BUILTIN_TASKS)
 def test_every_task_takes_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "glyphs" not in name and name != "linear":
         monkeypatch.setenv("RUEDA_DATA", str(real_data()))
@@ -68,6 +72,20 @@ def test_every_task_takes_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     )  # fmt: skip
     result = rueda.fit(few, task.recipe.change(batch=8, epochs=1), progress=False)
     assert result.row is not None and result.row.step == 2 and result.row.test_loss is not None
+
+
+@pytest.fixture(scope="module")
+def glyphs() -> Task:
+    task = rueda.load_task("glyphs-cnn")
+    return replace(task, train=glyph_images("train", num_examples=6000), test=glyph_images("test"))
+
+
+@pytest.mark.parametrize("optimizer", CHOICES["optimizer"])
+def test_every_optimizer_trains_at_its_default_rate(optimizer: str, glyphs: Task) -> None:
+    """A user who types --set optimizer=NAME gets a training: half an epoch takes a fifth off the loss of guessing."""
+    result = rueda.fit(glyphs, glyphs.recipe.with_settings([f"optimizer={optimizer}", "epochs=1"]), progress=False)
+    assert result.status == "finished" and result.row is not None and result.row.test_loss is not None
+    assert result.row.test_loss < 0.8 * math.log(10)
 
 
 def test_the_linear_task_is_the_labs() -> None:
@@ -101,7 +119,7 @@ def test_a_stream_is_refused_before_anything_is_trained(stream: type[Stream], sp
     other = {"train": "test", "test": "train"}[split]
     assert len(task.load(other)) > 0  # type: ignore[arg-type]
     with pytest.raises(
-        TaskError, match=f"the {split} data of task clouds: expected examples with numbers and a length"
+        TaskError, match=f"the {split} data of task clouds: expected a data set with an index and a length"
     ):
         rueda.fit(task, task.recipe.change(workers=2), progress=False, rehearse=True)
 
@@ -127,4 +145,43 @@ def test_a_users_file(tmp_path: Path) -> None:
         "                  train=data, test=data)\n"
     )
     task = rueda.load_task(str(tmp_path / "mine.py"))
+    assert task.file == TaskFile.read(tmp_path / "mine.py") and rueda.load_task("linear").file is None
     assert task.name == "mine" and task.build(task.recipe)(torch.zeros(1, 2)).shape == (1, 3)
+
+
+ENDS = {
+    "raise ValueError('two\\nlines')": "line 1, raised ValueError: two lines; the task file must run by itself",
+    "x = 1\nassert not x": "line 2, raised AssertionError; the task file must run by itself",
+    "import sys; sys.exit(0)": "line 1, raised SystemExit: 0; the task file must run by itself",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), ENDS.items())
+def test_a_file_that_ends_early(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(TaskError) as caught:
+        rueda.load_task(str(tmp_path / "mine.py"))
+    assert str(caught.value) == f"{tmp_path / 'mine.py'}, {message}"
+
+
+def test_the_rate_of_glyphs_cnn_is_the_one_that_was_chosen_on_validation_images() -> None:
+    """docs/log.md, the front page: 0.02 for one worker. README, demo and tutorial show its results."""
+    recipe = rueda.load_task("glyphs-cnn").recipe
+    assert (recipe.rate, recipe.batch, recipe.epochs) == (0.02, 64, 4)
+
+
+def test_the_default_metric_needs_class_labels() -> None:
+    """A regression without metric=None would be shown with an accuracy of 0 %."""
+    prices = rueda.Arrays(torch.zeros(4, 8), torch.zeros(4))
+    task = replace(tiny_task(), train=prices)
+    with pytest.raises(TaskError, match="the targets are floating point; give metric=None"):
+        task.load("train")
+    assert replace(task, metric=None).load("train") is prices
+    with pytest.raises(TaskError, match="give metric=None"):  # found at the first batch of any other data set
+        task.correct(torch.zeros(4, 3), torch.zeros(4))
+
+
+def test_a_factory_without_the_parameter_that_a_row_sets() -> None:
+    task = replace(tiny_task(), model=lambda width=4: torch.nn.Linear(8, width))
+    with pytest.raises(TaskError, match=r"needs a model factory with a parameter batch_norm=False, which that of"):
+        task.build(task.recipe.change(model={"batch_norm": True}))

@@ -50,11 +50,24 @@ def test_damage_is_noticed_and_the_one_before_used(tmp_path: Path, damage) -> No
     fill(tmp_path, 3)
     newest = list_checkpoints(tmp_path)[0]
     newest.write_bytes(damage(newest.read_bytes()))
-    with pytest.raises(CheckpointError, match="torn or damaged"):
+    with pytest.raises(CheckpointError, match="truncated or damaged"):
         load_checkpoint(newest)
-    with pytest.warns(RuntimeWarning, match="using the one before it"):
+    with pytest.warns(RuntimeWarning, match="it is skipped"):
         found = latest_checkpoint(tmp_path)
     assert found is not None and found[1]["step"] == 2
+
+
+def test_only_intact_files_count(tmp_path: Path) -> None:
+    """Of three kept ones two are damaged afterwards: they take no place, and the intact one stays beside the new."""
+    fill(tmp_path, 3)
+    for file in list_checkpoints(tmp_path)[:2]:
+        file.write_bytes(b"")
+    save_checkpoint(tmp_path, {"step": 4}, step=4, keep=3)
+    assert [load_checkpoint(file)["step"] for file in list_checkpoints(tmp_path)] == [4, 1]
+    damaged, _ = list_checkpoints(tmp_path)
+    damaged.write_bytes(b"")
+    save_checkpoint(tmp_path, {"step": 2}, step=2, keep=3)  # resumed from step 1: the damaged step 4 is not in its way
+    assert [load_checkpoint(file)["step"] for file in list_checkpoints(tmp_path)] == [2, 1]
 
 
 def test_nothing_left_is_none(tmp_path: Path) -> None:

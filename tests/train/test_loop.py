@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Recipe
 from rueda.tasks.task import Task, squared_error
 from rueda.train.evaluate import evaluate
+from rueda.train.job import resolved_recipe
 from rueda.train.loaders import evaluation_loader
+from rueda.train.request import TrainRequest
 from rueda.world import World, current
 from tinytask import clouds, parameters, run, tiny_task, training
 
@@ -106,6 +109,13 @@ def test_early_stop_is_agreed(tmp_path: Path) -> None:
     assert reached[-2:] == [True, True] and [True, True] not in [reached[i : i + 2] for i in range(len(reached) - 2)]
 
 
+def test_a_target_accuracy_needs_a_metric_and_patience_a_target() -> None:
+    with pytest.raises(TaskError, match="task clouds has no metric"):
+        rueda.fit(replace(tiny_task(), metric=None), Recipe(target_accuracy=0.9), progress=False)
+    with pytest.raises(RecipeError, match="--patience counts epochs at the target accuracy"):
+        resolved_recipe(tiny_task(), TrainRequest(task="clouds.py", patience=2))
+
+
 def test_metrics_have_the_promised_columns(tmp_path: Path) -> None:
     rueda.fit(tiny_task(), Recipe(batch=24, epochs=2, log_every=5), folder=tmp_path / "run", progress=False)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -185,7 +195,7 @@ def test_torch_dataset_as_data() -> None:
 
 
 BAD = {
-    "an averaged loss": ({"loss": nn.functional.cross_entropy}, TaskError, r'one value an example.*reduction="none"'),
+    "an averaged loss": ({"loss": nn.functional.cross_entropy}, TaskError, r'one value per example.*reduction="none"'),
     "data of no kind": ({"train": [1, 2, 3]}, TaskError, "expected rueda.Arrays or a torch Dataset, got 'list'"),
     "a model of no kind": ({"model": lambda: 3}, TaskError, "expected a torch.nn.Module"),
 }
@@ -200,10 +210,20 @@ def test_bad_tasks(changes: dict[str, object], error: type[Exception], message: 
 
 
 def test_recipe_and_workers_must_fit() -> None:
-    with pytest.raises(RecipeError, match="for 8 workers, but 1 run"):
+    with pytest.raises(RecipeError, match="for 8 workers, but 1 run; pass workers=8"):
         rueda.fit(tiny_task(), Recipe(workers=8), progress=False)
-    with pytest.raises(TaskError, match="does not take model"):
+    with pytest.raises(TaskError, match=r"model.depth = 3 of the recipe"):
         rueda.fit(tiny_task(), Recipe(model={"depth": 3}), progress=False)
+
+
+def test_what_is_no_recipe_and_no_number_of_workers() -> None:
+    for words, message in (
+        ({"workers": "2"}, "workers: expected a whole number, got '2'"),
+        ({"workers": -1}, "workers: expected 1 or more, got -1"),
+        ({"recipe": {"epochs": 2}}, "recipe: expected a rueda.Recipe, got 'dict'"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            rueda.fit(tiny_task(), **words)  # type: ignore[arg-type]
 
 
 def test_a_task_without_a_metric() -> None:

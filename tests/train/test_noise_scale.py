@@ -176,6 +176,27 @@ def test_measuring_leaves_the_training_as_it_is(name: str) -> None:
     assert (second.row.noise_scale, second.row.noise_scale_low) == (second.noise_scale.value, second.noise_scale.low)
 
 
+class Counts(nn.Module):
+    """Counts its forward passes in a buffer, as an exponential average or a codebook would change one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.passes += 1
+        return inputs
+
+
+def test_a_measurement_restores_buffers_of_every_layer() -> None:
+    task = replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(8, 3), nn.BatchNorm1d(3), Counts()))
+    measured = training(task, BASE.change(noise_scale_every=1))
+    for _ in range(5):
+        measured.step()
+    assert measured.updater.source == "halves" and int(measured.model[2].passes) == 5
+
+
 @pytest.mark.parametrize("model", [{}, {"batch_norm": True}])
 def test_halves_leave_the_training_as_it_is_up_to_rounding(model: dict[str, Any]) -> None:
     """Also with ghosts that lie within the halves."""
@@ -395,7 +416,7 @@ def test_growth_on_three_workers() -> None:
     ("changes", "message"),
     [
         ({"noise_scale_every": 0}, "noise_scale_every: expected a positive number, got 0"),
-        ({"noise_scale_every": 1, "noise_scale_memory": 1}, "remembers no two measurements"),
+        ({"noise_scale_every": 1, "noise_scale_memory": 1}, "is too short for an average"),
         ({"growth_from_noise": True}, "growth_from_noise needs measurements"),
         ({"noise_scale_groups": True}, "noise_scale_groups needs measurements"),
         ({"noise_scale_every": 1, "batch": 1}, "the global batch is 1"),

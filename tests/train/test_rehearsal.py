@@ -23,12 +23,13 @@ from rueda.train.normalisation import spread_batches
 from rueda.world import World, current
 from tinytask import clouds, parameters, rehearsal, run, tiny_task, training
 
-BASE = Recipe(batch=12, epochs=4, rate=0.05, model={"batch_norm": True, "dropout": 0.3}, recalibrate="never")
+GROUPED = module.GROUP_EXAMPLES
+BASE = Recipe(batch=12, epochs=2, rate=0.05, model={"batch_norm": True, "dropout": 0.3}, recalibrate="never")
 CASES = {
     "batch norm and dropout": BASE,
     "LAMB": BASE.change(optimizer="lamb", rate=0.01),
     "gradient noise": BASE.change(gradient_noise=1.0),
-    "batch growth": BASE.change(growth_factor=2.0, milestones=(2.0,), largest_batch=96),
+    "batch growth": BASE.change(epochs=3, growth_factor=2.0, milestones=(1.0,), largest_batch=96),
     "accumulation": BASE.change(batch=6, accumulate=2),
     "ghost batch norm": BASE.change(ghost_batch=4),
     "synchronised batch norm": BASE.change(sync_batch_norm=True),
@@ -38,15 +39,18 @@ CASES = {
 }
 
 
-def compare(recipe: Recipe, precision: str, bound: float, task: Task | None = None) -> None:
-    """20 steps on 4 real workers, and on 4 rehearsed ones."""
+def compare(
+    recipe: Recipe, precision: str, bound: float, task: Task | None = None, at_once: tuple[int, ...] = (GROUPED,)
+) -> None:
+    """20 steps on 4 real workers, and on 4 rehearsed ones, in groups of up to ``at_once`` examples."""
     recipe = recipe.change(workers=4, precision=precision)
     task = task or tiny_task(480)
     real = training(task, recipe)
     real_row = run(real).row
-    if current().is_main:
-        with pytest.MonkeyPatch.context() as patch:  # a rehearsal is alone; here the others stand beside it
-            patch.setattr(sync_batch_norm, "current", World)
+    for examples in at_once if current().is_main else ():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sync_batch_norm, "current", World)  # a rehearsal is alone; here the others stand beside it
+            patch.setattr(module, "GROUP_EXAMPLES", examples)
             virtual = rehearsal(task, recipe)
             row = run(virtual).row
         assert virtual.state.step == real.state.step >= 20
@@ -55,7 +59,7 @@ def compare(recipe: Recipe, precision: str, bound: float, task: Task | None = No
             assert row.test_correct == real_row.test_correct and row.train_accuracy == real_row.train_accuracy
         assert row.test_loss == pytest.approx(real_row.test_loss, rel=10 * bound)
         difference = float((parameters(virtual.model) - parameters(real.model)).abs().max())
-        assert difference <= bound, f"{precision}: {difference}"
+        assert difference <= bound, f"{precision}, {examples} examples at once: {difference}"
         for name, buffer in real.model.named_buffers():
             other = virtual.model.get_buffer(name)
             assert torch.allclose(other.double(), buffer.double(), rtol=10 * bound, atol=10 * bound), name
@@ -64,17 +68,12 @@ def compare(recipe: Recipe, precision: str, bound: float, task: Task | None = No
     current().barrier()
 
 
-@pytest.mark.parametrize("at_once", [1, 64], ids=["one by one", "together"])
 @pytest.mark.parametrize("name", CASES)
 @workers(4)
-def test_four_rehearsed_workers_equal_four_real_ones(name: str, at_once: int) -> None:
-    before, module.GROUP_EXAMPLES = module.GROUP_EXAMPLES, at_once
-    try:
-        compare(CASES[name], "float64", 1e-12)
-        if at_once > 1:
-            compare(CASES[name], "float32", 1e-5)
-    finally:
-        module.GROUP_EXAMPLES = before
+def test_four_rehearsed_workers_equal_four_real_ones(name: str) -> None:
+    """One virtual worker at a time, and several of them together."""
+    compare(CASES[name], "float64", 1e-12, at_once=(1, 64))
+    compare(CASES[name], "float32", 1e-5, at_once=(64,))
 
 
 class RandomDepth(nn.Module):
@@ -201,7 +200,7 @@ def test_every_recalibration_batch_is_spread_over_a_sorted_set() -> None:
 
 def test_rehearsed_lines_say_so(capfd: pytest.CaptureFixture[str]) -> None:
     rueda.fit(tiny_task(), BASE.change(workers=4, epochs=1), rehearse=True)
-    assert "images/s (rehearsed, one process)" in capfd.readouterr().err
+    assert "on 4 rehearsed workers in one process" in capfd.readouterr().err
     rueda.fit(tiny_task(), BASE.change(epochs=1))
     assert "rehearsed" not in capfd.readouterr().err
 
@@ -241,7 +240,7 @@ def test_one_rehearsed_worker_is_one_worker() -> None:
 def test_resume_and_record(tmp_path) -> None:  # type: ignore[no-untyped-def]
     recipe = BASE.change(workers=4)
     whole = rueda.fit(tiny_task(), recipe, rehearse=True, progress=False)
-    rueda.fit(tiny_task(), recipe.change(epochs=2), rehearse=True, folder=tmp_path, progress=False)
+    rueda.fit(tiny_task(), recipe.change(epochs=1), rehearse=True, folder=tmp_path, progress=False)
     resumed = rueda.fit(tiny_task(), recipe, rehearse=True, folder=tmp_path, resume=True, progress=False)
     assert torch.equal(parameters(whole.model), parameters(resumed.model))
     run = rueda.Run(tmp_path)

@@ -186,7 +186,7 @@ LOOPS: dict[str, Callable[[rueda.Task], object]] = {
     "steps to target": lambda task: updates_to_target(task, RECIPE, 2.0, 8),
     "throughput": lambda task: study_throughput(task, batches=[12], seconds=0.05, progress=False),
     "step time": lambda task: Stepper(task, RECIPE, World()).block(12, 8, stages=True),
-    "noise scale": lambda task: measure_noise(task, RECIPE, World(), seconds=60, stretches=1),
+    "noise scale": lambda task: measure_noise(task, RECIPE, World(), seconds=60, intervals=1),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -11,7 +12,8 @@ import time
 import pytest
 
 SCRIPT = """
-import rueda, torch
+import os, rueda, torch
+import torch.distributed as dist
 from rueda.world.life import is_open
 assert not is_open()
 world = rueda.init(seed=3)
@@ -22,7 +24,15 @@ assert not is_open()
 again = rueda.init(seed=3)          # a second life at the same place
 total += again.all_reduce(torch.tensor([again.rank + 1.0]))
 rueda.finish(); rueda.finish()
-print(world.rank, world.size, total.item(), torch.distributed.is_initialized())
+print(world.rank, world.size, total.item(), dist.is_initialized())
+if "OWN_PORT" in os.environ:           # a group of the script's own is adopted
+    os.environ["MASTER_PORT"] = os.environ["OWN_PORT"]
+    dist.init_process_group("gloo")
+    world = rueda.init()
+    assert (world.rank, world.size) == (dist.get_rank(), 2)
+    rueda.finish()
+    assert dist.is_initialized()       # it was not ours to close
+    dist.destroy_process_group()
 """
 
 
@@ -39,13 +49,14 @@ def start(code: str, **variables: str) -> subprocess.Popen[str]:
         [sys.executable, "-W", "error", "-c", code],
         env=environ,
         text=True,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 
 
 def answer(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     return process.returncode, out.strip(), err.strip().splitlines()[-1] if err.strip() else ""
 
 
@@ -56,9 +67,9 @@ def worker(rank: int, size: int, port: str, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_two_lives_on_two_workers_and_on_one() -> None:
-    port = free_port()
-    processes = [start(SCRIPT, **worker(rank, 2, port)) for rank in range(2)] + [start(SCRIPT)]
+def test_two_lives_and_an_adopted_group_on_two_workers_and_two_lives_on_one() -> None:
+    port, own = free_port(), free_port()
+    processes = [start(SCRIPT, **worker(rank, 2, port, OWN_PORT=own)) for rank in range(2)] + [start(SCRIPT)]
     assert [answer(process) for process in processes] == [
         (0, "0 2 6.0 False", ""),
         (0, "1 2 6.0 False", ""),
@@ -73,7 +84,7 @@ def test_a_missing_worker_is_named_in_time() -> None:
     (status0, _, error0), (status2, _, error2) = map(answer, processes)
     assert time.monotonic() - begun < 30
     assert status0 == status2 == 1
-    assert "WORLD_SIZE: expected 3 workers within 3 s, but some never came (ranks: 1)" in error0
+    assert "WORLD_SIZE: expected 3 workers within 3 s, but some did not connect (ranks: 1)" in error0
     assert "expected 3 workers" in error2
 
 
@@ -82,39 +93,33 @@ UNREACHABLE = {
     "no such host": ({"MASTER_ADDR": "no-such-host.invalid"}, "MASTER_ADDR: expected the name or address"),
     "not a time": ({"RUEDA_TIMEOUT": "soon"}, "RUEDA_TIMEOUT: expected a positive number of seconds, got 'soon'"),
 }
-
-
-def test_unreachable_rendezvous() -> None:
-    cases = {
-        name: start(SCRIPT, **worker(1, 2, free_port(), **{"RUEDA_TIMEOUT": "2", **changes}))
-        for name, (changes, _) in UNREACHABLE.items()
-    }
-    for name, process in cases.items():
-        status, _, error = answer(process)
-        assert status == 1, name
-        assert UNREACHABLE[name][1] in error, name
-
-
-def test_a_launcher_without_init_is_noticed() -> None:
-    code = "from rueda.world import current; current()"
-    status, _, error = answer(start(code, **worker(0, 2, free_port())))
-    assert status == 1
-    assert "torchrun started 2 workers, but this one has not met the others; call rueda.init() first" in error
-
-
-def test_a_group_of_the_scripts_own_is_adopted() -> None:
-    code = """
-import torch.distributed as dist, rueda
-dist.init_process_group("gloo")
-world = rueda.init()
-assert (world.rank, world.size) == (dist.get_rank(), 2)
-rueda.finish()
-assert dist.is_initialized()  # it was not ours to close
-dist.destroy_process_group()
+ERRORS = """
+import json, os, sys, rueda
+from rueda.errors import WorldError
+from rueda.world import current
+def told(call, changes):
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        call()
+    except WorldError as error:
+        return str(error)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+print(json.dumps([told(current, {}), *(told(rueda.init, changes) for changes in json.loads(sys.stdin.read()))]))
 """
-    port = free_port()
-    processes = [start(code, **worker(rank, 2, port)) for rank in range(2)]
-    assert [answer(process)[0] for process in processes] == [0, 0]
+
+
+def test_unreachable_rendezvous_and_a_launcher_without_init() -> None:
+    process = start(ERRORS, **worker(1, 2, free_port(), RUEDA_TIMEOUT="2"))
+    out, err = process.communicate(json.dumps([changes for changes, _ in UNREACHABLE.values()]), timeout=120)
+    assert process.returncode == 0, err
+    without_init, *errors = json.loads(out)
+    expected = "torchrun started 2 workers, but this one is not connected to the others; call rueda.init() first"
+    assert expected in without_init
+    for name, error in zip(UNREACHABLE, errors, strict=True):
+        assert UNREACHABLE[name][1] in error, name
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc is tuned on Linux only")

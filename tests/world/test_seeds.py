@@ -17,7 +17,7 @@ def draws() -> tuple[list[float], float, float]:
 
 @pytest.mark.parametrize("accelerator", [True, False])
 def test_a_step_is_seeded_as_by_torch_itself(accelerator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeds, "_has_accelerator", lambda: accelerator)
+    monkeypatch.setattr(seeds, "has_accelerator", lambda: accelerator)
     number = seeds.derive("worker", 3, 1, 7)
     torch.manual_seed(number)
     random.seed(number)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import rueda
 from harness import workers
 from rueda.errors import WorldError
 from rueda.world import World, current
@@ -97,6 +98,13 @@ def test_random_numbers_differ_after_wrap_only() -> None:
     assert torch.equal(*world.all_gather(torch.rand(4)))
     world.wrap(nn.Linear(2, 2))
     assert not torch.equal(*world.all_gather(torch.rand(4)))
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        World(identity=current().identity).wrap(nn.Linear(2, 2))  # without a seed of its own: torch's decides
+        drawn.append(world.all_gather(torch.rand(4)))
+        assert not torch.equal(*drawn[-1])
+    assert all(map(torch.equal, *drawn))
 
 
 @workers(2)
@@ -124,3 +132,29 @@ def test_alone_nothing_is_opened() -> None:
 def test_wrong_reduction(operation: str, dtype: torch.dtype, message: str) -> None:
     with pytest.raises(WorldError, match=message):
         World().all_reduce(torch.zeros(2, dtype=dtype), operation)
+
+
+def test_a_second_init_seeds_and_keeps_the_device() -> None:
+    try:
+        world = rueda.init()
+        first = rueda.init(seed=7)
+        drawn = torch.rand(3)
+        assert (world.seed, first.seed, rueda.init().seed) == (None, 7, 7)
+        torch.manual_seed(7)
+        assert torch.equal(drawn, torch.rand(3))
+        rueda.init(seed=7)
+        assert torch.equal(drawn, torch.rand(3))
+        other = "cpu" if world.device.type != "cpu" else "cuda"
+        with pytest.raises(rueda.RuedaError, match=r"which is in use, got .*; call finish"):
+            rueda.init(device=other)
+    finally:
+        rueda.finish()
+
+
+@workers(2)
+def test_the_process_group_outlasts_a_download() -> None:
+    """The watcher ends a stall, and knows it from work; NCCL's own limit is 10 minutes, Gloo's 30."""
+    from rueda.world.stall.limits import GROUP_TIMEOUT
+
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    assert backend.options._timeout == GROUP_TIMEOUT

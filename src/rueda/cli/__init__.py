@@ -1,26 +1,60 @@
-"""The command line: one thin file a command, each the twin of a function in the library.
+"""The command line: one thin file for each command, which calls a function of the library that does the same.
 
-A user's mistake (:class:`rueda.errors.RuedaError`) is one line on standard error and exit status 2;
-of a process that was started and failed (:class:`rueda.errors.JobError`), its own status.
-Nothing here imports torch before a command needs it, so that ``rueda --help`` answers at once.
+A user's mistake (:class:`rueda.errors.RuedaError`) is printed as one line on standard error, with exit status 2. If a
+process that the command started fails (:class:`rueda.errors.JobError`), the command ends with the status of that
+process. Nothing here imports torch before a command needs it, so that ``rueda --help`` answers at once.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
+from contextlib import suppress
 
 
 def main() -> None:
-    """Run the ``rueda`` command."""
+    """Run the ``rueda`` command, then end the process with its exit status."""
+    from rueda.files.patient_output import prepare_standard_streams
+    from rueda.world.leaving import leave
+    from rueda.world.signals import HANDLED
+
+    prepare_standard_streams()
+    status = run_command()
+    for number in HANDLED:  # srun sends SIGTERM once another worker has ended: this one keeps its exit status
+        signal.signal(number, signal.SIG_IGN)
+    leave(status)
+
+
+def run_command() -> int:
+    """Run the command that ``sys.argv`` holds and return its exit status; a user's mistake is printed as one line."""
     from rueda.cli.app import app
+    from rueda.cli.usage import UsageError, usage_message
     from rueda.errors import RuedaError
     from rueda.world.cores import waiting
 
-    os.environ.update(waiting(os.environ))  # torch reads it when it is loaded, which is later
-
+    os.environ.update(waiting(os.environ))  # torch reads the variables when it is loaded, which is later
+    status = 0
     try:
-        app()
+        try:
+            status = app(prog_name="rueda", standalone_mode=False) or 0
+        except UsageError as error:
+            print(usage_message(error), file=sys.stderr)
+            status = error.exit_code
+        except SystemExit as left:
+            if isinstance(left.code, str):  # Python prints it
+                raise
+            status = left.code or 0
+        with suppress(BrokenPipeError):  # nobody reads the output any more
+            print(end="", flush=True)
+        return status
     except RuedaError as error:
         print(f"rueda: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        return error.exit_status
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        what = f"cannot open {error.filename}" if error.filename else "cannot write the output"
+        print(f"rueda: {what}: {error.strerror}", file=sys.stderr)
+        return 1

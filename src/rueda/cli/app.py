@@ -31,7 +31,6 @@ app = typer.Typer(
     cls=CommandsWithFormerNames,
     help="Takes training from one worker to many and keeps the accuracy.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -39,7 +38,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def version(
-    show: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Takes training from one worker to many and keeps the accuracy."""
     if show:
@@ -51,17 +50,10 @@ def version(
 
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
-app.command("train", epilog=train.EPILOG)(train.train)
-app.command("study", epilog=study.EPILOG)(study.study)
-app.command("throughput", epilog=throughput.EPILOG)(throughput.throughput)
-app.command("steps-to-target", epilog=steps_to_target.EPILOG)(steps_to_target.steps_to_target)
-app.command("gradient-descent", epilog=gradient_descent.EPILOG)(gradient_descent.gradient_descent)
-app.command("measure", epilog=measure.EPILOG)(measure.measure)
-app.command("plan", epilog=plan.EPILOG)(plan.plan)
-app.command("forecast", epilog=forecast.EPILOG)(forecast.forecast)
-app.command("examine", epilog=examine.EPILOG)(examine.examine)
-app.command("report", epilog=report.EPILOG)(report.report)
-app.command("archive", epilog=archive.EPILOG)(archive.archive)
+for module in (train, study, throughput, steps_to_target, gradient_descent, measure, plan, forecast, examine, report,
+               archive):  # fmt: skip
+    function = module.__name__.rpartition(".")[2]
+    app.command(function.replace("_", "-"), epilog=module.EPILOG)(getattr(module, function))
 app.command("demo")(demo.demo)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(data_app, name="data")

@@ -1,26 +1,33 @@
-"""``rueda examine``: landscape, sharpness and curvature of what was trained; the twin of :mod:`rueda.examine`."""
+"""``rueda examine``: computes landscape, sharpness and curvature of trained models, as :mod:`rueda.examine` does."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rueda.cli import completion
 from rueda.cli.options import PngFolder
 from rueda.cli.stopping import resumable
 
 if TYPE_CHECKING:
     from rueda.examine.request import ExamineRequest
 
-EPILOG = "Example: rueda examine runs/one-worker runs/naive --landscape --points 21 --workers 2 --png figures"
+EPILOG = "Example: rueda examine runs/one-worker runs/naive --points 21"
 WORTH_STARTING_SECONDS = 20.0
-"""of work for which more workers are started, unless --workers says how many"""
+"""the estimated seconds above which several workers are started by default"""
 
 
 def examine(
-    paths: Annotated[list[Path], typer.Argument(help="Run folders or checkpoint files; several make a gallery.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Run folders or checkpoint files; several make a gallery.", autocompletion=completion.results
+        ),
+    ],
     landscape: Annotated[
         bool, typer.Option("--landscape", help="The loss surface over two random directions; the default.")
     ] = False,
@@ -39,7 +46,7 @@ def examine(
     ] = True,
     task: Annotated[
         str | None,
-        typer.Option(help="What the paths belong to: a built-in task, or a Python file; runs of built-in ones know."),
+        typer.Option(help="The task of the paths: a built-in one, or a Python file; a run remembers its own."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -70,7 +77,10 @@ def examine(
     png: PngFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result files.")] = False,
 ) -> None:
-    """Look at what was trained: the landscape around it, its sharpness, its curvature."""
+    """Examine the loss around trained weights.
+
+    Draws the loss landscape and measures its sharpness and its curvature (the Hessian's spectrum).
+    """
     from rueda.errors import ExamineError
     from rueda.examine.request import ExamineRequest, LandscapeRequest
     from rueda.report.png import find_browser
@@ -96,46 +106,48 @@ def examine(
         splits=tuple(splits.split(",")), folder=folder, progress=not as_json,
     )  # fmt: skip
     if png is not None:
-        find_browser()  # said before the work, not after
+        find_browser()  # a missing browser is reported before the work, not after
     with resumable():
         _examine(request, workers)
     if running_identity().rank == 0:
-        _tell(request.result_folder(), None if png is None else request.located(png), as_json)
+        runs = [run for run in map(request.located, paths) if run.is_dir()]
+        _show_results(request.result_folder(), runs, None if png is None else request.located(png), as_json)
 
 
 def _examine(request: ExamineRequest, workers: int | None) -> None:
-    """Compute in this process if it is the only worker, or one that somebody started; otherwise start the workers."""
+    """Compute in this process if it is the only worker or was started as a worker; otherwise start the workers."""
     from rueda.jobs import Job, run
     from rueda.world.running import running_identity
 
     if running_identity().size > 1:
         workers = 1
     if workers is None or workers == 1:
-        from rueda.examine.job import estimate_seconds, examine_subjects, load_subjects
+        from rueda.examine.job import estimate_seconds, examine_models, load_models
         from rueda.world import open_world
         from rueda.world.cores import usable_cores
 
-        subjects = load_subjects(request)
+        models = load_models(request)
         if workers is None:
             import torch
 
             most = torch.cuda.device_count() or usable_cores()
-            workers = most if most > 1 and estimate_seconds(request, subjects) > WORTH_STARTING_SECONDS else 1
+            workers = most if most > 1 and estimate_seconds(request, models) > WORTH_STARTING_SECONDS else 1
         if workers == 1:
-            examine_subjects(request, subjects, open_world())
+            examine_models(request, models, open_world())
             return
-        os.chdir(request.directory)  # which the task file may have left
+        os.chdir(request.directory)  # the task file may have changed the directory
     from rueda.examine.request import ExamineAnswer
 
     run(Job(function="rueda.examine.job:examine", request=request, answer=ExamineAnswer), workers=workers)
 
 
-def _tell(folder: Path, png: Path | None, as_json: bool) -> None:
-    """Draw the page, then print what was found and where it is, or the files."""
-    from rueda.records import curvature, landscape
+def _show_results(folder: Path, runs: list[Path], png: Path | None, as_json: bool) -> None:
+    """Write the page, then print a summary and the paths of the files, or the files themselves as JSON."""
+    from rueda.records.curvature import Curvature
+    from rueda.records.landscape import Landscape
     from rueda.report import write_figures, write_report
 
-    files = [folder / name for name in (landscape.FILE, curvature.FILE) if (folder / name).is_file()]
+    files = [folder / name for name in (Landscape.FILE, Curvature.FILE) if (folder / name).is_file()]
     page = write_report([folder], folder / "report.html")
     figures = [] if png is None else write_figures(page, png)
     if as_json:
@@ -148,3 +160,4 @@ def _tell(folder: Path, png: Path | None, as_json: bool) -> None:
     for kind, found in (("record", files), ("page", [page]), ("figure", figures)):
         for file in found:
             typer.echo(f"{kind}: {file}")
+    typer.echo(f"next: rueda report {shlex.join(map(str, dict.fromkeys([*runs, folder])))}")

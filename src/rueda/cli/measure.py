@@ -1,7 +1,11 @@
-"""``rueda measure``: step time, memory, communication and gradient noise; the twin of :func:`rueda.measure.measure`."""
+"""``rueda measure``: measures step time, memory, communication and gradient noise scale.
+
+The library's counterpart is :func:`rueda.measure.measure`.
+"""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,30 +15,36 @@ from rueda.cli.numbers import whole_numbers
 from rueda.cli.options import Settings, TaskName
 from rueda.cli.stopping import stoppable
 
-EPILOG = "Example: rueda measure glyphs-cnn --quick --output glyphs.json && rueda plan glyphs.json --workers 1,2,4,8"
+EPILOG = "Example: rueda measure glyphs-cnn --quick --output glyphs.json"
 
 
 def measure(
     task: TaskName,
     workers: Annotated[
         str | None,
-        typer.Option(
-            "--workers", "-np", help="How many workers to start: 2 or 2,4; 1 starts none. Under a launcher: its own."
-        ),
+        typer.Option("--workers", "-np", help="Numbers of workers to start, such as 2 or 2,4; 1 starts none."),
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(help="Local batches, by commas; by default powers of two until throughput saturates.")
+        str | None,
+        typer.Option(help="Local batches, separated by commas; by default powers of two until throughput saturates."),
     ] = None,
     settings: Settings = None,
-    quick: Annotated[bool, typer.Option("--quick", help="In under 30 s: fewer batches and repeats.")] = False,
-    output: Annotated[Path, typer.Option(help="Where the profile is written.")] = Path("profile.json"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer batches and repeats: some 25 s instead of 2 minutes.")
+    ] = False,
+    output: Annotated[Path, typer.Option(help="The profile file to write.")] = Path("profile.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
-    """Measure how a task trains here: step time, memory, communication, gradient noise scale."""
-    from rueda.measure.whole_task import measure_task
+    """Measure how a task trains on this machine.
+
+    The profile holds step times, memory, communication and the gradient noise scale; `rueda plan` reads it.
+    """
+    from rueda.files.atomic import check_writable
+    from rueda.measure.measure_task import measure as measure_task
     from rueda.world.running import running_identity
 
-    file = output.absolute()  # a task file may leave this directory
+    file = output.absolute()  # a task file may change the directory
+    check_writable(file)
     with stoppable("stopped; nothing was written"):
         profile = measure_task(
             task, workers=None if workers is None else whole_numbers("--workers", workers, "2,4"),
@@ -53,4 +63,5 @@ def measure(
     print_table(table_of(profile))
     for line in lines_of(profile):
         typer.echo(line)
-    typer.echo(f"profile: {output}\nnext: rueda plan {output} --workers 1,2,4,8")
+    counts = "1,2,4,8" if profile.communication else "1"  # without a measured link only one worker can be planned here
+    typer.echo(f"profile: {output}\nnext: rueda plan {shlex.quote(str(output))} --workers {counts}")

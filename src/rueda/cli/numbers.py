@@ -1,10 +1,10 @@
-"""Lists of whole numbers on the command line."""
+"""Parses lists of whole numbers on the command line."""
 
 from __future__ import annotations
 
 
 def whole_numbers(option: str, text: str, example: str) -> list[int]:
-    """Read ``1,8,64``, one number or more.
+    """Parse one or more whole numbers, separated by commas.
 
     >>> whole_numbers("--batches", "1,8,", "1,8,64")
     [1, 8]
@@ -16,5 +16,7 @@ def whole_numbers(option: str, text: str, example: str) -> list[int]:
     except ValueError:
         found = []
     if not found:
-        raise RecipeError(option, expected="whole numbers, by commas", got=text, do=f"write e.g. {option} {example}")
+        raise RecipeError(
+            option, expected="whole numbers, separated by commas", got=text, do=f"write e.g. {option} {example}"
+        )
     return found

@@ -1,79 +1,101 @@
-"""``rueda plan``: throughput, efficiency, time, cost and a recipe; the twin of :func:`rueda.plan.make_plan`."""
+"""``rueda plan``: predicts throughput, efficiency, time and cost, and chooses a recipe.
+
+The library's counterpart is :func:`rueda.plan.make_plan`.
+"""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rueda.cli import completion
 from rueda.cli.numbers import whole_numbers
-from rueda.terminal.numbers import NONE, predicted_time, things
+from rueda.cli.options import ClusterName
+from rueda.terminal.numbers import NONE, money, predicted_time, things
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from rueda.plan.cluster import Cluster
-    from rueda.plan.hindsight import Hindsight
+    from rueda.plan.run_comparison import RunComparison
     from rueda.records.plan import Plan, PlanRow
     from rueda.records.profile import Profile
+    from rueda.terminal.table import TextTable
 
-EPILOG = "Example: rueda plan profile.json --workers 1,2,4,8,16,64,512 --cluster dgx-h100 --html plan.html"
+EPILOG = "Example: rueda plan profile.json --workers 1,8,64 --cluster dgx-h100"
 
 
 def plan(
-    profile: Annotated[Path, typer.Argument(help="profile.json of `rueda measure`, or its folder.")] = Path(
+    context: typer.Context,
+    profile: Annotated[Path, typer.Argument(help="The profile.json of `rueda measure`, or its folder.")] = Path(
         "profile.json"
     ),
     workers: Annotated[
-        str, typer.Option("--workers", "-np", help="Numbers of workers to compare, by commas; one plans for as many.")
+        str,
+        typer.Option("--workers", "-np", help="Numbers of workers to compare, separated by commas, or a single one."),
     ] = "1,2,4,8",
-    cluster: Annotated[
-        str, typer.Option(help="A shipped cluster (`--cluster list` names them) or a TOML file.")
-    ] = "this-machine",
-    epochs: Annotated[int | None, typer.Option(help="Epochs of one worker; by default the profiled recipe's.")] = None,
-    batch: Annotated[int | None, typer.Option(help="The local batch; by default the best is chosen.")] = None,
+    cluster: Annotated[str, ClusterName] = "this-machine",
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of one worker's training; by default those of the profiled recipe.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="The local batch; by default the best one is chosen.")] = None,
     speed: Annotated[
         float | None, typer.Option(help="How many times faster a device of the cluster is than the profiled one.")
     ] = None,
-    price: Annotated[float | None, typer.Option(help="Price of a node an hour.")] = None,
-    batch_norm: Annotated[bool, typer.Option("--batch-norm", help="The model has batch norm.")] = False,
+    price: Annotated[float | None, typer.Option(help="Price of a node per hour.")] = None,
+    batch_norm: Annotated[
+        bool, typer.Option("--batch-norm", help="The model has batch norm even if its recipe does not say so.")
+    ] = False,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from-run", metavar="RUN", help="Compare a run with what would have been predicted for it."),
+        typer.Option(
+            "--from-run",
+            metavar="RUN",
+            help="Compare a run with what the profile predicts for it.",
+            autocompletion=completion.results,
+        ),
     ] = None,
     recipe_output: Annotated[
-        Path, typer.Option(help="Where the recipe is written; plan.json stands beside it.")
+        Path,
+        typer.Option(help="The recipe file to write, with plan.json beside it. Other plans there are kept, renamed."),
     ] = Path("planned.toml"),
-    html: Annotated[Path | None, typer.Option(help="Also write the plan as a page with its pictures.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the plan as an HTML page with figures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Plan a training: how many workers, which batch and rate, how long, what it costs."""
+    """Plan workers, batch, rate, time and cost."""
     from rueda.plan import cluster_names, compare_run, make_plan
     from rueda.records.environment import environment
     from rueda.records.profile import Profile
     from rueda.records.run import Run
 
     if cluster == "list":
-        _list(cluster_names())
+        _print_clusters(cluster_names())
         return
     measured = Profile.load(profile)
     machines = _cluster(cluster, measured, speed, price)
     if from_run is not None:
-        seen = compare_run(Run(from_run), measured, machines)
+        _refuse_options(context, but=("profile", "cluster", "speed", "price", "from_run", "as_json"))
+        comparison = compare_run(Run(from_run), measured, machines)
         if as_json:
-            typer.echo(seen.to_json())
+            typer.echo(comparison.to_json())
         else:
-            _tell_run(seen)
+            _print_comparison(comparison)
         return
     found = make_plan(
         measured, machines, workers=whole_numbers("--workers", workers, "1,2,4,8"), epochs=epochs, batch=batch,
-        batch_norm=batch_norm, environment=(about := environment()), command=about["command"],
+        batch_norm=batch_norm, environment=environment(),
     )  # fmt: skip
+    from rueda.errors import ProfileError
     from rueda.files.atomic import write_atomically
 
-    write_atomically(recipe_output, found.recipe.encode())
     file = recipe_output.with_name("plan.json")
+    if recipe_output.name == file.name:
+        raise ProfileError(f"--recipe-output {recipe_output}: this is the plan itself; name the recipe otherwise")
+    kept = [] if _is_same_plan(found, recipe_output, file) else _rename_existing([recipe_output, file])
+    write_atomically(recipe_output, found.recipe.encode())
     found.save(file)
     if html is not None:
         from rueda.report import write_report
@@ -82,59 +104,116 @@ def plan(
     if as_json:
         typer.echo(found.to_json())
         return
-    _tell(found, recipe_output, file, html)
+    _print_plan(found, recipe_output, file, html)
+    if kept:
+        typer.echo(f"the former plan is kept: {', '.join(map(str, kept))}")
+
+
+def _refuse_options(context: typer.Context, *, but: Sequence[str]) -> None:
+    """Refuse the options that ``--from-run`` would ignore."""
+    from rueda.errors import ProfileError
+
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in but:
+            raise ProfileError(f"--from-run compares a run and makes no plan: leave {parameter.opts[0]} out")
+
+
+def _is_same_plan(plan: Plan, recipe: Path, file: Path) -> bool:
+    """Return whether the files hold an equal plan, apart from the time and the command that made it."""
+    from dataclasses import replace
+
+    from rueda.errors import RuedaError
+    from rueda.records.plan import Plan
+
+    try:
+        former = replace(Plan.load(file), command=plan.command, environment=plan.environment)
+        return former == Plan.from_json(plan.to_json()) and recipe.read_bytes() == plan.recipe.encode()
+    except (OSError, RuedaError):
+        return False
+
+
+def _rename_existing(files: Sequence[Path]) -> list[Path]:
+    """Rename the files that exist to ``NAME.1.SUFFIX``, or the first number that is free for all; return the new names.
+
+    Somebody may have edited the recipe or may still be training with it, so a new plan does not overwrite it.
+    """
+    from rueda.errors import ProfileError
+
+    for number in count(1):
+        renamed = {file: file.with_name(f"{file.stem}.{number}{file.suffix}") for file in files}
+        if not any(new.exists() for new in renamed.values()):
+            break
+    try:
+        return [file.rename(new) for file, new in renamed.items() if file.exists()]
+    except OSError as error:
+        raise ProfileError(f"cannot rename {error.filename}: {error.strerror}; use another --recipe-output") from None
 
 
 def _cluster(name: str, profile: Profile, speed: float | None, price: float | None) -> Cluster:
     from dataclasses import replace
 
-    from rueda.plan import load_cluster, this_machine
+    from rueda.errors import ProfileError
+    from rueda.plan import load_cluster
     from rueda.plan.cluster import THIS_MACHINE
 
-    found = this_machine(profile) if name == THIS_MACHINE else load_cluster(name)
+    if name == THIS_MACHINE and speed is not None:
+        raise ProfileError("--speed compares another cluster's device with the profiled one: add --cluster NAME")
+    found = load_cluster(name, profile)
     changes = {"speed": speed, "price_per_hour": price}
     return replace(found, **{key: value for key, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
 
-def _list(names: list[str]) -> None:
+def _print_clusters(names: list[str]) -> None:
     from rueda.plan import load_cluster
     from rueda.plan.cluster import THIS_MACHINE
 
     width = max(map(len, names))
     for name in names:
-        title = "the machine of the profile" if name == THIS_MACHINE else load_cluster(name).title
+        title = "the profiled machine" if name == THIS_MACHINE else load_cluster(name).title
         typer.echo(f"{name:<{width}}  {title}")
 
 
-def _tell(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None:
-    from rueda.terminal.table import print_table
+def _print_plan(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None:
+    from rueda.terminal.table import print_prose, print_table
 
     print_table(_table(plan))
     for text in plan.advice:
-        typer.echo(text)
+        print_prose(text)
     for text in plan.warnings:
-        typer.echo(f"warning: {text}")
+        print_prose(f"warning: {text}")
     typer.echo("not known:")
     for text in plan.unknown:
-        typer.echo(f"  {text}")
+        print_prose(f"  {text}", indent="  ")
     typer.echo(f"recipe: {recipe}\nplan: {file}")
     if html is not None:
         typer.echo(f"page: {html}")
-    chosen = plan.chosen
-    typer.echo(f"next: rueda train {plan.task} --recipe {recipe}" + " --rehearse" * (chosen.workers > 1))
+    typer.echo(f"next: {_next_step(plan, shlex.quote(str(recipe)))}")
 
 
-def _table(plan: Plan) -> Table:
-    from rueda.terminal.table import make_table
+def _next_step(plan: Plan, recipe: str) -> str:
+    """Return the command that trains by the plan; `rueda train` needs a built-in task or the file that defines one."""
+    from rueda.tasks.naming import BUILTIN_TASKS
 
-    target = f"updates, time: to where one worker comes in {plan.base_epochs} epochs at batch {plan.base_batch:,}"
+    workers = plan.chosen.workers
+    if plan.task_file is None and plan.task not in BUILTIN_TASKS:  # a profile of a user's own training loop
+        return f"use the values of {recipe} in your training script, then: rueda run -np {workers} python SCRIPT"
+    task = plan.task if plan.task_file is None else plan.task_file.argument()
+    return f"rueda train {task} --recipe {recipe}{' --rehearse' * (workers > 1)}"
+
+
+def _table(plan: Plan) -> TextTable:
+    from rueda.terminal.table import TextTable
+
+    epochs = things(plan.base_epochs, "epoch")
+    target = f"updates, time: to the result of one worker in {epochs} at batch {plan.base_batch:,}"
     heads = ["workers", "local batch", "global batch", "images/s", "scaling %"]
-    heads += ["an example counts %"] * (plan.noise is not None) + ["updates", "time"]
+    heads += ["statistical %"] * (plan.noise is not None) + ["updates", "time"]
     heads += [str(plan.currency)] * (plan.currency is not None)
     rows = plan.best()
-    return make_table(
+    return TextTable(
         f"{plan.task} on {plan.cluster_title or plan.cluster}", heads, [_cells(plan, row) for row in rows],
-        caption=f"* take this; {target}", bold=[number for number, row in enumerate(rows) if row.recommended],
+        caption=f"* recommended; {target}", bold=[number for number, row in enumerate(rows) if row.recommended],
     )  # fmt: skip
 
 
@@ -146,24 +225,24 @@ def _cells(plan: Plan, row: PlanRow) -> list[str]:
         cells.append(NONE if row.statistical_efficiency is None else f"{100 * row.statistical_efficiency:.0f}")
     cells += [f"{row.updates:,.0f}", predicted_time(3600 * row.hours)]
     if plan.currency is not None:
-        cells.append(NONE if row.money is None else f"{row.money:,.2f}")
+        cells.append(money(row.money))
     return cells
 
 
-def _tell_run(seen: Hindsight) -> None:
-    from rueda.terminal.table import make_table, print_table
+def _print_comparison(seen: RunComparison) -> None:
+    from rueda.terminal.table import TextTable, print_prose, print_table
 
     who = f"{things(seen.workers, 'worker')}{', rehearsed' * seen.rehearsed}"
     rows = []
     for one in seen.figures:
         unit = f" {one.unit}" if one.unit else ""
         digits = ",.4g" if one.unit else ",.0f"
-        cells = [NONE if value is None else f"{value:{digits}}{unit}" for value in (one.predicted, one.happened)]
+        cells = [NONE if value is None else f"{value:{digits}}{unit}" for value in (one.predicted, one.measured)]
         rows.append([one.name, *cells, NONE if one.ratio is None else f"{one.ratio:.2f}"])
     title = f"{seen.run}: {seen.task}, {who}, global batch {seen.global_batch:,}"
-    print_table(make_table(title, ("", "predicted", "happened", "happened / predicted"), rows, left=("",)))
+    print_table(TextTable(title, ("", "predicted", "measured", "measured / predicted"), rows, left=("",)))
     reached = [f"{100 * value:.1f}" for value in seen.accuracy if value is not None]
     if reached:
         typer.echo(f"test accuracy after each epoch, %: {' '.join(reached)}")
     for text in seen.notes:
-        typer.echo(text)
+        print_prose(text)

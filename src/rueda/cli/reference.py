@@ -1,4 +1,4 @@
-"""The page of all commands, made from their ``--help``: ``python -m rueda.cli.reference > docs/commands.md``."""
+"""Writes the reference of all commands from their help: ``python -m rueda.cli.reference > docs/commands.md``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 
 
 def reference() -> str:
-    """Write the page."""
+    """Return the page as Markdown."""
     import typer
 
     from rueda.cli.app import app
 
-    lines = ["# The commands", "", "Made from `--help` by `python -m rueda.cli.reference`; a test keeps it true.", ""]
+    lines = [
+        "# The commands", "", "Generated from the help texts by `python -m rueda.cli.reference`; a test compares it.",
+        "", "`rueda --install-completion` installs completion for bash, zsh or fish.", "",
+    ]  # fmt: skip
     for path, command in _commands(typer.main.get_command(app), "rueda"):
         usage = " ".join(command.collect_usage_pieces(_context(command, path)))
         lines += [f"## {path}", "", inspect.cleandoc(command.help or ""), "", f"    {path} {usage}", ""]

@@ -1,4 +1,4 @@
-"""``rueda run``: a program on N workers; the twin of :func:`rueda.world.launch.launch`."""
+"""``rueda run``: runs a program on N workers, as :func:`rueda.world.launch.launch` does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-# What follows the program is the program's own: `rueda run -np 2 train.py -np 3 --help` passes `-np 3 --help` on.
+from rueda.cli.options import Grace, StallDump, StallTimeout, StallWarning
+
+# Arguments that follow the program belong to it: `rueda run -np 2 train.py -np 3 --help` passes `-np 3 --help` on.
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 
@@ -16,83 +18,92 @@ def run(
         list[str],
         typer.Argument(metavar="PROGRAM", help="A script, a program, or with -m a module; then its arguments."),
     ],
-    workers: Annotated[int | None, typer.Option("-np", "--workers", help="How many workers.")] = None,
+    workers: Annotated[int | None, typer.Option("-np", "--workers", help="Number of workers.")] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module, as in python -m.")] = False,
-    hosts: Annotated[str, typer.Option("-H", "--hosts", help="server1:4,server2:4: hosts and their slots.")] = "",
-    hostfile: Annotated[Path | None, typer.Option(help="A host a line: server1 slots=4.")] = None,
+    hosts: Annotated[str, typer.Option("-H", "--hosts", help="Hosts and their slots: server1:4,server2:4.")] = "",
+    hostfile: Annotated[Path | None, typer.Option(help="File with one host per line: server1 slots=4.")] = None,
     export: Annotated[
         list[str] | None,
-        typer.Option("-x", metavar="NAME[=VALUE]", help="A variable that the workers on every host get."),
+        typer.Option("-x", metavar="NAME[=VALUE]", help="Set a variable for all workers; NAME alone: as it is here."),
     ] = None,
-    quiet_ranks: Annotated[bool, typer.Option("--quiet-ranks", help="Show rank 0 alone, without prefix.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write one file a rank into this folder.")] = None,
-    ssh: Annotated[str, typer.Option(help="The ssh command, with options if need be.")] = "ssh",
-    python: Annotated[str, typer.Option(help="The interpreter on the other hosts, if it has another path.")] = "",
-    slurm: Annotated[bool, typer.Option("--slurm", help="Print an sbatch script instead.")] = False,
-    submit: Annotated[bool, typer.Option("--submit", help="With --slurm: hand the script to sbatch.")] = False,
+    quiet_ranks: Annotated[bool, typer.Option("--quiet-ranks", help="Show only rank 0, without prefix.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write one file for each rank into this folder.")] = None,
+    grace: Grace = None,
+    ssh: Annotated[str, typer.Option(help="The ssh command, with its options.")] = "ssh",
+    python: Annotated[str, typer.Option(help="Path of Python on the other hosts, if it differs.")] = "",
+    slurm: Annotated[bool, typer.Option("--slurm", help="Print a Slurm batch script instead of running.")] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="With --slurm: submit the script with sbatch.")] = False,
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="With --slurm: a further option, such as --sbatch=--gres=gpu:4."),
+        typer.Option(metavar="OPTION", help="With --slurm: an option of sbatch, as in --sbatch=--gres=gpu:4."),
     ] = None,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Print a Kubeflow Trainer manifest instead.")
+        bool, typer.Option("--kubernetes", help="Print a Kubeflow Trainer manifest instead of running.")
     ] = False,
     image: Annotated[str, typer.Option(help="With --kubernetes: the container image.")] = "",
-    nodes: Annotated[int, typer.Option(help="With --slurm and --kubernetes: how many machines.")] = 1,
+    nodes: Annotated[int, typer.Option(help="With --slurm or --kubernetes: number of machines.")] = 1,
+    legacy_keras: Annotated[
+        bool, typer.Option("--legacy-keras", help="Run a script for Keras 2 and tensorflow_addons.")
+    ] = False,
+    stall_warning: StallWarning = None,
+    stall_timeout: StallTimeout = None,
+    stall_dump: StallDump = None,
 ) -> None:
-    """Run any script on N workers, on this machine or on many."""
+    """Run any script on N workers.
+
+    They run on this machine, on several by ssh, or as a job of Slurm or Kubernetes.
+    """
     import os
-    import shlex
-    import sys
 
     from rueda.errors import LaunchError
-    from rueda.hvd.launching import environment_additions
-    from rueda.world.launch.environment import requested
-    from rueda.world.launch.hosts import Host, parse_hosts, read_hostfile, take_slots
-    from rueda.world.launch.plan import LaunchPlan
+    from rueda.hvd.runner.launch_plan import plan_job
+    from rueda.world.identity import identify
+    from rueda.world.launch.environment import referenced, requested
+    from rueda.world.launch.task import TASK_LAUNCHERS, run_as_task
+    from rueda.world.stall.limits import stall_variables
 
     if slurm and kubernetes:
-        raise LaunchError("--slurm and --kubernetes are two places; choose one")
+        raise LaunchError("--slurm and --kubernetes exclude each other; give one of them")
     for option, given, needs in (
-        ("--submit", submit, slurm),
-        ("--sbatch", sbatch, slurm),
-        ("--image", image, kubernetes),
-        ("--nodes", nodes != 1, slurm or kubernetes),
+        ("--submit", submit, "--slurm"),
+        ("--sbatch", sbatch, "--slurm"),
+        ("--image", image, "--kubernetes"),
+        ("--nodes", nodes != 1, "--slurm or --kubernetes"),
     ):
-        if given and not needs:
-            place = "--kubernetes" if option == "--image" else "--slurm"
-            raise LaunchError(f"{option} has no meaning here; add {place}, or name hosts with -H")
-    if hosts and hostfile:
-        raise LaunchError("-H and --hostfile both name hosts; give one of them")
-    if workers is None and not hosts and hostfile is None:
-        raise LaunchError("the number of workers is missing; give -np, as in `rueda run -np 4 train.py`")
-    listed = parse_hosts(hosts) if hosts else read_hostfile(hostfile) if hostfile else None
-    here = [Host(name="localhost", slots=max(1, workers or 0))]
-    chosen = take_slots(here if listed is None else listed, workers)
-    environment = requested(export or [], os.environ)
-    plan = LaunchPlan(
-        program=tuple(command),
-        module=module,
-        hosts=tuple(chosen),
-        environment=environment,
-        additions=environment_additions({**os.environ, **environment}),
-        ssh=tuple(shlex.split(ssh)),
-        python=python or sys.executable,
-    )
+        if given and not ((slurm and "--slurm" in needs) or (kubernetes and "--kubernetes" in needs)):
+            raise LaunchError(f"{option} has an effect only with {needs}; add that, or remove {option}")
+    if legacy_keras and (slurm or kubernetes):
+        raise LaunchError(
+            "--legacy-keras has no effect on a job of Slurm or Kubernetes; "
+            "give the program as `python -m rueda.hvd --legacy-keras train.py`"
+        )
+    values, references = requested(export or [])
+    if submit or not (slurm or kubernetes):
+        referenced(references, os.environ)  # an error now rather than on the first host
+    plan = plan_job(
+        command, workers=workers, hosts=hosts, hostfile=hostfile, ssh=ssh, module=module, python=python,
+        environment={**values, **stall_variables(stall_warning, stall_timeout, stall_dump)}, references=references,
+        legacy_keras=legacy_keras,
+    )  # fmt: skip
+    identity = identify(os.environ)
+    if identity.size > 1 and identity.launcher in TASK_LAUNCHERS and not (slurm or kubernetes):
+        if output is not None:
+            raise LaunchError(
+                f"--output has no effect on tasks of {identity.launcher}; give its own option, or remove it"
+            )
+        run_as_task(plan, identity, is_quiet=quiet_ranks)
+    num_nodes = None if hosts or hostfile else nodes  # None: the hosts that were named
     if slurm:
         from rueda.world.launch.slurm import batch_script, submit_script
 
-        script = batch_script(plan, nodes=nodes if listed is None else None, options=sbatch or [])
-        if submit:
-            typer.echo(submit_script(script))
-        else:
-            typer.echo(script, nl=False)
+        script = batch_script(plan, nodes=num_nodes, options=sbatch or [])
+        typer.echo(submit_script(script) if submit else script, nl=submit)
     elif kubernetes:
         from rueda.world.launch.kubernetes import manifest
 
-        typer.echo(manifest(plan, nodes=nodes if listed is None else None, image=image), nl=False)
+        typer.echo(manifest(plan, nodes=num_nodes, image=image), nl=False)
     else:
         from rueda.world.launch.driver import launch
-        from rueda.world.launch.output import Show
+        from rueda.world.launch.output import OutputOptions
 
-        raise typer.Exit(launch(plan, show=Show(quiet_ranks=quiet_ranks, folder=output)))
+        raise typer.Exit(launch(plan, output=OutputOptions(quiet_ranks=quiet_ranks, folder=output)))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a command."""
+"""What a command does when a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import typer
 
 @contextmanager
 def stoppable(line: str | None = None) -> Iterator[None]:
-    """End the command with status 128 + n if signal n stopped the work; ``line`` says what became of it."""
-    from rueda.jobs.stopping import as_stopped
+    """End the command if a signal stops the block, after printing ``line``; :mod:`rueda.world.signals` has the status.
+
+    SIGUSR1 has no effect before the command trains.
+    """
+    from rueda.jobs.stopping import as_stopped, signals_raise_stopped
 
     try:
-        yield
+        with signals_raise_stopped():
+            yield
     except KeyboardInterrupt as interrupt:
         stopped = as_stopped(interrupt)
         if line is not None and stopped.signal != signal.SIGPIPE:
@@ -24,5 +28,5 @@ def stoppable(line: str | None = None) -> Iterator[None]:
 
 
 def resumable() -> AbstractContextManager[None]:
-    """End a command that goes on when it is called again, as :func:`stoppable` does."""
-    return stoppable("stopped; the same command goes on where it was")
+    """Do the same as :func:`stoppable` for a command that resumes when it is run again."""
+    return stoppable("stopped; run the same command again to resume")

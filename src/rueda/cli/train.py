@@ -1,40 +1,58 @@
-"""``rueda train``: trains a task on N workers; the twin of :func:`rueda.fit`."""
+"""``rueda train``: trains a task on one worker or many, as :func:`rueda.fit` does."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rueda.cli.options import Epochs, Settings, TaskName
+from rueda.cli import completion
+from rueda.cli.options import TASK_HELP, Epochs, Grace, Settings, StallDump, StallTimeout, StallWarning, folder_of
 
 if TYPE_CHECKING:
     from rueda.records import Run
     from rueda.train.request import TrainAnswer, TrainRequest
 
-EPILOG = "Example: rueda train glyphs-cnn --workers 2 --set batch=128 --set rate=0.1 --epochs 3"
+DIVERGED = 3
+"""exit status of a training whose gradients or weights are no longer finite"""
+EPILOG = "Example: rueda train glyphs-cnn --workers 2 --set rate=0.1 --epochs 3"
 
 
 def train(
-    task: TaskName,
-    workers: Annotated[int | None, typer.Option("--workers", "-np", help="How many workers train.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Argument(help=f"{TASK_HELP} --resume takes that of the run.", autocompletion=completion.tasks),
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", "-np", help="Number of workers.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; by default the task's own recipe.")] = None,
     settings: Settings = None,
     epochs: Epochs = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="Stop when --patience epochs in a row reach this test accuracy.")
+    target_accuracy: Annotated[float | None, typer.Option(help="Stop at this test accuracy; see --patience.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Consecutive epochs that must reach the target.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            parser=folder_of,
+            metavar="PATH",
+            help="The run folder; by default runs/TASK-DATE.",
+            autocompletion=completion.results,
+        ),
     ] = None,
-    patience: Annotated[int | None, typer.Option(help="Epochs in a row that must reach the target.")] = None,
-    run: Annotated[Path | None, typer.Option(help="The run folder; by default runs/TASK-DATE.")] = None,
-    rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Be all workers in this one process: the same numbers, in turns.")
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --run.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")] = False,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Simulate all workers in this one process.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in --run.")] = False,
+    resume_from: Annotated[
+        str | None, typer.Option(metavar="last|best|STEP", help="Resume from this checkpoint in --run.")
+    ] = None,
+    grace: Grace = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    stall_warning: StallWarning = None,
+    stall_timeout: StallTimeout = None,
+    stall_dump: StallDump = None,
 ) -> None:
     """Train a task on one worker or many."""
     from datetime import datetime
@@ -42,26 +60,56 @@ def train(
     from rueda.cli.stopping import stoppable
     from rueda.errors import RunError
     from rueda.records import Run
+    from rueda.records.recipe.batches import check_counts
     from rueda.records.recipe.recipe import RecipeFile
     from rueda.train.request import TrainRequest
     from rueda.world.running import running_identity
+    from rueda.world.stall.limits import stall_variables
 
+    os.environ.update(stall_variables(stall_warning, stall_timeout, stall_dump))
+    resume = resume or resume_from is not None
     if resume and run is None:
-        raise RunError("--resume needs --run, the folder of the run to go on with")
+        raise RunError("--resume needs --run, the folder of the run to resume")
+    check_counts(**{"--workers": workers, "--epochs": epochs, "--patience": patience})
     request = TrainRequest(
-        task=task, recipe_file=None if recipe is None else RecipeFile.read(recipe), settings=tuple(settings or ()),
-        workers=workers, epochs=epochs, target_accuracy=target_accuracy, patience=patience, folder=run,
-        date=f"{datetime.now():%Y%m%d-%H%M%S}", resume=resume, tensorboard=tensorboard, rehearse=rehearse,
+        task=task or _task_of(run if resume else None), settings=tuple(settings or ()),
+        recipe_file=None if recipe is None else RecipeFile.read(recipe), workers=workers, epochs=epochs,
+        target_accuracy=target_accuracy, patience=patience, folder=run,
+        date=f"{datetime.now():%Y%m%d-%H%M%S}", resume=resume, resume_from=resume_from or "last",
+        tensorboard=tensorboard, rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip
     with stoppable():
         answer = _train(request)
     if running_identity().rank == 0:
-        _tell(Run(answer.folder), run or answer.folder, as_json)
+        _tell(Run(answer.folder), run or answer.folder, answer, as_json)
+    if answer.status == "diverged":
+        raise typer.Exit(DIVERGED)
+
+
+def _was_rehearsed(folder: Path) -> bool:
+    """Return whether the run to resume was rehearsed; then it is resumed as a rehearsal."""
+    from rueda.records import Run
+
+    return (folder / "environment.json").exists() and Run(folder).environment().get("rehearsed") is True
+
+
+def _task_of(run: Path | None) -> str:
+    """Return the task of the run that is resumed, and say so if its file has changed since the run began."""
+    from rueda.errors import TaskError
+    from rueda.records import Run
+    from rueda.world.running import running_identity
+
+    if run is None:
+        raise TaskError("TASK", expected="a built-in name or a Python file", got=None, do="name the task to train")
+    task, file = Run(run).task_name(), Run(run).task_file()
+    if file is not None and file.has_changed() and running_identity().rank == 0:
+        typer.echo(f"note: {file.argument()} has changed since {run} was trained", err=True)
+    return task
 
 
 def _train(request: TrainRequest) -> TrainAnswer:
-    """Train in this process if it is the only worker, or one that somebody started; otherwise start the workers."""
+    """Train in this process if it is the only worker or was started by a launcher; otherwise start the workers."""
     from rueda.jobs import run
     from rueda.train.request import train_job
     from rueda.world.running import running_identity
@@ -75,20 +123,20 @@ def _train(request: TrainRequest) -> TrainAnswer:
         workers = workers if workers == 1 else resolved_recipe(task, request).workers
         if workers == 1:
             return train_task(task, request)
-        os.chdir(request.directory)  # which the task file may have left
+        os.chdir(request.directory)  # the task file may have called os.chdir
     return run(train_job(request), workers=workers)
 
 
-def _tell(run: Run, folder: Path, as_json: bool) -> None:
+def _tell(run: Run, folder: Path, answer: TrainAnswer, as_json: bool) -> None:
     rows = run.rows("epoch")
+    if answer.status == "diverged":
+        if answer.checkpoint is None:
+            whole = "no checkpoint was written before"
+        else:
+            whole = f"{answer.checkpoint} is whole and finite: --resume continues from it"
+        typer.echo(f"diverged after update {rows[-1].step:,}: {answer.divergence}; {whole}", err=True)
     if as_json:
         last = json.loads(rows[-1].to_json()) if rows else {}
         typer.echo(json.dumps({"run": str(folder), **last}))
         return
-    if rows and rows[-1].diverged:
-        typer.echo(
-            f"diverged: the loss is not finite in the epoch that ended at update {rows[-1].step:,}; "
-            "lower the rate or warm up",
-            err=True,
-        )
-    typer.echo(f"run: {folder}")
+    typer.echo(f"run: {folder}\nnext: rueda report {shlex.quote(str(folder))}")

@@ -1,4 +1,4 @@
-"""How examples reach a worker: the partition, loaders that move whole batches, augmentation."""
+"""Data loading: the partition of examples among workers, loaders of whole batches, and augmentation."""
 
 from __future__ import annotations
 

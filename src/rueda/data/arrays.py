@@ -13,18 +13,18 @@ from rueda.errors import DataError
 
 
 class Arrays:
-    """Inputs [N, ...] and targets [N, ...] in memory, with what is needed to turn bytes into numbers.
+    """Inputs [N, ...] and targets [N, ...] in memory, and the normalisation of ``uint8`` inputs.
 
-    Inputs of bytes (``uint8``, usually images [N, C, H, W]) stay bytes until a batch of them is made; then they become
-    ``(x / 255 - mean) / std`` with one mean and deviation a channel (dimension 1). Other inputs are used as they are.
+    Inputs of type ``uint8`` (usually images [N, C, H, W]) are stored as bytes; a batch is converted to ``(x / 255 -
+    mean) / std`` with one mean and one standard deviation per channel (dimension 1). Other inputs are used as they are.
 
     Args:
-        inputs: tensor or numpy array, first dimension the examples.
-        targets: tensor or numpy array of the same length; whole numbers are class labels and become int64.
-        mean: per channel, in the unit of ``x / 255``.
-        std: per channel, in the same unit.
-        names: of the classes; labels must then be below their number.
-        num_classes: the same bound without names.
+        inputs: tensor or numpy array whose first dimension counts the examples.
+        targets: tensor or numpy array of the same length; integers are class labels and become int64.
+        mean: mean of ``x / 255``, one number for all channels or one per channel.
+        std: standard deviation of ``x / 255``, likewise.
+        names: names of the classes; labels must be below their number.
+        num_classes: number of classes, if there are no names.
 
     >>> data = Arrays(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 1, 0]), mean=[0.5], std=[0.5])
     >>> len(data), data.floats(data.inputs[:1]).flatten().tolist()
@@ -59,28 +59,28 @@ class Arrays:
 
     @property
     def device(self) -> torch.device:
-        """Where the data lie."""
+        """The device of the tensors."""
         return self.inputs.device
 
     def subset(self, indices: Sequence[int] | torch.Tensor | NDArray[np.int64] | slice) -> Arrays:
-        """Give the chosen examples as a data set of their own."""
+        """Return the chosen examples as a new data set."""
         chosen: slice | torch.Tensor
         chosen = indices if isinstance(indices, slice) else torch.as_tensor(indices, dtype=torch.int64)
         if isinstance(chosen, torch.Tensor) and chosen.numel():
-            do = "choose examples that there are"
+            do = "choose existing examples"
             _check_range("subset", chosen, len(self), expected=f"indices from 0 to {len(self) - 1}", do=do)
         return self._with(self.inputs[chosen], self.targets[chosen])
 
     def to(self, device: torch.device | str) -> Arrays:
-        """Give the same data on ``device``; there, batches are made without a copy from the host."""
+        """Return the data set on ``device``; its batches are then made there, without a copy from the host."""
         return self._with(self.inputs.to(device), self.targets.to(device))
 
     def floats(
         self, inputs: torch.Tensor, dtype: torch.dtype = torch.float32, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Turn raw inputs of this set into numbers: bytes to ``(x / 255 - mean) / std``, the rest to ``dtype``.
+        """Convert raw inputs: ``uint8`` to ``(x / 255 - mean) / std``, floats to ``dtype``; others are not changed.
 
-        One multiplication and one addition: ``x * 1 / (255 std) - mean / std``.
+        The formula is computed as one multiplication and one addition: ``x * (1 / (255 std)) - mean / std``.
         """
         if inputs.dtype != torch.uint8:
             wanted = dtype if inputs.is_floating_point() else inputs.dtype
@@ -90,7 +90,7 @@ class Arrays:
         return torch.addcmul(shift, floats, scale, out=floats)
 
     def _scale_and_shift(self, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give both in the shape of one example: without broadcasting within it, addcmul runs at full speed."""
+        """Return scale and shift, expanded to the shape of one example, because addcmul is fastest then."""
         if self._kept is None or self._kept[0] != (dtype, device):
             shape = self.inputs.shape[1:]
             per_channel = [-1] + [1] * (len(shape) - 1) if shape else []
@@ -113,12 +113,8 @@ class Arrays:
         if self.inputs.ndim == 0 or self.targets.ndim == 0:
             raise DataError("data", expected="one row an example", got="a single number", do="add a dimension")
         if len(self.inputs) != len(self.targets):
-            raise DataError(
-                "targets",
-                expected=f"as many as inputs ({len(self.inputs)})",
-                got=len(self.targets),
-                do="check that both were read whole",
-            )
+            do = "check that both were read whole"
+            raise DataError("targets", expected=f"as many as inputs ({len(self.inputs)})", got=len(self.targets), do=do)
         check_examples(len(self.inputs))
         if self.inputs.numel() == 0:
             raise DataError(
@@ -147,6 +143,13 @@ class Arrays:
             _check_range("labels", self.targets, self.num_classes, expected=f"from 0 to {self.num_classes - 1}", do=do)
 
 
+def check_arrays(data: object) -> None:
+    """Raise an error unless ``data`` is an :class:`Arrays`; it names the loader for a torch ``Dataset``."""
+    if not isinstance(data, Arrays):
+        do = "use rueda.data.DatasetLoader for a torch Dataset"
+        raise DataError("data", expected="rueda.Arrays", got=type(data).__name__, do=do)
+
+
 def _check_range(what: str, values: torch.Tensor, end: int, *, expected: str, do: str) -> None:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= end:
@@ -157,6 +160,6 @@ def _tensor(values: object, what: str) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values.detach()
     if isinstance(values, np.ndarray):
-        # torch wants a writable array: a read-only one (memory-mapped, frombuffer) is copied
+        # torch needs a writable array, so a read-only one (memory-mapped, frombuffer) is copied.
         return torch.from_numpy(np.require(values, requirements=["C", "W"]))
     raise DataError(what, expected="a tensor or a numpy array", got=type(values).__name__, do="convert it first")

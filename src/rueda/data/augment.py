@@ -1,14 +1,15 @@
-"""Augmentation of whole batches: crop, flip, cut out.
+"""Augmentation of whole batches: random crop, flip and cutout.
 
-An augmentation is called with the images of a batch [B, C, H, W], of any type, and one random key an image (int64
-[B]); it gives images of the same shape. All it draws is a function of these keys, which are a hash of (seed, epoch,
-place in the epoch): so the result does not depend on the number of workers, on prefetching or on a restart. Any
-function of ``(images, keys)`` can be used as one.
+An augmentation is called with the images of a batch [B, C, H, W], of any dtype, and one random key per image (int64
+[B]); it returns images of the same shape. Its random choices are a function of these keys, which are a hash of (seed,
+epoch, position in the epoch), so the result does not depend on the number of workers, on prefetching or on a restart.
+Any function of ``(images, keys)`` can be used as an augmentation.
 
-Crop and flip exist twice, with the same result to the last bit: in torch, for any device, and for the CPU in numpy,
-where a row of an image is one opaque value (a ``void`` of that many bytes) that is copied in one move, and a place to
-crop at is an index into a strided view of all windows of a canvas: no index per pixel is ever made. These work in
-place on chunks that stay in the cache, with the draws made once a batch (``draw``, then ``apply`` chunk by chunk).
+Crop and flip have two implementations with bit-identical results: one in torch for any device, and one in numpy for the
+CPU. The latter views each row of an image as one opaque value (of dtype ``void``), which numpy copies as a whole. It
+views a padded canvas as the strided array of all its windows, so that a crop selects one window and no index per pixel
+is computed. It works in place on chunks that fit in the cache: ``draw`` draws the random numbers once, and ``apply`` is
+then called for each chunk.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from rueda.errors import DataError
 Draws = NDArray[np.int64]
 Augmentation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_CROP, _FLIP, _CUTOUT = 1, 2, 3  # each kind of augmentation draws from a stream of its own
+_CROP, _FLIP, _CUTOUT = 1, 2, 3  # each kind of augmentation has its own random stream
 
 
-class _Placed(ABC):
-    """An augmentation with a way of its own on the CPU."""
+class _InPlace(ABC):
+    """An augmentation with an in-place implementation for the CPU."""
 
     def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Change a copy of every image as its key says."""
+        """Return augmented copies of the images."""
         check_images(images)
-        if images.device.type != "cpu" or images.dtype == torch.bfloat16:  # which numpy does not know
+        if images.device.type != "cpu" or images.dtype == torch.bfloat16:  # numpy has no bfloat16
             return self.in_torch(images, keys)
         images = images.clone(memory_format=torch.contiguous_format)
         self.apply(images.numpy(), self.draw(keys.numpy().view(np.uint64)))
@@ -53,8 +54,8 @@ class _Placed(ABC):
 
 
 @dataclass(frozen=True)
-class RandomCrop(_Placed):
-    """Pad each image with ``padding`` zeros on every side and cut the old size out at a random place.
+class RandomCrop(_InPlace):
+    """Pad each image with ``padding`` zeros on every side, and crop it to its original size at a random position.
 
     >>> image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
     >>> RandomCrop(padding=1)(image, torch.tensor([7])).squeeze()
@@ -70,13 +71,13 @@ class RandomCrop(_Placed):
             raise DataError("padding", expected="0 or more", got=self.padding, do="correct it")
 
     def draw(self, keys: Bits) -> Draws:
-        """Draw how far down and right of the padded image's corner each crop begins: [2, B]."""
+        """Draw the row and the column in the padded image where each crop begins, [2, B]."""
         bits, mask = fork(keys, _CROP), np.uint64(0xFFFFFF)
         places = np.stack([(bits >> np.uint64(8)) & mask, (bits >> np.uint64(32)) & mask])
         return np.asarray(places % np.uint64(2 * self.padding + 1), dtype=np.int64)
 
     def apply(self, images: NDArray[Any], draws: Draws) -> None:
-        """Crop in place: put each image into a black canvas, shifted, and take the middle of the canvas out."""
+        """Crop in place: copy each image, shifted, into a canvas of zeros, and copy the middle of the canvas back."""
         if self.padding == 0:
             return
         num = len(images)
@@ -88,7 +89,7 @@ class RandomCrop(_Placed):
         rows[...] = middle[:num]
 
     def in_torch(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Do the same on any device."""
+        """Return the augmented images, computed in torch on any device."""
         bits = fork_tensor(keys, _CROP)
         choices, height, width = 2 * self.padding + 1, *images.shape[2:]
         down, right = ((bits >> 8) & 0xFFFFFF) % choices, ((bits >> 32) & 0xFFFFFF) % choices
@@ -98,8 +99,8 @@ class RandomCrop(_Placed):
 
 
 @dataclass(frozen=True)
-class HorizontalFlip(_Placed):
-    """Mirror each image, left for right, with ``probability``.
+class HorizontalFlip(_InPlace):
+    """Mirror each image horizontally with probability ``probability``.
 
     >>> HorizontalFlip(probability=1.0)(torch.tensor([[[[1, 2, 3]]]]), torch.tensor([0]))
     tensor([[[[3, 2, 1]]]])
@@ -112,7 +113,7 @@ class HorizontalFlip(_Placed):
             raise DataError("probability", expected="from 0 to 1", got=self.probability, do="correct it")
 
     def draw(self, keys: Bits) -> Draws:
-        """Draw which images to mirror: 0 or 1, [1, B]."""
+        """Draw for each image whether it is mirrored (1) or not (0), [1, B]."""
         bits = (fork(keys, _FLIP) >> np.uint64(40)).view(np.int64)
         return np.asarray(bits < self._threshold(), dtype=np.int64)[None]
 
@@ -120,12 +121,12 @@ class HorizontalFlip(_Placed):
         """Mirror the chosen images in place."""
         chosen = draws[0].nonzero()[0]
         if len(chosen):
-            whole = as_whole(images)
-            picked = whole[chosen].view(images.dtype).reshape(-1, *images.shape[1:])
-            whole[chosen] = as_whole(torch.from_numpy(picked).flip(3).numpy())
+            items = as_items(images)
+            picked = items[chosen].view(images.dtype).reshape(-1, *images.shape[1:])
+            items[chosen] = as_items(torch.from_numpy(picked).flip(3).numpy())
 
     def in_torch(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Do the same on any device."""
+        """Return the augmented images, computed in torch on any device."""
         mirrored = ((fork_tensor(keys, _FLIP) >> 40) & 0xFFFFFF) < self._threshold()
         return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
@@ -135,10 +136,10 @@ class HorizontalFlip(_Placed):
 
 @dataclass(frozen=True)
 class Cutout:
-    """Fill a square of ``size`` pixels at a random place (DeVries and Taylor 2017, 1708.04552).
+    """Fill a square of ``size`` x ``size`` pixels at a random position (DeVries and Taylor 2017, arXiv 1708.04552).
 
-    The middle lies anywhere in the image, so that part of the square may lie outside. ``fill`` is in the unit of the
-    raw images: for bytes, 0 is black.
+    The centre of the square is any pixel of the image, so a part of the square may lie outside. ``fill`` is the value
+    of the filled pixels, on the scale of the raw images: for bytes, 0 is black.
 
     >>> Cutout(size=2)(torch.ones(1, 1, 3, 3, dtype=torch.uint8), torch.tensor([1])).squeeze()
     tensor([[0, 1, 1],
@@ -154,7 +155,7 @@ class Cutout:
             raise DataError("size", expected="1 or more", got=self.size, do="correct it")
 
     def __call__(self, images: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Cut a square out of every image."""
+        """Return copies of the images, each with a square filled."""
         check_images(images)
         bits, (height, width) = fork_tensor(keys, _CUTOUT), images.shape[2:]
         top = ((bits >> 8) & 0xFFFFFF) % height - self.size // 2
@@ -167,7 +168,7 @@ class Cutout:
 
 
 class _Scratch(threading.local):
-    """The canvas of this thread's last chunk and the views of it."""
+    """The canvas that this thread used for its last chunk, and two views of it, kept for the next chunk."""
 
     key: tuple[object, ...] = ()
     views: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -177,9 +178,10 @@ _scratch = _Scratch()
 
 
 def _canvas(images: NDArray[Any], padding: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Give a canvas larger by ``padding`` on each side, [B, C, H + 2p, W + 2p], and two views of it by rows.
+    """Return a canvas with a border of ``padding``, [B, C, H + 2p, W + 2p], and two views of its rows.
 
-    The windows [B, 2p + 1, 2p + 1, C, H] are all places where an image fits; the middle [B, C, H] is one of them.
+    The first view, [B, 2p + 1, 2p + 1, C, H], holds a window for every position of an image in the canvas; the second,
+    [B, C, H], is the window in the middle.
     """
     num, channels, height, width = images.shape
     key = (channels, height, width, padding, images.dtype)
@@ -199,18 +201,14 @@ def _rows(images: NDArray[Any]) -> NDArray[Any]:
     return images.view(np.dtype((np.void, images.shape[3] * images.itemsize)))[..., 0]
 
 
-def as_whole(examples: NDArray[Any]) -> NDArray[Any]:
-    """View [B, ...] as [B] opaque values, so that numpy moves an example in one go."""
+def as_items(examples: NDArray[Any]) -> NDArray[Any]:
+    """View [B, ...] as [B] opaque values, so that numpy copies each example as a whole."""
     flat = examples.reshape(len(examples), -1)
     return flat.view(np.dtype((np.void, flat.shape[1] * flat.itemsize)))[:, 0]
 
 
 def check_images(images: torch.Tensor) -> None:
-    """Refuse what is not [B, C, H, W]."""
+    """Raise an error unless the shape is [B, C, H, W]."""
     if images.ndim != 4:
-        raise DataError(
-            "augmentation",
-            expected="images [examples, channels, height, width]",
-            got=list(images.shape),
-            do="reshape the inputs or leave the augmentation out",
-        )
+        expected, do = "images [examples, channels, height, width]", "reshape the inputs or leave the augmentation out"
+        raise DataError("augmentation", expected=expected, got=list(images.shape), do=do)

@@ -1,8 +1,8 @@
-"""One thread that does one thing after another, and always ends.
+"""A background thread that runs calls one after another, and never keeps the process alive.
 
-``concurrent.futures`` has this too, but a Ctrl-C that comes while it starts its thread leaves a process that never
-ends. Here the thread looks by itself, whenever it has nothing to do, whether anybody still wants it; and an answer
-passes through a ``SimpleQueue``, which no interrupt can leave locked.
+With ``concurrent.futures``, a Ctrl-C while the thread starts can leave a process that never exits. Here the idle thread
+checks from time to time whether its owner and the main thread are still alive, and results are passed through a
+``SimpleQueue``, which an interrupt cannot leave locked.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ _LOOK_SECONDS = 0.2
 
 
 class Call:
-    """Something to be done in the background; its result can be taken once."""
+    """A call that runs in the background; its result can be taken once."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._todo: tuple[Callable[..., Any], tuple[Any, ...]] | None = (function, arguments)
         self._answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def result(self) -> Any:
-        """Wait for the result, or raise what the function raised."""
+        """Wait for the result and return it, or raise the exception that the function raised."""
         value, error = self._answer.get()
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame, and would hold it for ever
+                del error  # its traceback refers to this frame, which would be a reference cycle
         return value
 
     def cancel(self) -> None:
-        """Do not do it, unless it is being done already."""
+        """Skip the call if it has not begun."""
         self._todo = None
 
     def run(self) -> None:
-        """Do it: for the thread."""
+        """Run the function; called by the thread."""
         todo, self._todo = self._todo, None
         if todo is None:
             return
@@ -48,11 +48,11 @@ class Call:
         except BaseException as error:
             answer.put((None, error))
         finally:
-            del self, answer, todo  # the error's traceback holds this frame: no circle may keep the loader alive
+            del self, answer, todo  # a traceback refers to this frame, which must not keep the loader alive
 
 
 class Background:
-    """The thread.
+    """A thread that runs calls in order.
 
     >>> background = Background("example")
     >>> calls = [background.call(pow, 2, power) for power in (3, 4)]
@@ -67,13 +67,13 @@ class Background:
         self._thread.start()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Call:
-        """Have a function called, after those before it."""
+        """Queue a call of ``function``, and return it."""
         call = Call(function, arguments)
         self._calls.put(call)
         return call
 
     def stop(self) -> None:
-        """End the thread, after what it was asked for."""
+        """End the thread after all queued calls."""
         self._calls.put(None)
         self._thread.join()
 
@@ -89,4 +89,4 @@ def _work(calls: SimpleQueue[Call | None], owner: weakref.ref[Background]) -> No
         if call is None:
             return
         call.run()
-        del call  # it holds the loader, which must be free to go
+        del call  # it refers to the loader, which could not be freed while this thread waits

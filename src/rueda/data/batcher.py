@@ -1,8 +1,8 @@
-"""From indices to a batch: gather, augment, convert; whole batches at a time.
+"""Make a batch from indices: gather, augment, convert.
 
-On the CPU the work goes in chunks that stay in the cache, so that an image's bytes are read once from memory and its
-floats written once. Where the batch is wanted on a GPU, the bytes are gathered into pinned memory and sent as they
-are (a quarter of the floats), and the same augmentations run there; data that lie on the GPU never leave it.
+On the CPU the work is done in chunks that fit in the cache, so an image's bytes are read from memory once and its
+floats written once. For a batch on a GPU, the bytes are gathered into pinned memory and copied as bytes (a quarter of
+the size of the floats), and the same augmentations run on the GPU; data on the GPU stay there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from rueda.data.arrays import Arrays
-from rueda.data.augment import Augmentation, Cutout, Draws, HorizontalFlip, RandomCrop, as_whole, check_images
+from rueda.data.augment import Augmentation, Cutout, Draws, HorizontalFlip, RandomCrop, as_items, check_images
 from rueda.data.buffers import Buffers
 from rueda.data.counter import fork, fork_tensor
 from rueda.data.partition import Indices
+from rueda.data.transfer import Transfer
 from rueda.errors import DataError
 
-CHUNK_BYTES = 1536 * 1024  # of floats, by measurement: smaller chunks cost calls, larger ones leave the cache
-_PLACED = (RandomCrop, HorizontalFlip)  # they can draw for an epoch at once and work in place
+CHUNK_BYTES = 1536 * 1024  # of converted inputs; measured: smaller chunks add overhead, larger ones exceed the cache
+_IN_PLACE = (RandomCrop, HorizontalFlip)  # these draw for a whole epoch at once and work in place
 
 
 class Batcher:
@@ -35,17 +36,18 @@ class Batcher:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
-        reuse_buffers: bool = True,
     ) -> None:
         self.data, self.augment = data, tuple(augment)
-        if any(isinstance(each, (*_PLACED, Cutout)) for each in augment):
+        if any(isinstance(each, (*_IN_PLACE, Cutout)) for each in augment):
             check_images(data.inputs)
         self.device = data.device if device is None else device
         self.dtype = dtype if data.inputs.dtype == torch.uint8 or data.inputs.is_floating_point() else None
-        # Where a batch is made: on the host, on the device from bytes that are sent, or on the device from data there.
+        # How a batch is made: "host": on the CPU; "send": on the device, from raw inputs copied to it; "device": on the
+        # device, where the data are already.
         self.way = "device" if data.device.type != "cpu" else "host" if self.device.type == "cpu" else "send"
-        # What is being sent must not be overwritten: torch keeps pinned memory of its own until it has arrived.
-        self._buffers = Buffers(reuse=reuse_buffers and self.way == "host", pinned=self.device.type == "cuda")
+        # Memory must not change during an asynchronous copy; torch's pinned allocator takes care of that.
+        self._buffers = Buffers(reuse=self.way == "host", pinned=self.device.type == "cuda")
+        self._transfer = Transfer(self.device)
         self._shape = tuple(data.inputs.shape[1:])
         self._chunk = max(1, CHUNK_BYTES // (data.inputs[0].numel() * dtype.itemsize))
         if self.way == "host":
@@ -54,14 +56,14 @@ class Batcher:
                     "inputs", expected="a type that numpy knows", got="bfloat16", do="store them as float32"
                 )
             raw = np.empty((min(self._chunk, len(data)), *self._shape), data.inputs.numpy().dtype)
-            self._whole, self._scratch = as_whole(data.inputs.numpy()), (raw, as_whole(raw))
+            self._items, self._scratch = as_items(data.inputs.numpy()), (raw, as_items(raw))
 
     def gather(
         self, indices: Indices, draws: EpochDraws | None = None, share: slice | Indices = slice(None)
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Do the part that needs the host: pick the examples, and finish the batch where it stays on the host.
+        """Do the part that runs on the host: gather the examples, and complete the batch if it stays on the host.
 
-        ``draws`` are the epoch's, of which the examples at ``indices`` take ``share``.
+        ``draws`` holds the random choices for all positions of the epoch; ``share`` selects those of this batch.
         """
         places = torch.from_numpy(indices)
         if self.way == "host":
@@ -79,13 +81,12 @@ class Batcher:
     def finish(
         self, inputs: torch.Tensor, targets: torch.Tensor, keys: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Do the part that runs on the device: send, augment, convert. A batch made on the host is ready."""
+        """Do the part that runs on the device: copy, augment, convert. A batch on the host is complete already."""
         if self.way == "host":
             return inputs, targets
-        inputs = inputs.to(self.device, non_blocking=True)
-        targets = targets.to(self.device, non_blocking=True)
-        if self.augment and keys is not None:
-            keys = keys.to(self.device, non_blocking=True)
+        inputs, targets, *rest = self._transfer(inputs, targets, *([] if keys is None else [keys]))
+        if self.augment and rest:
+            (keys,) = rest
             for number, augmentation in enumerate(self.augment):
                 inputs = augmentation(inputs, fork_tensor(keys, number))
         return self.data.floats(inputs, self.dtype or inputs.dtype), targets
@@ -98,8 +99,8 @@ class Batcher:
         mine = None if draws is None else draws.share(share)
         for start in range(0, len(indices), self._chunk):
             stop = min(start + self._chunk, len(indices))
-            raw, whole = self._scratch[0][: stop - start], self._scratch[1][: stop - start]
-            np.take(self._whole, indices[start:stop], out=whole, mode="clip")  # clip: no copy in case of an error
+            raw, items = self._scratch[0][: stop - start], self._scratch[1][: stop - start]
+            np.take(self._items, indices[start:stop], out=items, mode="clip")  # clip avoids an extra copy
             images = torch.from_numpy(raw)
             if mine is not None:
                 images = mine.apply(self.augment, images, start, stop)
@@ -109,32 +110,32 @@ class Batcher:
 
 @dataclass(frozen=True)
 class EpochDraws:
-    """What the augmentation draws: a key for each place in the epoch and, for augmentations that can, their draws.
+    """The random keys of all positions in an epoch, and the draws that in-place augmentations make from them.
 
-    Augmentation number k gets ``fork(keys, k)``: two of one kind draw different numbers.
+    Augmentation number k uses ``fork(keys, k)``, so two of the same kind draw different numbers.
     """
 
     keys: NDArray[np.uint64]  # [N]
-    drawn: tuple[Draws | None, ...]  # [k, N] an augmentation
+    drawn: tuple[Draws | None, ...]  # for each augmentation: [k, N], or None if it is not done in place
 
     @classmethod
     def of(cls, augment: Sequence[Augmentation], keys: NDArray[np.uint64]) -> EpochDraws:
-        """Draw for these keys."""
+        """Draw all random choices for these keys."""
         drawn = [
-            # the very class: whoever derives another from it means it to be called
-            each.draw(fork(keys, number)) if isinstance(each, _PLACED) and type(each) in _PLACED else None
+            # Not for subclasses, which may override __call__.
+            each.draw(fork(keys, number)) if isinstance(each, _IN_PLACE) and type(each) in _IN_PLACE else None
             for number, each in enumerate(augment)
         ]
         return cls(keys, tuple(drawn))
 
     def share(self, share: slice | Indices) -> EpochDraws:
-        """Take one worker's part of a batch."""
+        """Return the keys and draws at the positions of one worker's batch."""
         return EpochDraws(self.keys[share], tuple(None if d is None else d[:, share] for d in self.drawn))
 
     def apply(self, augment: Sequence[Augmentation], images: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Augment a chunk of the batch; ``images`` may be changed."""
+        """Augment a chunk of the batch, possibly in place, and return it."""
         for number, (augmentation, drawn) in enumerate(zip(augment, self.drawn, strict=True)):
-            if drawn is not None and isinstance(augmentation, _PLACED):
+            if drawn is not None and isinstance(augmentation, _IN_PLACE):
                 augmentation.apply(images.numpy(), drawn[:, start:stop])
             else:
                 keys = fork(self.keys[start:stop], number).view(np.int64)

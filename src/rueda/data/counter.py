@@ -1,13 +1,15 @@
 """Random numbers that are a function of a counter, not of what was drawn before.
 
-A generator with a state gives other numbers when the work is cut in another way. A counter-based one gives example
-number *i* of epoch *e* the same draw on any worker, in any order, before and after a restart:
+The numbers that a stateful generator draws for an example depend on how the work is divided among workers. A
+counter-based generator draws the same number for example *i* of an epoch on any worker, in any order, before and after
+a restart:
 
-    draw = mix(key + i * GOLDEN)        key = mix(mix(seed) + epoch), and so on
+    draw = mix(key + GOLDEN * i)        key = mix(mix(GOLDEN * (seed + 1)) + GOLDEN * (epoch + 1))
 
 ``mix`` is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
-OOPSLA 2014): a bijection of 64-bit numbers, so distinct counters never give equal draws. Two spellings give the same
-bits: numpy's unsigned numbers on the CPU, torch's signed ones (which wrap around alike) on any device.
+OOPSLA 2014). It is a bijection of 64-bit numbers, so distinct counters of a stream never have equal draws. There are
+two implementations with the same results: one with numpy's unsigned integers for the CPU, and one with torch's signed
+integers, which overflow in the same way, for any device.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mix(bits: Bits) -> Bits:
-    """Scramble 64-bit numbers, one to one.
+    """Apply the finaliser of SplitMix64 to 64-bit numbers; it is one-to-one.
 
     >>> [hex(value) for value in mix(np.arange(2, dtype=np.uint64))]
     ['0x0', '0x5692161d100b05e5']
@@ -38,13 +40,13 @@ def mix(bits: Bits) -> Bits:
 
 
 def mix_tensor(bits: torch.Tensor) -> torch.Tensor:
-    """Do what :func:`mix` does, on an int64 tensor of any device.
+    """Apply :func:`mix` to an int64 tensor on any device.
 
     >>> [hex(value) for value in mix_tensor(torch.arange(2)).tolist()]
     ['0x0', '0x5692161d100b05e5']
     """
     for shift, factor in ((30, _FIRST), (27, _SECOND), (31, None)):
-        # torch shifts int64 arithmetically: the mask takes the copies of the sign bit away
+        # torch shifts int64 arithmetically, so the mask clears the copies of the sign bit.
         bits = bits ^ ((bits >> shift) & ((1 << (64 - shift)) - 1))
         if factor is not None:
             bits = bits * _signed(factor)
@@ -52,14 +54,14 @@ def mix_tensor(bits: torch.Tensor) -> torch.Tensor:
 
 
 def key_of(*numbers: int) -> int:
-    """Fold whole numbers (seed, epoch, ...) into one 64-bit key.
+    """Hash integers (seed, epoch, ...) to a 64-bit key.
 
     >>> key_of(0, 1) != key_of(1, 0)
     True
     """
     key = 0
     for number in numbers:
-        key = _mix_number((key + _GOLDEN * (number + 1)) & _MASK)
+        key = int(mix(np.array([(key + _GOLDEN * (number + 1)) & _MASK], dtype=np.uint64))[0])
     return key
 
 
@@ -73,24 +75,18 @@ def draws(key: int, counters: NDArray[np.int64]) -> Bits:
 
 
 def fork(keys: Bits, stream: int) -> Bits:
-    """Give every key a second, independent draw: number ``stream``."""
+    """Derive a new key from each key; different numbers ``stream`` give independent keys."""
     return mix(keys + np.uint64((_GOLDEN * (stream + 1)) & _MASK))
 
 
 def fork_tensor(keys: torch.Tensor, stream: int) -> torch.Tensor:
-    """Do what :func:`fork` does, on an int64 tensor of any device."""
+    """Apply :func:`fork` to an int64 tensor on any device."""
     return mix_tensor(keys + _signed((_GOLDEN * (stream + 1)) & _MASK))
 
 
 def uniform(bits: Bits) -> NDArray[np.float64]:
-    """Turn random bits into numbers in [0, 1)."""
+    """Convert random bits to numbers in [0, 1)."""
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
-
-
-def _mix_number(bits: int) -> int:
-    bits = ((bits ^ (bits >> 30)) * _FIRST) & _MASK
-    bits = ((bits ^ (bits >> 27)) * _SECOND) & _MASK
-    return bits ^ (bits >> 31)
 
 
 def _signed(bits: int) -> int:

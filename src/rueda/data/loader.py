@@ -1,4 +1,4 @@
-"""Batches for training from data in memory, made whole: index, augment, convert."""
+"""Batches for training from data in memory; each batch is indexed, augmented and converted as a whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rueda.data.arrays import Arrays
+from rueda.data.arrays import Arrays, check_arrays
 from rueda.data.augment import Augmentation
 from rueda.data.background import Background, Call
 from rueda.data.batcher import Batcher, EpochDraws
@@ -20,21 +20,20 @@ _Key = tuple[int, int, int, int, str]  # epoch, position, local batch, seed, par
 
 
 class Loader(Stream):
-    """Give this worker's batches ``(inputs, targets)`` of an :class:`Arrays`, epoch after epoch.
+    """Iterates over this worker's batches ``(inputs, targets)`` of an :class:`Arrays`; each pass is an epoch.
 
     Args:
-        data: the examples, on the CPU or on the device where the batches are wanted.
-        batch: examples that *this worker* takes at each step; the global batch is ``batch * world.size``.
-        world: which worker this is; by default the current world.
-        seed: of the order and the augmentation; the same on all workers.
+        data: the examples, on the CPU or on the device of the batches.
+        batch: the local batch size, that of *this worker*; the global batch size is ``batch * world.size``.
+        world: gives the rank and the number of workers; by default the current world.
+        seed: seed of the order and the augmentation; the same on all workers.
         partition: ``shards`` or ``random``, see :mod:`rueda.data.partition`.
-        remainder: of the epoch that fills no batch: ``drop`` it, or ``pad`` it with examples from the epoch's start.
-        augment: augmentations, in this order; see :mod:`rueda.data.augment`.
-        prefetch: how many batches a thread makes ready in advance; by default 2 where batches are sent to a GPU, else
-            0, because on a CPU that computes, the thread takes its time from the computation.
-        reuse_buffers: use a batch's memory again as soon as nobody holds it any more.
-        dtype: of the inputs; whole-number inputs other than bytes keep their own.
-        device: where batches are wanted; by default where the world computes, if it says so, else where the data lie.
+        remainder: ``drop`` omits an incomplete last batch; ``pad`` fills it with examples from the start of the epoch.
+        augment: augmentations, applied in this order; see :mod:`rueda.data.augment`.
+        prefetch: number of batches that a thread prepares in advance; by default 2 for batches on a GPU, else 0,
+            because on a CPU the thread would compete with the training.
+        dtype: dtype of the inputs; integer inputs other than ``uint8`` keep theirs.
+        device: device of the batches; by default that of the world or, if it has none, that of the data.
 
     >>> data = Arrays(torch.arange(6.0).reshape(6, 1), torch.arange(6))
     >>> loader = Loader(data, batch=2, seed=1)
@@ -55,14 +54,12 @@ class Loader(Stream):
         remainder: str = "drop",
         augment: Sequence[Augmentation] = (),
         prefetch: int | None = None,
-        reuse_buffers: bool = True,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
+        check_arrays(data)
         super().__init__(len(data), batch, world=world, seed=seed, partition=partition, remainder=remainder)
-        self._batcher = Batcher(
-            data, augment, dtype=dtype, device=batch_device(world, device), reuse_buffers=reuse_buffers
-        )
+        self._batcher = Batcher(data, augment, dtype=dtype, device=batch_device(world, device))
         if prefetch is None:
             prefetch = 2 if self._batcher.way == "send" else 0
         if prefetch < 0:
@@ -73,15 +70,15 @@ class Loader(Stream):
         self._drawn: tuple[tuple[int, int], EpochDraws] | None = None
 
     def close(self) -> None:
-        """End the thread that makes batches ready; the next batch would start another."""
+        """End the prefetching thread; the next batch starts a new one."""
         self._forget()
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the next unseen example of a saved state, which may come from another number of workers."""
-        self.close()  # what is made ready belongs to another place
+        """Continue at the next unseen example of a saved state, which may come from another number of workers."""
+        self.close()  # prefetched batches belong to the old position
         super().load_state_dict(state)
 
     def _forget(self) -> None:
@@ -98,12 +95,12 @@ class Loader(Stream):
         ready, self._ready = self._ready, {}
         wanted = [(epoch, place, local_batch, self.seed, self.partition) for place in places]
         for key in ready.keys() - set(wanted):
-            ready[key].cancel()  # made ready for another place or another batch
+            ready[key].cancel()  # prefetched for another position or batch size
         for key in wanted:
             self._ready[key] = ready.get(key) or self._submit(*key[:3])
         try:
             return self._batcher.finish(*self._ready.pop(wanted[0]).result())
-        except BaseException:  # also Ctrl-C: nothing is left to do for the thread, nothing holds it
+        except BaseException:  # also Ctrl-C: cancel the thread's calls
             self._forget()
             raise
 
@@ -112,7 +109,7 @@ class Loader(Stream):
         return self._batcher.gather(np.ascontiguousarray(self._order_of(epoch)[share]), self._draws(epoch), share)
 
     def _draws(self, epoch: int) -> EpochDraws | None:
-        """Draw the augmentation of the whole epoch at once: a few milliseconds, and nothing left to do per batch."""
+        """Return the random choices of the augmentations for the whole epoch; drawing them takes a few milliseconds."""
         if not self._batcher.augment:
             return None
         if self._drawn is None or self._drawn[0] != (epoch, self.seed):
@@ -121,7 +118,7 @@ class Loader(Stream):
         return self._drawn[1]
 
     def _submit(self, epoch: int, position: int, local_batch: int) -> Call:
-        """Have a batch made by the thread, after those that it was asked for before."""
+        """Queue a batch for the prefetching thread."""
         if self._thread is None:
             self._thread = Background("rueda-loader")
         return self._thread.call(self._gather, epoch, position, local_batch)

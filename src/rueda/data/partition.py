@@ -1,18 +1,19 @@
-"""Who sees which example: pure functions of the seed, the epoch and the number of workers.
+"""The partition of examples among workers: pure functions of the seed, the epoch and the number of workers.
 
-One epoch is one *order* of the examples, the same on all workers. The workers go through it together, a global batch
-at a time, and worker r of N takes every N-th example of it::
+An epoch is one *order* of the examples, the same on all workers. The workers process it together, a global batch at a
+time, and worker r of N takes every N-th example of each global batch::
 
     global batch at position p, of B examples    order[p : p + B]
     the share of worker r of N                   order[p + r : p + B : N]
 
-So one worker at batch B and N workers at batch B/N see the same global batches, a position in the epoch is one number
-for all of them, and a run can go on from it with another number of workers. There are two orders:
+So one worker at batch size B and N workers at batch size B/N see the same global batches. A position in the epoch is
+one number, the same for all workers, from which a run can be resumed on another number of workers. There are two kinds
+of order:
 
-- ``shards``: a new shuffle for each epoch; the workers' shares are disjoint and together they are all examples;
-- ``random``: each worker draws at random, with replacement, from the whole set, from its own random numbers.
+- ``shards``: a new shuffle in each epoch; the workers' shards are disjoint and together contain all examples;
+- ``random``: each worker draws from the whole set with replacement, with its own random numbers.
 
-Every worker always has the same number of batches, so nobody waits for a batch that the others do not have.
+Every worker always has the same number of batches, so no collective waits for a worker that has no batch left.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _ORDER, _DRAWS, _AUGMENT = 1, 2, 3  # separate streams of random numbers
 
 
 def order(num_examples: int, seed: int, epoch: int, method: str = "shards") -> Indices:
-    """Give the epoch's order of the examples, the same on every worker.
+    """Return the order of the examples in an epoch, the same on every worker.
 
-    ``shards`` sorts the examples by a random number each: these are all different (``counter.mix`` is one to one), so
-    the order is the same on every machine and in every version of the libraries.
+    ``shards`` sorts the examples by random keys, which are all different (``counter.mix`` is one-to-one), so the order
+    is the same on every machine and in every version of the libraries.
 
     >>> order(8, seed=0, epoch=0), order(8, seed=0, epoch=1)
     (array([6, 7, 4, 5, 2, 1, 3, 0]), array([4, 5, 7, 1, 0, 2, 6, 3]))
@@ -55,7 +56,7 @@ def order(num_examples: int, seed: int, epoch: int, method: str = "shards") -> I
 
 
 def positions_of(position: int, local_batch: int, rank: int, size: int) -> Indices:
-    """Give the places in the order that worker ``rank`` of ``size`` takes from the global batch at ``position``.
+    """Return the positions, within the epoch's order, of one worker's examples of the global batch at ``position``.
 
     >>> positions_of(12, local_batch=3, rank=1, size=2)
     array([13, 15, 17])
@@ -64,12 +65,12 @@ def positions_of(position: int, local_batch: int, rank: int, size: int) -> Indic
 
 
 def example_keys(seed: int, epoch: int, num_examples: int) -> NDArray[np.uint64]:
-    """Give every place in the epoch its own random key, for augmentation; no worker count enters."""
+    """Return a random key for each position in the epoch, for augmentation, independent of the number of workers."""
     return draws(key_of(_AUGMENT, seed, epoch), np.arange(num_examples, dtype=np.int64))
 
 
 def num_batches(num_examples: int, global_batch: int, remainder: str = "drop") -> int:
-    """Count the batches of an epoch, the same on every worker.
+    """Return the number of batches in an epoch, the same on every worker.
 
     >>> num_batches(100, 32, "drop"), num_batches(100, 32, "pad")
     (3, 4)
@@ -81,10 +82,10 @@ def num_batches(num_examples: int, global_batch: int, remainder: str = "drop") -
 def evaluation_share(
     num_examples: int, position: int, local_batch: int, rank: int, size: int
 ) -> tuple[Indices, NDArray[np.float32]]:
-    """Give a worker's examples of an evaluation batch and their weights: 1, or 0 where the example is padding.
+    """Return the indices of a worker's examples in an evaluation batch, and their weights: 1, or 0 for padding.
 
-    The last batch is as small as it can be with an equal count on every worker, so each has at most one example of
-    padding. Over all batches and workers each example has weight 1 exactly once.
+    The last batch is shortened, to the same size on every worker, so each worker pads at most one example. Over all
+    batches and workers, each example has weight 1 exactly once.
 
     >>> evaluation_share(7, position=4, local_batch=2, rank=0, size=2)
     (array([4, 6]), array([1., 1.], dtype=float32))
@@ -98,31 +99,27 @@ def evaluation_share(
 
 
 def check_examples(num_examples: int) -> None:
-    """Refuse an empty set."""
+    """Raise an error if the data set is empty."""
     if num_examples < 1:
         raise DataError("data", expected="at least 1 example", got=num_examples, do="check how the data were read")
 
 
 def check_remainder(remainder: str) -> None:
-    """Refuse an unknown way to treat the last, incomplete batch."""
+    """Raise an error unless ``remainder`` is ``drop`` or ``pad``."""
     if remainder not in REMAINDERS:
         raise DataError("remainder", expected=" or ".join(REMAINDERS), got=remainder, do="choose one of them")
 
 
 def check_worker(rank: int, size: int) -> None:
-    """Refuse a rank that is not among ``size`` workers."""
+    """Raise an error unless the rank is below ``size``."""
     if size < 1 or not 0 <= rank < size:
         raise DataError("rank", expected=f"from 0 to {size - 1} of {size} workers", got=rank, do="check the world")
 
 
 def check_batch(num_examples: int, local_batch: int, size: int) -> None:
-    """Refuse a batch that is empty, or that all workers together cannot fill from the data."""
+    """Raise an error if the local batch is empty, or the global batch larger than the data set."""
     if local_batch < 1:
         raise DataError("batch", expected="1 or more", got=local_batch, do="choose a larger batch")
     if local_batch * size > num_examples:
-        raise DataError(
-            "batch",
-            expected=f"at most the {num_examples} examples that there are",
-            got=f"{local_batch} on each of {size} workers",
-            do="choose a smaller batch or fewer workers",
-        )
+        expected, do = f"at most the {num_examples} examples that there are", "choose a smaller batch or fewer workers"
+        raise DataError("batch", expected=expected, got=f"{local_batch} on each of {size} workers", do=do)

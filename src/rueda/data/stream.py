@@ -1,4 +1,4 @@
-"""A worker's way through the epochs: where it stands, what comes next, and how to go on after a stop."""
+"""The base class of all training loaders: the position in the epochs, and its state dict."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Batch = tuple[Any, Any]
 
 
 class Ranked(Protocol):
-    """Anything that says which of how many workers this is: a World, or a stand-in for one."""
+    """Anything with a rank and a size: a World, or a substitute for one."""
 
     @property
     def rank(self) -> int:
-        """This worker's number, from 0."""
+        """The rank of this worker, from 0."""
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
 
 
 class Stream(ABC):
-    """What all loaders for training share: the partition, the place in the epoch and its state.
+    """The partition, the position in the epoch and its state, which all training loaders share.
 
-    A stream stands at ``position`` of ``epoch``, counted in examples that *all* workers have taken of the epoch; this
-    is what makes its state mean the same on any number of workers. Iterating gives the batches from there to the end
-    of the epoch; then the stream stands at the start of the next one, which has another order. A loop that is left
-    early goes on where it was, unless :meth:`set_epoch` moves it. Changing ``batch`` changes the batches from the next
-    one on.
+    ``position`` counts the examples of ``epoch`` that *all* workers together have taken, so the state has the same
+    meaning on any number of workers. Iterating yields the batches from there to the end of the epoch; then the stream
+    is at the start of the next epoch, which has another order. After a ``break``, the next iteration continues where
+    this one stopped, unless :meth:`set_epoch` moves to another epoch. A new value of ``batch`` applies from the next
+    batch on.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Stream(ABC):
 
     @property
     def batch(self) -> int:
-        """How many examples this worker takes at each step; the global batch is ``batch * size``."""
+        """The local batch size, that of this worker; the global batch size is ``batch * size``."""
         return self._batch
 
     @batch.setter
@@ -74,27 +74,27 @@ class Stream(ABC):
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch, from 0."""
+        """The current epoch, from 0."""
         return self._epoch
 
     @property
     def position(self) -> int:
-        """How many examples of this epoch all workers together have been given."""
+        """The number of examples of this epoch that all workers together have taken."""
         return self._position
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of ``epoch``; a stream that is in it already (a resumed one) stays where it is."""
+        """Move to the start of ``epoch``; if this is the current epoch, as after a resume, keep the position."""
         if epoch < 0:
             raise DataError("epoch", expected="0 or more", got=epoch, do="count epochs from 0")
         if epoch != self._epoch:
             self._epoch, self._position = epoch, 0
 
     def __len__(self) -> int:
-        """How many batches a whole epoch has, the same on every worker."""
+        """Return the number of batches in a whole epoch, the same on every worker."""
         return partition.num_batches(self.num_examples, self._batch * self.size, self.remainder)
 
     def num_batches_left(self) -> int:
-        """How many batches the rest of this epoch has."""
+        """Return the number of batches in the rest of this epoch."""
         left = max(0, self.num_examples - self._position)
         return partition.num_batches(left, self._batch * self.size, self.remainder)
 
@@ -103,9 +103,9 @@ class Stream(ABC):
             yield batch
 
     def next_batch(self, local_batch: int | None = None) -> Batch | None:
-        """Give the next batch, of ``local_batch`` examples or else ``batch``; at the end of the epoch, None once.
+        """Return the next batch, of ``local_batch`` or else ``batch`` examples, or None once at the end of the epoch.
 
-        After None the stream stands at the start of the next epoch.
+        After None the stream is at the start of the next epoch.
         """
         if local_batch is None:
             local_batch = self._batch
@@ -115,11 +115,11 @@ class Stream(ABC):
             self._epoch, self._position = self._epoch + 1, 0
             return None
         batch = self._fetch(self._epoch, self._position, local_batch)
-        self._position += local_batch * self.size  # only now: what failed to come does not count
+        self._position += local_batch * self.size  # only after success: a batch that failed is not counted
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Say where the stream stands: what was handed out counts, what is only prepared does not."""
+        """Return the state; batches that were prefetched but not yet returned do not count."""
         return {
             "epoch": self._epoch,
             "position": self._position,
@@ -129,19 +129,14 @@ class Stream(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the next unseen example of a saved state, which may come from another number of workers."""
-        missing = sorted({"epoch", "position", "seed", "partition", "num_examples"} - set(state))
+        """Continue at the next unseen example of a saved state, which may come from another number of workers."""
+        missing = sorted(self.state_dict().keys() - state.keys())
         if missing:
-            raise DataError(
-                "data state", expected=", ".join(missing), got=sorted(state), do="load a loader's own state"
-            )
+            do = "load a loader's own state"
+            raise DataError("data state", expected=", ".join(missing), got=sorted(state), do=do)
         if state["num_examples"] != self.num_examples:
-            raise DataError(
-                "data state",
-                expected=f"one of {self.num_examples} examples",
-                got=state["num_examples"],
-                do="resume with the data that the run began with",
-            )
+            expected, do = f"one of {self.num_examples} examples", "resume with the data that the run began with"
+            raise DataError("data state", expected=expected, got=state["num_examples"], do=do)
         if state["epoch"] < 0 or state["position"] < 0:
             raise DataError("data state", expected="epoch and position of 0 or more", got=state, do="load another one")
         self.seed, self.partition = int(state["seed"]), str(state["partition"])
@@ -153,14 +148,14 @@ class Stream(ABC):
         return position + needed <= self.num_examples
 
     def _share(self, position: int, local_batch: int) -> slice | Indices:
-        """Give this worker's places in the epoch's order; where the last batch is padded, the order begins anew."""
+        """Return this worker's positions in the epoch's order; padding wraps around to its start."""
         end = position + local_batch * self.size
         if end <= self.num_examples:
             return slice(position + self.rank, end, self.size)
         return partition.positions_of(position, local_batch, self.rank, self.size) % self.num_examples
 
     def _indices(self, epoch: int, position: int, local_batch: int) -> Indices:
-        """Give this worker's examples of the global batch at ``position``."""
+        """Return the indices of this worker's examples of the global batch at ``position``."""
         return self._order_of(epoch)[self._share(position, local_batch)]
 
     def _order_of(self, epoch: int) -> Indices:
@@ -171,20 +166,20 @@ class Stream(ABC):
 
     @abstractmethod
     def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
-        """Make this worker's part of the global batch at ``position``: a pure function of its arguments."""
+        """Return this worker's part of the global batch at ``position``: a pure function of its arguments."""
 
 
 _NOTHING: Indices = np.empty(0, dtype=np.int64)
 
 
 def current_world() -> Ranked:
-    """Give the world of this process; imported here, since it loads torch.distributed."""
+    """Return the world of this process; the import is delayed because it imports torch.distributed."""
     from rueda.world import current
 
     return current()
 
 
 def batch_device(world: object, device: torch.device | str | None) -> torch.device | None:
-    """Decide where batches are wanted: as said, else where the world computes; None where nobody says."""
+    """Return the device of the batches: the given one, else that of the world, else None."""
     wanted = getattr(world or current_world(), "device", None) if device is None else device
     return None if wanted is None else torch.device(wanted)

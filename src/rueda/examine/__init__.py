@@ -1,4 +1,4 @@
-"""What was trained, looked at: the landscape around it, its sharpness, its curvature.
+"""Examine trained models: the loss landscape around them, their sharpness, their curvature.
 
 Everything works on any model, loss and loader::
 
@@ -8,14 +8,14 @@ Everything works on any model, loss and loader::
     surface({"train": objective}, seed=0).sheets[0].loss
 
 ============================  =========================================================================================
-``objective``, ``borrow``     the mean loss as a function of the parameters; the model comes back bit for bit
+``objective``                 the mean loss as a function of the parameters; the model is restored bit for bit
 ``directions``                random directions, filter-normalised
 ``surface``, ``line``         values over a plane and along lines
 ``interpolation``, ``path``   from one model to another; the training path in the plane in which it moved most
-``grid``                      points spread over workers, kept as they come
+``grid``                      points distributed over workers, saved as they are computed
 ``hessian``                   top eigenvalues, trace and spectral density, each with its error
-``sharpness``                 how far the loss rises nearby
-``loading``, ``pictures``     from a run folder or any checkpoint to all of this; ``job`` is ``rueda examine``
+``sharpness``                 how far the loss rises in a neighbourhood
+``loading``, ``pictures``     load a run or a checkpoint, and compute its pictures; ``job`` is ``rueda examine``
 ============================  =========================================================================================
 
 Importing the package loads no torch; its names do, when they are first used.
@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING
 from rueda.lazy import lazily
 
 if TYPE_CHECKING:
-    from rueda.examine.curvature.hessian import hessian
-    from rueda.examine.curvature.sharpness import sharpness
-    from rueda.examine.landscape.directions import random_direction
-    from rueda.examine.landscape.grid import Execution
-    from rueda.examine.landscape.interpolation import interpolate
-    from rueda.examine.landscape.line import lines
-    from rueda.examine.landscape.path import path_surface
-    from rueda.examine.landscape.pictures import compute_pictures
-    from rueda.examine.landscape.surface import surface
-    from rueda.examine.loading import load_subject
-    from rueda.examine.objective.objective import Objective
-    from rueda.examine.request import LandscapeRequest
+    from rueda.examine.curvature.hessian import hessian as hessian
+    from rueda.examine.curvature.sharpness import sharpness as sharpness
+    from rueda.examine.landscape.directions import random_direction as random_direction
+    from rueda.examine.landscape.grid import Execution as Execution
+    from rueda.examine.landscape.interpolation import interpolate as interpolate
+    from rueda.examine.landscape.line import lines as lines
+    from rueda.examine.landscape.path import path_surface as path_surface
+    from rueda.examine.landscape.pictures import compute_pictures as compute_pictures
+    from rueda.examine.landscape.surface import surface as surface
+    from rueda.examine.loading import load_model as load_model
+    from rueda.examine.objective.objective import Objective as Objective
+    from rueda.examine.request import LandscapeRequest as LandscapeRequest
 
 _HOMES = {
     "Execution": "landscape.grid",
@@ -49,26 +49,13 @@ _HOMES = {
     "hessian": "curvature.hessian",
     "interpolate": "landscape.interpolation",
     "lines": "landscape.line",
-    "load_subject": "loading",
+    "load_model": "loading",
     "path_surface": "landscape.path",
     "random_direction": "landscape.directions",
     "sharpness": "curvature.sharpness",
     "surface": "landscape.surface",
 }
 
-__all__ = [
-    "Execution",
-    "LandscapeRequest",
-    "Objective",
-    "compute_pictures",
-    "hessian",
-    "interpolate",
-    "lines",
-    "load_subject",
-    "path_surface",
-    "random_direction",
-    "sharpness",
-    "surface",
-]
+__all__ = [*_HOMES]
 
 __getattr__ = lazily(__name__, _HOMES)

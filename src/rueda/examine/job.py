@@ -1,10 +1,10 @@
-"""An examination as a job: landscape and curvature of several models, computed by all workers; rank 0 writes.
+"""The job of ``rueda examine``: all workers compute landscape and curvature of the models; rank 0 writes the records.
 
 ::
 
     RUN/landscape.json, RUN/curvature.json          of one model: in its run folder, or where --folder says
     FOLDER/landscape.json, FOLDER/curvature.json    of several models: all of them side by side
-    .points/                                        points as they come, until the records are written
+    .points/                                        the points computed so far, until the records are written
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rueda.examine.curvature.hessian import hessian
 from rueda.examine.curvature.sharpness import sharpness
 from rueda.examine.landscape.grid import Execution, Objectives
 from rueda.examine.landscape.pictures import compute_pictures
-from rueda.examine.loading import Subject, load_subject
+from rueda.examine.loading import TrainedModel, load_model
 from rueda.examine.objective.objective import checksum
 from rueda.examine.request import ExamineAnswer, ExamineRequest
 from rueda.records import Row
@@ -37,102 +37,104 @@ from rueda.world import World, open_world
 
 
 def examine(request: ExamineRequest) -> ExamineAnswer:
-    """Load the models, compute and write everything; all workers call it."""
-    examine_subjects(request, load_subjects(request), open_world())
+    """Load the models, compute what the request names and write the records; every worker must call it."""
+    examine_models(request, load_models(request), open_world())
     return ExamineAnswer()
 
 
-def load_subjects(request: ExamineRequest) -> list[Subject]:
-    """Load the models; they must belong to one task."""
+def load_models(request: ExamineRequest) -> list[TrainedModel]:
+    """Load the models, which must all belong to the same task."""
     task = None if request.task is None else load_task(request.task)
-    subjects = [
-        load_subject(request.located(path), task=task, settings=request.settings, checkpoint=request.checkpoint)
+    models = [
+        load_model(request.located(path), task=task, settings=request.settings, checkpoint=request.checkpoint)
         for path in request.paths
     ]
-    tasks = sorted({subject.task.name for subject in subjects})
+    tasks = sorted({trained.task.name for trained in models})
     if len(tasks) > 1:
         raise ExamineError(
-            "the runs", expected="one task", got=", ".join(tasks), do="examine those of one task at a time"
+            "the runs", expected="one task", got=", ".join(tasks), do="examine the runs of one task at a time"
         )
-    return told_apart(subjects)
+    return with_unique_names(models)
 
 
-def told_apart(subjects: Sequence[Subject]) -> list[Subject]:
-    """Give models of one name (runs of two studies) names of their own: by their workers, or else by a number."""
+def with_unique_names(models: Sequence[TrainedModel]) -> list[TrainedModel]:
+    """Make the names of models unique: runs of two studies get their number of workers, or else a counter."""
     counts: dict[str, set[int]] = {}
-    for subject in subjects:
-        counts.setdefault(subject.condition, set()).add(subject.recipe.workers)
+    for trained in models:
+        counts.setdefault(trained.condition, set()).add(trained.recipe.workers)
     seen: Counter[str] = Counter()
     found = []
-    for subject in subjects:
-        several = len(counts[subject.condition]) > 1
-        name = f"{subject.name}, {subject.recipe.workers} workers" if several else subject.name
+    for trained in models:
+        several = len(counts[trained.condition]) > 1
+        name = f"{trained.name}, {trained.recipe.workers} workers" if several else trained.name
         seen[name] += 1
-        found.append(replace(subject, name=name if seen[name] == 1 else f"{name} ({seen[name]})"))
+        found.append(replace(trained, name=name if seen[name] == 1 else f"{name} ({seen[name]})"))
     return found
 
 
-def estimate_seconds(request: ExamineRequest, subjects: Sequence[Subject]) -> float:
-    """Estimate the seconds of all points on one worker, from one point."""
-    objectives = subjects[0].objectives(request.splits, num_examples=request.num_examples)
+def estimate_seconds(request: ExamineRequest, models: Sequence[TrainedModel]) -> float:
+    """Time one point, and estimate the seconds of all points on one worker."""
+    objectives = models[0].objectives(request.splits, num_examples=request.num_examples)
     began = time.perf_counter()
     for objective in objectives.values():
         objective.values()
-    return (time.perf_counter() - began) * request.landscape.num_points() * len(subjects)
+    return (time.perf_counter() - began) * request.landscape.num_points() * len(models)
 
 
-def examine_subjects(request: ExamineRequest, subjects: Sequence[Subject], world: World) -> None:
-    """Compute and write everything about models that are loaded already; all workers call it."""
+def examine_models(request: ExamineRequest, models: Sequence[TrainedModel], world: World) -> None:
+    """Compute landscape and curvature of loaded models and write the records; every worker must call it."""
     folder = request.result_folder()
-    task = subjects[0].task.name
-    seen: list[landscapes.Member] = []
-    felt: list[curvatures.Member] = []
+    task = models[0].task.name
+    landscape_members: list[landscapes.ModelLandscape] = []
+    curvature_members: list[curvatures.ModelCurvature] = []
     known = world.broadcast_object(_known(folder) if world.is_main else {})
-    for index, subject in enumerate(subjects):
-        objectives = subject.objectives(request.splits, num_examples=request.num_examples, device=world.device)
-        points = folder / ".points" / f"{index}-{subject.name}"
+    for index, trained in enumerate(models):
+        objectives = trained.objectives(request.splits, num_examples=request.num_examples, device=world.device)
+        points = folder / ".points" / f"{index}-{trained.name}"
         if request.landscape.pictures:
             execution = Execution(world=world, folder=points, progress=request.progress)
             pictures = [name for name in request.landscape.pictures if name != "interpolation" or index == 0]
             wanted = replace(request.landscape, pictures=tuple(pictures))
-            seen.append(compute_pictures(subject, objectives, wanted, other=subjects[-1], execution=execution))
+            landscape_members.append(
+                compute_pictures(trained, objectives, wanted, other=models[-1], execution=execution)
+            )
         if request.sharpness or request.hessian:
-            felt.append(_curvature(request, subject, objectives, world, known))
-            if world.is_main:  # after each model: a command that was stopped has lost the one under way at most
-                later = [old for old in known.values() if all(_key(old) != _key(new) for new in felt)]
-                _write_curvature(request, task, felt + (later if index + 1 < len(subjects) else []))
+            curvature_members.append(_curvature(request, trained, objectives, world, known))
+            if world.is_main:  # after each model, so that a stopped command loses at most the current one
+                later = [old for old in known.values() if all(_key(old) != _key(new) for new in curvature_members)]
+                _write_curvature(request, task, curvature_members + (later if index + 1 < len(models) else []))
     if world.is_main:
-        _write_landscape(request, task, seen)
+        _write_landscape(request, task, landscape_members)
         shutil.rmtree(folder / ".points", ignore_errors=True)
     world.barrier()
 
 
-Known = dict[tuple[str, "int | None", str, str], curvatures.Member]
+Known = dict[tuple[str, "int | None", str, str], curvatures.ModelCurvature]
 
 
-def _key(member: curvatures.Member) -> tuple[str, int | None, str, str]:
+def _key(member: curvatures.ModelCurvature) -> tuple[str, int | None, str, str]:
     return member.name, member.seed, member.split, member.weights
 
 
 def _known(folder: Path) -> Known:
-    """Read what an earlier command has found in this folder."""
+    """Read the results of an earlier command in this folder."""
     try:
-        return {_key(member): member for member in Curvature.load(folder / curvatures.FILE).members}
-    except RunError:  # none yet, or a damaged one: written anew
+        return {_key(member): member for member in Curvature.load(folder / Curvature.FILE).members}
+    except RunError:  # there is no file yet, or it is damaged: it is written again
         return {}
 
 
 def _curvature(
-    request: ExamineRequest, subject: Subject, objectives: Objectives, world: World, known: Known
-) -> curvatures.Member:
-    """Compute what is asked for and not known yet."""
+    request: ExamineRequest, trained: TrainedModel, objectives: Objectives, world: World, known: Known
+) -> curvatures.ModelCurvature:
+    """Compute sharpness and Hessian as requested; keep what an earlier command has computed."""
     split, objective = next(iter(objectives.items()))
     seed = request.landscape.seed
-    row = _row(subject)
-    member = curvatures.Member(
-        name=subject.condition, seed=subject.recipe.seed, split=split, workers=subject.workers,
+    row = _row(trained)
+    member = curvatures.ModelCurvature(
+        name=trained.condition, seed=trained.recipe.seed, split=split, workers=trained.workers,
         train_accuracy=None if row is None else row.train_accuracy, weights=checksum(objective.origin),
-        test_accuracy=None if row is None else row.test_accuracy, rehearsed=subject.rehearsed,
+        test_accuracy=None if row is None else row.test_accuracy, rehearsed=trained.rehearsed,
     )  # fmt: skip
     old = known.get(_key(member), member)
     same = (objective.num_examples, seed)
@@ -142,38 +144,38 @@ def _curvature(
         or (hessian_found.examples, hessian_found.seed) != same
         or (request.density and hessian_found.density is None)
     ):
-        with _told(request, world, f"{subject.name}, hessian") as tell:
+        with _stage_progress(request, world, f"{trained.name}, hessian") as tell:
             hessian_found = hessian(objective, density=request.density, seed=seed, world=world, progress=tell)
     if request.sharpness and (sharpness_found is None or (sharpness_found.examples, sharpness_found.seed) != same):
-        with _told(request, world, f"{subject.name}, sharpness") as tell:
+        with _stage_progress(request, world, f"{trained.name}, sharpness") as tell:
             sharpness_found = sharpness(objective, seed=seed, world=world, progress=tell)
     return replace(member, hessian=hessian_found, sharpness=sharpness_found)
 
 
-def _row(subject: Subject) -> Row | None:
-    """Give the row of metrics of the examined checkpoint, if there is one."""
-    rows = [] if subject.run is None else subject.run.rows("epoch")
-    return next((row for row in reversed(rows) if row.step == subject.step), None)
+def _row(trained: TrainedModel) -> Row | None:
+    """Return the metrics row of the examined checkpoint, if there is one."""
+    rows = [] if trained.run is None else trained.run.rows("epoch")
+    return next((row for row in reversed(rows) if row.step == trained.step), None)
 
 
-def _write_landscape(request: ExamineRequest, task: str, found: list[landscapes.Member]) -> None:
+def _write_landscape(request: ExamineRequest, task: str, found: list[landscapes.ModelLandscape]) -> None:
     if not found:
         return
-    about, file = environment(), request.result_folder() / landscapes.FILE
-    with suppress(RunError):  # none yet, or a damaged one: written anew
+    about, file = environment(), request.result_folder() / Landscape.FILE
+    with suppress(RunError):  # there is no file yet, or it is damaged: it is written again
         old = {member.name: member for member in Landscape.load(file).members}
         found = [member.with_old(old[member.name]) if member.name in old else member for member in found]
     Landscape(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
 
 
-def _write_curvature(request: ExamineRequest, task: str, found: Sequence[curvatures.Member]) -> None:
-    about, file = environment(), request.result_folder() / curvatures.FILE
+def _write_curvature(request: ExamineRequest, task: str, found: Sequence[curvatures.ModelCurvature]) -> None:
+    about, file = environment(), request.result_folder() / Curvature.FILE
     Curvature(task=task, members=tuple(found), command=about["command"], environment=about).save(file)
 
 
 @contextmanager
-def _told(request: ExamineRequest, world: World, title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show the stages of one computation, a bar a stage."""
+def _stage_progress(request: ExamineRequest, world: World, title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a callback that shows a progress bar for each stage of a computation."""
     with ExitStack() as stack:
         bars: dict[str, PointsProgress] = {}
 

@@ -1,8 +1,8 @@
-"""From a run folder, or any checkpoint, to the model, its task and its examples.
+"""Load a model with its task and examples from a run folder or from any checkpoint.
 
 A run folder says what was trained and how. A checkpoint of another program is a file with a state dictionary: alone, or
 under ``model``, ``state_dict`` or ``model_state_dict``; prefixes that wrappers leave in names (``module.``,
-``_orig_mod.``) are dropped. What it belongs to is then told by ``--task``. Reading a file never runs code from it.
+``_orig_mod.``) are dropped. ``--task`` then names the task. Reading a file never executes code from it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from rueda.data import Arrays
-from rueda.errors import CheckpointError, ExamineError, RunError, TaskError
+from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, read_failure
 from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
+from rueda.optim.rates import adapted
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
-from rueda.train.checkpoint import best_checkpoint, list_checkpoints, load_checkpoint
+from rueda.train.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint, step_of
 from rueda.train.loaders import evaluation_loader
 from rueda.train.normalisation import convert
-from rueda.train.regime import adapted
 from rueda.world import World
 from rueda.world.seeds import seed_model
 
@@ -35,35 +35,35 @@ READ_BATCH = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A trained model and all that belongs to it."""
+class TrainedModel:
+    """A trained model with its task, recipe and run."""
 
     name: str
     task: Task
     recipe: Recipe
     model: nn.Module
     step: int | None
-    """updates made, if the file says so"""
+    """the number of updates, if the checkpoint records it"""
     run: Run | None
-    """its run folder, if it has one"""
+    """the run folder, if the model was loaded from one"""
     workers: int | None = None
-    """with which it was trained, if the file says so"""
+    """the number of workers that trained it, if the checkpoint records it"""
     rehearsed: bool | None = None
-    """those workers were virtual, in one process, if the run says so"""
+    """whether those workers were rehearsed in one process, if the run records it"""
 
     @property
     def condition(self) -> str:
-        """The name without the seed: what several trainings of one kind are shown as."""
+        """The name without the seed, under which the seeds of one recipe are shown together."""
         return self.name.replace(f"-seed{self.recipe.seed}", "", 1)
 
     def objectives(self, splits: Sequence[str] = ("train", "test"), *, num_examples: int | None = 1024,
                    device: torch.device | str | None = None) -> dict[str, Objective]:  # fmt: skip
-        """Read the examples of each split and give the objectives on this model.
+        """Read the examples of each split and return an objective for each.
 
         Args:
             splits: ``train``, ``test``.
-            num_examples: of each, spread evenly over the data; None takes all.
-            device: where to compute.
+            num_examples: examples of each split, spread evenly over the data; None takes all.
+            device: the device that computes; by default the model's.
         """
         found: dict[str, Objective] = {}
         dtype = next(self.model.parameters()).dtype
@@ -79,27 +79,27 @@ class Subject:
         return found
 
 
-def load_subject(
+def load_model(
     path: Path | str, *, task: Task | str | None = None, settings: Sequence[str] = (), checkpoint: str = "last"
-) -> Subject:
-    """Load what is to be examined.
+) -> TrainedModel:
+    """Load a model that is to be examined.
 
     Args:
         path: a run folder, a checkpoint of Rueda, or any file with a state dictionary.
-        task: what it belongs to; a run of a built-in task knows it.
+        task: the model's task; a run remembers its own.
         settings: ``NAME=VALUE`` of the recipe, for the model of another program's checkpoint.
-        checkpoint: of a run folder: ``last``, ``best``, or a number of updates.
+        checkpoint: which one of a run folder: ``last``, ``best``, or a number of updates.
 
     Raises:
-        ExamineError: it is nothing of the kind, or its task is not known.
-        CheckpointError: it cannot be read, or is of another model.
+        ExamineError: the path is neither a run nor a checkpoint, or its task is not known.
+        CheckpointError: the checkpoint cannot be read, or belongs to another model.
     """
     path = Path(path)
     run = Run(path) if path.is_dir() else None
     file = path if run is None else _choose(run, checkpoint)
     state = load_checkpoint(file) if run is not None or _is_ours(file) else _load_any(file)
     told = state.get("task") if isinstance(state.get("task"), str) else None
-    known = _find_task(task, told, path)
+    known = _find_task(task, told, path, _home(path) if run is not None or _is_ours(file) else None)
     recipe, workers = known.recipe, None
     if isinstance(state.get("recipe"), str):
         recipe = Recipe.from_toml(state["recipe"])
@@ -110,7 +110,7 @@ def load_subject(
     place = state.get("place")
     step = place.get("step") if isinstance(place, dict) else None
     name = path.resolve().name if run is not None else file.stem
-    return Subject(
+    return TrainedModel(
         name=name,
         task=known,
         recipe=recipe,
@@ -123,7 +123,7 @@ def load_subject(
 
 
 def _rehearsed(run: Run | None) -> bool | None:
-    """Ask a run's own files; a folder without them does not know."""
+    """Return whether a run was rehearsed; None if its folder does not record it."""
     try:
         told = None if run is None else run.environment().get("rehearsed")
     except RunError:
@@ -132,40 +132,33 @@ def _rehearsed(run: Run | None) -> bool | None:
 
 
 def build_model(task: Task, recipe: Recipe) -> nn.Module:
-    """Build the model as the training did, from the recipe's seed: its initial weights are the training's."""
+    """Build the model with the recipe's seed, so that its initial weights are those of the training."""
     seed_model(recipe.seed)
     model = convert(task.build(recipe), adapted(recipe))
     return model.to(dtype=torch.float64 if recipe.precision == "float64" else torch.float32)
 
 
-def load_path(subject: Subject) -> tuple[list[int], list[dict[str, Tensor]]]:
-    """Give the initial model, built again from the seed, and the kept checkpoints of a run up to the subject's own.
+def load_path(trained: TrainedModel) -> tuple[list[int], list[dict[str, Tensor]]]:
+    """Return the initial model, rebuilt from the seed, and the kept checkpoints of a run up to the model's own.
 
     Returns:
-        Updates made at each, and their states, oldest first.
+        The number of updates of each, and their states, oldest first.
 
     Raises:
-        ExamineError: the subject is no run.
+        ExamineError: the model was not loaded from a run folder.
     """
-    if subject.run is None:
-        raise ExamineError(
-            "the training path",
-            expected="a run folder with its checkpoints",
-            got=subject.name,
-            do="name the run, such as runs/NAME",
-        )
-    found = {0: dict(build_model(subject.task, subject.recipe).state_dict())}
-    files = list_checkpoints(subject.run.checkpoints)
-    for step in sorted({_step(file) for file in files}):
-        if step > 0 and (subject.step is None or step <= subject.step):
-            file = _latest([file for file in files if _step(file) == step])
-            assert file is not None
-            found[step] = load_checkpoint(file)["model"]
+    if trained.run is None:
+        do = "name the run, such as runs/NAME"
+        raise ExamineError("the training path", expected="a run folder with its checkpoints", got=trained.name, do=do)
+    found = {0: dict(build_model(trained.task, trained.recipe).state_dict())}
+    for file in reversed(list_checkpoints(trained.run.checkpoints)):  # of one step, the newest comes last
+        if step_of(file) > 0 and (trained.step is None or step_of(file) <= trained.step):
+            found[step_of(file)] = load_checkpoint(file)["model"]
     return list(found), list(found.values())
 
 
 def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
-    """Read examples of a task without augmentation, spread evenly over the data: sorted sets begin with one class."""
+    """Read evenly spaced examples without augmentation; the first ones of a sorted data set would be of one class."""
     if count is not None and count < 1:
         raise ExamineError("examples", expected="1 or more", got=count, do="correct it")
     data = task.load(split)
@@ -181,7 +174,7 @@ def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> t
 
 
 def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -> None:
-    """Give a model the weights of a file; those of another model are refused in one line."""
+    """Load the weights of a file into a model; weights of another model raise an error of one line."""
     found = _weights(state, file)
     own = model.state_dict()
     missing = [name for name in own if name not in found]
@@ -194,8 +187,9 @@ def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -
         else:
             why = f"{missing[0]} is missing" if missing else f"{extra[0]} is unknown"
         num_more = len(missing) + len(extra) + len(shapes) - 1
+        more = f" and {num_more} more" if num_more else ""
         raise CheckpointError(
-            f"{file} is of another model than task {task} builds: {why}{f' and {num_more} more' if num_more else ''}; "
+            f"{file} belongs to another model than the one that task {task} builds: {why}{more}; "
             "name its task with --task and its model's options with --set model.NAME=VALUE"
         )
     model.load_state_dict(found)
@@ -206,66 +200,46 @@ def _weights(state: dict[str, Any], file: Path) -> dict[str, Tensor]:
     found = {}
     for name, value in inner.items():
         if not isinstance(value, Tensor):
-            raise CheckpointError(
-                str(file),
-                expected="a state dictionary of tensors",
-                got=f"{name}: {type(value).__name__}",
-                do="save model.state_dict()",
-            )
+            expected, do = "a state dictionary of tensors", "save model.state_dict()"
+            raise CheckpointError(str(file), expected=expected, got=f"{name}: {type(value).__name__}", do=do)
         for prefix in PREFIXES:
             name = name.removeprefix(prefix)
         found[name] = value
     return found
 
 
-def _find_task(given: Task | str | None, told: str | None, path: Path) -> Task:
+def _home(path: Path) -> Run | None:
+    """Return the run that a folder or a checkpoint belongs to, if its files are there."""
+    folder = path if path.is_dir() else path.parent.parent
+    return Run(folder) if (folder / "environment.json").is_file() else None
+
+
+def _find_task(given: Task | str | None, told: str | None, path: Path, home: Run | None) -> Task:
+    """Load the task: the one that was given, or else the one that the run or the checkpoint names."""
     if isinstance(given, Task):
         return given
-    if given is not None:
-        return load_task(given)
-    if told is None:
-        raise ExamineError(
-            str(path),
-            expected="a task that it belongs to",
-            got="none in the file",
-            do="name it: --task NAME or --task FILE.py",
-        )
+    name = given or (told if home is None else home.task_name())
+    if name is None:
+        do = "name it: --task NAME or --task FILE.py"
+        raise ExamineError(str(path), expected="a task that it belongs to", got="none in the file", do=do)
     try:
-        return load_task(told)
+        return load_task(name)
     except TaskError:
+        if given is not None or name.endswith(".py"):
+            raise
         raise ExamineError(
-            f"the task of {path}", expected="a built-in one", got=told, do="name its file: --task FILE.py"
+            f"the task of {path}", expected="a built-in one", got=name, do="name its file: --task FILE.py"
         ) from None
 
 
 def _choose(run: Run, wanted: str) -> Path:
-    files = list_checkpoints(run.checkpoints)
-    chosen: Path | None
-    if wanted == "best":
-        chosen = best_checkpoint(run.checkpoints)
-    else:
-        step = str(_step(files[0])) if wanted == "last" and files else wanted
-        chosen = _latest([file for file in files if str(_step(file)) == step])
+    chosen = find_checkpoint(run.checkpoints, wanted)
     if chosen is None:
-        steps = ", ".join(str(step) for step in sorted({_step(file) for file in files}))
-        raise ExamineError(
-            f"{run.folder}, checkpoint",
-            expected=f"last, best or one of its steps ({steps or 'it has none'})",
-            got=wanted,
-            do="choose one, or name a run folder with checkpoints",
-        )
+        steps = ", ".join(str(step) for step in sorted({step_of(file) for file in list_checkpoints(run.checkpoints)}))
+        expected = f"last, best or one of its steps ({steps or 'it has none'})"
+        do = "choose one, or name a run folder with checkpoints"
+        raise ExamineError(f"{run.folder}, checkpoint", expected=expected, got=wanted, do=do)
     return chosen
-
-
-def _step(file: Path) -> int:
-    return int(file.name.split(".")[0].removeprefix("step-"))
-
-
-def _latest(files: list[Path]) -> Path | None:
-    """Choose among checkpoints of one step: the one at the end of an epoch may have new batch-norm statistics."""
-    if len(files) < 2:
-        return files[0] if files else None
-    return max(files, key=lambda file: load_checkpoint(file)["place"]["epoch"])
 
 
 def _is_ours(file: Path) -> bool:
@@ -277,12 +251,12 @@ def _load_any(file: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ExamineError(
-            str(file), expected="a run folder or a checkpoint file", got=error.strerror, do="check the path"
+            f"{file}: expected a run folder or a checkpoint file, got: {read_failure(error)}; check the path"
         ) from None
     except Exception as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
-            f"{file} cannot be read as tensors alone ({first_line}); save model.state_dict() and examine that"
+            f"{file} cannot be loaded as tensors alone ({first_line}); save model.state_dict() and examine that file"
         ) from None
     if not isinstance(state, dict):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What ``rueda examine`` asks of the processes that compute, and what they answer. Nothing here loads torch."""
+"""The request that ``rueda examine`` sends to its workers, and their answer. This module does not load torch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ BATCH_NORM = ("auto", "running", "recalibrate")
 
 @dataclass(frozen=True, kw_only=True)
 class LandscapeRequest:
-    """Which pictures of the landscape are wanted, and how fine."""
+    """The pictures of the landscape that are requested, and their resolution."""
 
     pictures: tuple[str, ...] = ("surface",)
     """among ``surface``, ``path``, ``lines`` and ``interpolation``"""
     points: int | None = None
-    """of each axis; by default 51, and 25 for an interpolation"""
+    """points per axis; 51 by default, and 25 for an interpolation"""
     span: float = 1.0
-    """surface and lines reach from -span to span"""
+    """surfaces and lines reach from -span to span"""
     num_lines: int = 1
     seed: int = 0
-    """of the random directions"""
+    """the seed of the random directions"""
     normalise: str = "filter"
     batch_norm: str = "auto"
     """``running``: the model's own statistics at every point (interpolation: interpolated); ``recalibrate``: recomputed
@@ -48,11 +48,11 @@ class LandscapeRequest:
                 raise ExamineError(name, expected=expected, got=got, do="correct it")
 
     def num_points(self) -> int:
-        """Count the points of all pictures."""
+        """Return the number of points of all pictures."""
         side = self.points or 51
         counts = {
-            "surface": side * side,
-            "path": side * side,
+            "surface": side**2,
+            "path": side**2,
             "lines": side * self.num_lines,
             "interpolation": self.points or 25,
         }
@@ -61,14 +61,14 @@ class LandscapeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ExamineRequest:
-    """What is to be examined, how, and where the result goes."""
+    """What to examine, how, and where to write the results."""
 
     paths: tuple[Path, ...]
     landscape: LandscapeRequest = field(default_factory=LandscapeRequest)
     sharpness: bool = False
     hessian: bool = False
     density: bool = True
-    """the spectral density, too, where the Hessian is asked for"""
+    """whether the Hessian's spectral density is computed, too"""
     task: str | None = None
     settings: tuple[str, ...] = ()
     checkpoint: str = "last"
@@ -77,7 +77,7 @@ class ExamineRequest:
     folder: Path | None = None
     progress: bool = True
     directory: Path = field(default_factory=Path.cwd)
-    """where the request was made: its paths are relative to it, wherever a task file may go"""
+    """the working directory of the command, to which paths are relative even if a task file changes the directory"""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.splits if name not in SPLITS]
@@ -87,7 +87,7 @@ class ExamineRequest:
             raise ExamineError("--interpolate", expected="two runs or checkpoints", got=len(self.paths), do="name two")
 
     def result_folder(self) -> Path:
-        """Give the folder of the result."""
+        """Return the folder of the results."""
         if self.folder is not None:
             return self.located(self.folder)
         paths = [self.located(path) for path in self.paths]
@@ -97,10 +97,10 @@ class ExamineRequest:
         return self.located(Path("runs", "examine-" + (names[0] if len(paths) == 1 else "-".join(names)[:80])))
 
     def located(self, path: Path) -> Path:
-        """Give a path of the request in this process, which may have left the directory of the request."""
+        """Return a path of the request as an absolute path, since this process may have changed its directory."""
         return located(path, self.directory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExamineAnswer:
-    """An examination has ended; its records lie in the result folder of the request."""
+    """The answer of a finished examination; its records are in the request's result folder."""

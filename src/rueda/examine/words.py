@@ -1,4 +1,4 @@
-"""What was found, in a line a model."""
+"""The terminal's summary of an examination: a line for each result of each model."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from pathlib import Path
 from rueda.records import curvature, landscape
 from rueda.records.curvature import Curvature
 from rueda.records.landscape import Landscape
-from rueda.terminal.words import with_workers
 
 
 def summary(folder: Path) -> list[str]:
-    """Tell what the records of a folder say."""
+    """Return the lines that summarise the records of a folder."""
     told: list[str] = []
-    if (folder / landscape.FILE).is_file():
-        told += [line for member in Landscape.load(folder).members for line in _seen(member)]
-    if (folder / curvature.FILE).is_file():
+    if (folder / landscape.Landscape.FILE).is_file():
+        told += [line for member in Landscape.load(folder).members for line in _landscape_lines(member)]
+    if (folder / curvature.Curvature.FILE).is_file():
         members = Curvature.load(folder).members
         count = Counter(member.name for member in members)
         for member in members:
-            name = with_workers(member.name, member.workers, member.rehearsed)
-            told += _felt(member, name if count[member.name] == 1 else f"{name}, seed {member.seed}")
+            seed = "" if count[member.name] == 1 else f", seed {member.seed}"
+            told += _curvature_lines(member, member.title + seed)
     return told
 
 
-def _seen(member: landscape.Member) -> list[str]:
-    told, who = [], with_workers(member.name, member.workers, member.rehearsed)
+def _landscape_lines(member: landscape.ModelLandscape) -> list[str]:
+    told, who = [], member.title
     for name, surface in (("surface", member.surface), ("path", member.path)):
         if surface is not None:
             sheet = surface.sheets[0]
@@ -45,7 +44,7 @@ def _seen(member: landscape.Member) -> list[str]:
     return told
 
 
-def _felt(member: curvature.Member, name: str) -> list[str]:
+def _curvature_lines(member: curvature.ModelCurvature, name: str) -> list[str]:
     told = []
     found = member.hessian
     if found is not None:

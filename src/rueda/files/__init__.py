@@ -1,1 +1,1 @@
-"""Files that survive a crash: atomic writes, a lock that gives a folder one writer at a time; and where they lie."""
+"""Atomic writes, reading with a limit, a lock for a folder, the cache folder, and the resolution of relative paths."""

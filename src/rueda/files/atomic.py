@@ -1,4 +1,4 @@
-"""Writing files whole or not at all: a temporary file, fsync, rename."""
+"""Atomic writes: write a temporary file, fsync it, and rename it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rueda.errors import RunError
 
 
 def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryIO], None]) -> None:
-    """Write a file so that a reader sees the old or the new one, never a part, whatever is killed when.
+    """Write a file atomically: after a crash at any moment it holds the old or the new contents, never a mixture.
 
     Args:
-        file: where it shall stand; its folder is made.
+        file: the path; its folder is created if needed.
         content: the bytes, or a function that writes them to an open binary file.
 
     Raises:
@@ -35,7 +35,7 @@ def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryI
                 stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files for the owner only
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates files that only the owner can read
         os.replace(temporary, file)
         _sync_folder(file.parent)
     except OSError as error:
@@ -44,6 +44,15 @@ def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryI
     except BaseException:
         _remove(temporary)
         raise
+
+
+def check_writable(file: Path) -> None:
+    """Refuse a file that could not be written, before the work whose result it is to hold; nothing is created."""
+    folder = next(parent for parent in file.absolute().parents if parent.exists())
+    if file.is_dir():
+        raise RunError(f"cannot write {file}: it is a folder; choose the name of a file")
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise RunError(f"cannot write {file}: {folder} is not a folder that can be written to; choose another folder")
 
 
 def _remove(temporary: Path | None) -> None:
@@ -59,7 +68,7 @@ def _umask() -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut (a folder is a file too, except on Windows)."""
+    """Flush the folder to disk, so that the rename survives a power failure; Windows cannot flush a folder."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -69,7 +78,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Make what strict JSON can say: tuples become lists; NaN and infinity, which it lacks, null.
+    """Convert a value to one that strict JSON can represent: tuples become lists, NaN and infinity become null.
 
     >>> plain({"values": (1.5, float("nan"))})
     {'values': [1.5, None]}

@@ -1,4 +1,4 @@
-"""Where Rueda keeps what it can make or fetch again."""
+"""The folder for files that can be computed or downloaded again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Give the cache's folder: ``RUEDA_CACHE``, else ``rueda`` in ``XDG_CACHE_HOME``, else ``~/.cache/rueda``."""
+    """Return the cache folder: ``RUEDA_CACHE``, else ``rueda`` in ``XDG_CACHE_HOME``, else ``~/.cache/rueda``."""
     if os.environ.get("RUEDA_CACHE"):
         return Path(os.environ["RUEDA_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME")

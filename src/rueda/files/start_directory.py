@@ -1,4 +1,4 @@
-"""Relative paths mean the directory in which the user typed them, also after a task file has called ``os.chdir``."""
+"""Relative paths refer to the directory where the user typed them, even after a task file calls ``os.chdir``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def located(path: Path, directory: Path) -> Path:
-    """Give a path as it was typed in ``directory``; below that, if this process has left it.
+    """Return ``path``, relative to ``directory``; prefixed only if that is no longer the current directory.
 
     >>> located(Path("runs/a"), Path.cwd()), located(Path("runs/a"), Path("/other"))
     (PosixPath('runs/a'), PosixPath('/other/runs/a'))

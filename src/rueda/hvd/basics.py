@@ -1,4 +1,4 @@
-"""The world as Horovod names it: init, shutdown, ranks and sizes, what is built in, the timeline."""
+"""The basic functions of Horovod: init, shutdown, ranks and sizes, what is built in, the timeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from rueda.hvd.common import process_sets as sets
 from rueda.hvd.common.process_sets import ProcessSet
-from rueda.hvd.core import life
+from rueda.hvd.core import lifecycle
 
 __all__ = [
     "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "init",
@@ -20,150 +20,145 @@ __all__ = [
 
 
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
-    """Meet the other workers; called again before :func:`shutdown`, it does nothing.
+    """Connect this worker to the others; do nothing if it is connected already.
 
-    Works under ``rueda run``, torchrun, mpirun and Slurm, or alone. After :func:`shutdown` it can be called again, any
-    number of times in one process.
+    It works under ``rueda run``, torchrun, mpirun and Slurm, and for a single process. It can be called again after
+    :func:`shutdown`, any number of times in one process.
 
     Args:
         comm: None; or all ranks, as a list or an mpi4py communicator. For some of the ranks use process sets.
-        process_sets: sets to register at once, the same on all ranks (see :class:`ProcessSet`); ``"dynamic"`` is
-            accepted, since sets can always be added later.
+        process_sets: process sets to register, the same on all ranks (see :class:`ProcessSet`). ``"dynamic"`` is
+            accepted and has no effect, since process sets can always be added later.
     """
-    if life.running() is not None:
+    if lifecycle.running() is not None:
         return
-    engine = life.start()
+    engine = lifecycle.start()
     wanted = _size_of(comm)
     if wanted is not None and wanted != engine.size:
-        life.stop()
+        lifecycle.stop()
         raise ValueError(
             f"comm: expected all {engine.size} ranks, got {wanted}; initialise with all and use hvd.add_process_set"
         )
-    if process_sets is not None and process_sets != "dynamic":  # sets can be added at any time here
+    if process_sets is not None and process_sets != "dynamic":
         for process_set in process_sets:
             sets.add_process_set(process_set)  # type: ignore[arg-type]
 
 
 def shutdown() -> None:
-    """Leave: collectives that others still wait for raise there. Safe to call at any time, any number of times."""
+    """Disconnect this worker, at any time; collectives of other ranks that need it raise an error there."""
     sets.forget()
-    life.stop()
+    lifecycle.stop()
 
 
 def is_initialized() -> bool:
-    """Say whether :func:`init` was called, and :func:`shutdown` not yet."""
-    return life.running() is not None
+    """Return whether this worker is connected: after :func:`init`, until :func:`shutdown`."""
+    return lifecycle.running() is not None
 
 
 def rank() -> int:
-    """Give this worker's number among all."""
-    return life.engine().rank
+    """Return the rank of this worker."""
+    return lifecycle.engine().rank
 
 
 def size() -> int:
-    """Count the workers."""
-    return life.engine().size
+    """Return the number of workers."""
+    return lifecycle.engine().size
 
 
 def local_rank() -> int:
-    """Give this worker's number on its own machine."""
-    return int(life.engine().about["local_rank"])
+    """Return the rank of this worker on its own machine."""
+    return lifecycle.engine().local_rank
 
 
 def local_size() -> int:
-    """Count the workers on this machine."""
-    return int(life.engine().about["local_size"])
+    """Return the number of workers on this machine."""
+    return lifecycle.engine().local_size
 
 
 def cross_rank() -> int:
-    """Give the number of this machine among those that have a worker with this local rank."""
-    engine = life.engine()
-    return _peers().index(engine.rank)
+    """Return the index of this machine among those that have a worker with this local rank."""
+    return _peers().index(rank())
 
 
 def cross_size() -> int:
-    """Count the machines that have a worker with this local rank."""
+    """Return the number of machines that have a worker with this local rank."""
     return len(_peers())
 
 
 def is_homogeneous() -> bool:
-    """Say whether every machine has the same number of workers."""
-    return len({about["local_size"] for about in life.engine().roster}) == 1
+    """Return whether every machine has the same number of workers."""
+    return len({local_size for _, local_size in lifecycle.engine().placements}) == 1
 
 
 def _peers() -> list[int]:
+    """Return the ranks, one on each machine, that have the same local rank as this worker."""
     mine = local_rank()
-    return [rank for rank, about in enumerate(life.engine().roster) if about["local_rank"] == mine]
+    return [rank for rank, (local, _) in enumerate(lifecycle.engine().placements) if local == mine]
 
 
 def _size_of(comm: Any) -> int | None:
-    if comm is None:
-        return None
     if hasattr(comm, "Get_size"):
         return int(comm.Get_size())
-    return len(list(comm)) or None
+    return None if comm is None else len(list(comm)) or None
 
 
-# What is built in. MPI may launch the workers; torch.distributed carries the tensors.
+# What is built in: MPI may start the workers, but torch.distributed sends the tensors.
 
 
 def mpi_threads_supported() -> bool:
-    """Say whether MPI calls may come from several threads: False, since no tensor travels over MPI."""
+    """Return whether several threads may call MPI: False, since MPI does not communicate here."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """Say whether tensors travel over MPI: never."""
+    """Return whether MPI communicates tensors: always False."""
     return False
 
 
 def mpi_built() -> bool:
-    """Say whether tensors could travel over MPI: no."""
+    """Return whether MPI could communicate tensors: always False."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """Say whether Gloo carries CPU tensors."""
+    """Return whether Gloo communicates CPU tensors."""
     return gloo_built()
 
 
 def gloo_built() -> bool:
-    """Say whether torch has Gloo."""
+    """Return whether torch was built with Gloo."""
     return dist.is_available() and dist.is_gloo_available()
 
 
 def nccl_built() -> int:
-    """Give NCCL's version as Horovod does (2.18.3: 21803), or 0 without it.
+    """Return the version of NCCL as Horovod does (21803 for 2.18.3), or 0 if there is no NCCL or no GPU.
 
     >>> isinstance(nccl_built(), int)
     True
     """
     if not (dist.is_available() and dist.is_nccl_available() and torch.cuda.is_available()):
         return 0
-    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    major, minor, patch = (
-        version if isinstance(version, tuple) else (version // 1000, version // 100 % 10, version % 100)
-    )
+    major, minor, patch, *_ = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return int(major * 10000 + minor * 100 + patch)
 
 
 def ddl_built() -> int:
-    """Say whether IBM's DDL is there: never."""
+    """Return whether IBM's DDL is available: always 0."""
     return 0
 
 
 def ccl_built() -> int:
-    """Say whether oneCCL is used: never."""
+    """Return whether oneCCL is used: always 0."""
     return 0
 
 
 def cuda_built() -> bool:
-    """Say whether torch has CUDA."""
+    """Return whether torch was built with CUDA."""
     return torch.version.cuda is not None
 
 
 def rocm_built() -> bool:
-    """Say whether torch has ROCm."""
+    """Return whether torch was built with ROCm."""
     return torch.version.hip is not None
 
 
@@ -171,19 +166,19 @@ def rocm_built() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write what happens from now on to a file in Chrome's trace format (on rank 0): negotiation and execution.
+    """Start to record negotiation and execution on rank 0, in Chrome's trace format.
 
-    Open it in ``chrome://tracing`` or Perfetto.
+    ``chrome://tracing`` and Perfetto show the file.
 
     Args:
-        file_path: the file; it is valid JSON after :func:`stop_timeline`, and readable by the viewers before.
-        mark_cycles: mark every cycle of the engine, too.
+        file_path: the file; it is valid JSON after :func:`stop_timeline`, but the viewers can read it before that.
+        mark_cycles: also mark every cycle of the engine.
     """
-    engine = life.engine()
+    engine = lifecycle.engine()
     if engine.rank == 0:
         engine.timeline.start(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
     """Finish the file of :func:`start_timeline`."""
-    life.engine().timeline.stop()
+    lifecycle.engine().timeline.stop()

@@ -1,11 +1,12 @@
-"""What Horovod's scripts need of a launcher, handed to :mod:`rueda.world.launch`, which knows nothing of Horovod.
+"""What Horovod's scripts need from the launcher; :mod:`rueda.world.launch` itself does not depend on Horovod.
 
-- The module ``horovod``: the folder ``hvd/shim`` on the workers' ``PYTHONPATH`` (see :mod:`rueda.hvd.alias`).
+- The module ``horovod``: the folder ``hvd/shim`` on the workers' ``PYTHONPATH`` (see :mod:`rueda.hvd.alias`); with
+  ``--legacy-keras`` also ``tensorflow_addons`` (see :mod:`rueda.hvd.legacy_keras`).
 - The variables ``HOROVOD_RANK``, ``HOROVOD_SIZE`` and so on, which scripts read before they call ``hvd.init``.
-- The user's own ``HOROVOD_*`` variables on every host.
-- The output of horovodrun: ``[2]<stdout>:loss 0.31``, and two files a rank.
+- The user's own ``HOROVOD_*`` variables, and those of TensorFlow, Keras and JAX, on every host.
+- The output format of horovodrun: ``[2]<stdout>:loss 0.31``, and two files for each rank.
 
-Nothing here loads torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -13,29 +14,41 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rueda.hvd import legacy_keras
 from rueda.world.launch import EnvironmentAdditions, Host, OutputStyle
+
+PREFIXES = (
+    *("HOROVOD_", "KERAS_", "JAX_", "XLA_"),
+    # Not all of TF_: Terraform's variables begin so, and some are secret.
+    *("TF_CPP_", "TF_DETERMINISTIC_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_", "TF_NUM_", "TF_USE_", "TF_XLA_"),
+)
 
 
 def environment_additions(environ: Mapping[str, str]) -> EnvironmentAdditions:
-    """Give the additions for a launch plan; ``RUEDA_HOROVOD=0`` in ``environ`` leaves out the module ``horovod``.
+    """Return the additions to a launch plan; ``RUEDA_HOROVOD=0`` in ``environ`` omits the module ``horovod``.
 
     >>> environment_additions({}).packages, environment_additions({"RUEDA_HOROVOD": "0"}).packages
     (('rueda.hvd.shim',), ())
+    >>> environment_additions({"RUEDA_LEGACY_KERAS": "1"}).packages
+    ('rueda.hvd.shim', 'rueda.hvd.legacy_keras.shim')
     """
-    packages = () if environ.get("RUEDA_HOROVOD") == "0" else ("rueda.hvd.shim",)
-    return EnvironmentAdditions(prefixes=("HOROVOD_",), packages=packages, per_worker=worker_variables)
+    packages: tuple[str, ...] = () if environ.get("RUEDA_HOROVOD") == "0" else ("rueda.hvd.shim",)
+    if environ.get(legacy_keras.VARIABLE) == "1":
+        packages += (legacy_keras.PACKAGE,)
+    return EnvironmentAdditions(prefixes=PREFIXES, packages=packages, per_worker=worker_variables)
 
 
 def worker_variables(hosts: Sequence[Host], node: int, local_rank: int) -> dict[str, str]:
-    """Give a worker its ranks and sizes under Horovod's names.
+    """Return the environment variables by which Horovod tells a worker its ranks and sizes.
 
-    ``CROSS`` counts the hosts that have a worker with the same local rank.
+    The cross rank and cross size count the hosts that have a worker with the same local rank.
 
     Args:
         hosts: all hosts in rank order; ``slots`` is the number of workers on each.
         node: the index of the worker's host.
-        local_rank: the number of the worker on its host.
+        local_rank: the rank of the worker on its host.
 
     >>> hosts = [Host(name="a", slots=2), Host(name="b", slots=1), Host(name="c", slots=2)]
     >>> found = worker_variables(hosts, node=2, local_rank=1)
@@ -58,10 +71,10 @@ def worker_variables(hosts: Sequence[Host], node: int, local_rank: int) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class HorovodrunStyle(OutputStyle):
-    """Prefixes and files as horovodrun has them: ``[2]<stdout>:loss 0.31``, ``rank.2/stdout`` and ``rank.2/stderr``.
+    """The output format of horovodrun: ``[2]<stdout>:loss 0.31``, files ``rank.2/stdout`` and ``rank.2/stderr``.
 
     Args:
-        times: put the time before each prefix.
+        times: whether the time precedes each prefix.
 
     >>> HorovodrunStyle().prefix(2, error=True, coloured=False)
     '[2]<stderr>:'
@@ -69,20 +82,16 @@ class HorovodrunStyle(OutputStyle):
     'rank.02/stdout'
     """
 
+    shows_filed_lines: ClassVar[bool] = True
     times: bool = False
 
     def prefix(self, rank: int, *, error: bool, coloured: bool) -> str:
-        """Give the prefix without colours, since programs read these lines."""
+        """Return the prefix of a line, always without colours, because programs read these lines."""
         return f"{time.asctime() if self.times else ''}[{rank}]<{_stream(error)}>:"
 
     def file(self, rank: int, *, error: bool, workers: int) -> str:
-        """Name a file for each stream; ranks have equally many digits."""
+        """Return the name of the file of a stream; all ranks have the same number of digits."""
         return f"rank.{rank:0{len(str(workers - 1))}d}/{_stream(error)}"
-
-    @property
-    def shows_what_is_filed(self) -> bool:
-        """Lines are shown, with or without files."""
-        return True
 
 
 def _stream(error: bool) -> str:

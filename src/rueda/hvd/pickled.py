@@ -1,48 +1,42 @@
-"""Objects as bytes, between workers and between a program and its workers.
+"""Serialisation of Python objects, between workers and between a program and its workers.
 
-Plain pickle names functions and classes by their module; cloudpickle can also take the code itself along, which a
-lambda, a local function, and everything that stands in ``__main__`` need. It is optional:
+Plain pickle stores a function or class by the name of its module and its own name. cloudpickle can store the code
+itself, which lambdas, local functions and everything defined in ``__main__`` need. It is optional:
 ``pip install 'rueda[horovod]'``.
 """
 
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 from rueda.errors import MissingExtra
 
 
 def dumps(value: object, *, by_value: bool = False) -> bytes:
-    """Encode an object; :func:`pickle.loads` reads it.
+    """Serialise an object; :func:`pickle.loads` reads the result.
 
-    Among workers that run the same script names suffice, and a class then is the same class on all of them. For what
-    leaves its program (``by_value``) the code goes along, if cloudpickle is there.
+    Workers that run the same script can store functions and classes by name, so that a class is the same class on all
+    of them. For another program, pass ``by_value`` to store their code, if cloudpickle is installed.
 
     Raises:
-        MissingExtra: only cloudpickle could encode it, and it is not installed.
+        MissingExtra: only cloudpickle can serialise the object, and it is not installed.
     """
     try:
         import cloudpickle  # type: ignore[import-untyped, import-not-found, unused-ignore]
     except ImportError:
         cloudpickle = None
-    if by_value and cloudpickle is not None:
-        return _with(cloudpickle, value)
-    try:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if not _is_about_code(error):
-            raise
-        if cloudpickle is None:
-            raise MissingExtra("cloudpickle", "horovod") from error
-        return _with(cloudpickle, value)
-
-
-def _with(cloudpickle: Any, value: object) -> bytes:
+    if cloudpickle is None or not by_value:
+        try:
+            return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            if not _is_about_code(error):
+                raise
+            if cloudpickle is None:
+                raise MissingExtra("cloudpickle", "horovod") from error
     data: bytes = cloudpickle.dumps(value)
     return data
 
 
 def _is_about_code(error: Exception) -> bool:
-    """Say whether pickle failed on a function or class without a name, rather than on a lock or a socket."""
+    """Return whether pickle failed on a function or class that has no importable name."""
     return any(words in str(error) for words in ("local object", "lambda", "attribute lookup", "not the same object"))

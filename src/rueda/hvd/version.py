@@ -1,4 +1,4 @@
-"""The version that scripts compare: the last Horovod whose interface this is, and whose work it is."""
+"""The version that scripts compare: Horovod's last release, whose interface this is, with a local suffix."""
 
 from __future__ import annotations
 

@@ -1,21 +1,27 @@
-"""The process of a job: ``python -m rueda.jobs.child FOLDER`` reads its job there and leaves its answer there."""
+"""The process of a job: ``python -m rueda.jobs.child FOLDER`` reads ``job.json`` there and writes its answer there."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
+import time
+import warnings
 from pathlib import Path
 
 
 def main(folder: Path) -> int:
-    """Do the job and give the exit status: 0, that of an error, or 128 + signal."""
-    # A parent that ignores Ctrl-C (nohup, the background of a script) hands that on; here SIGINT means: save and leave.
+    """Run the job and return the exit status: 0, that of a RuedaError, or that of :class:`rueda.jobs.Stopped`."""
+    # A process inherits ignored signals from its parent (nohup, a background job); SIGINT must mean: save and exit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A warning is meant for the user of a command, to whom a line of source code says nothing.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    gc.disable()  # imports create little garbage, and each collection would visit all of torch's objects
     from rueda.errors import RuedaError
-    from rueda.jobs.messages import call, read_job, write_answer, write_error
-    from rueda.jobs.stopping import as_stopped
+    from rueda.jobs.messages import call, load, read_job, write_answer, write_error
+    from rueda.jobs.stopping import as_stopped, signals_raise_stopped
 
     job = read_job(folder)
     alone = bool(job["leave_with_parent"])
@@ -24,9 +30,13 @@ def main(folder: Path) -> int:
     sys.argv = job["argv"]
     rank = "0" if alone else os.environ.get("RANK", "0")
     try:
-        answer = call(job["function"], job["request"])
-        if rank == "0":
-            write_answer(folder, answer)
+        with signals_raise_stopped():
+            function = load(job["function"])
+            gc.freeze()  # imported modules are never freed, so later collections need not visit them
+            gc.enable()
+            answer = call(function, job["request"])
+            if rank == "0":
+                write_answer(folder, answer)
     except RuedaError as error:
         write_error(folder, rank, error)
         return error.exit_status
@@ -36,15 +46,21 @@ def main(folder: Path) -> int:
 
 
 def _leave_with_parent() -> None:
-    """End this process when the other end of its standard input is closed, which the death of its parent does."""
+    """When standard input is closed, which happens when the parent process dies, save and exit as after SIGTERM."""
+    from rueda.world.signals import grace_seconds
 
     def watch() -> None:
         while os.read(0, 1):
             pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace_seconds(os.environ))
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    status = main(Path(sys.argv[1]))
+    from rueda.world.leaving import leave
+
+    leave(status)

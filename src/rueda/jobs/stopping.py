@@ -1,22 +1,27 @@
-"""A signal that stops the work: one exception, and one place where exit statuses become it."""
+"""Signals that stop a job: the exception :class:`Stopped`, and its conversion from and to exit statuses.
+
+What each signal asks for, and when it is only a repeat, is defined in :mod:`rueda.world.signals`.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from rueda.world.signals import HANDLED, REQUEUE_STATUS, STOPPING, Request, SignalFilter, exit_status
+
+_USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped the work: Ctrl-C (SIGINT), SIGTERM or SIGHUP.
+    """Raised when a signal stopped a job: SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGUSR2 or SIGPIPE.
 
-    >>> Stopped(signal.SIGTERM).exit_status
-    143
+    >>> Stopped(signal.SIGTERM).exit_status, Stopped(signal.SIGUSR2).exit_status
+    (143, 75)
     """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -25,17 +30,17 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_status(self) -> int:
-        """The status that a shell gives to a program that a signal ended: 128 + its number."""
-        return 128 + self.signal
+        """The exit status that shells report for a program ended by a signal, 128 + its number; 75 for SIGUSR2."""
+        return exit_status(self.signal)
 
 
 def as_stopped(interrupt: KeyboardInterrupt) -> Stopped:
-    """Give any KeyboardInterrupt as :class:`Stopped`; Python's own is Ctrl-C."""
+    """Convert a KeyboardInterrupt to :class:`Stopped`; a plain KeyboardInterrupt means SIGINT."""
     return interrupt if isinstance(interrupt, Stopped) else Stopped()
 
 
 def shell_status(status: int) -> int:
-    """Give the exit status of a process as a shell does; :mod:`subprocess` writes signal n as -n.
+    """Convert an exit status of :mod:`subprocess`, which is -n after signal n, to that of a shell, 128 + n.
 
     >>> shell_status(2), shell_status(-9)
     (2, 137)
@@ -44,29 +49,51 @@ def shell_status(status: int) -> int:
 
 
 def raise_if_stopped(status: int) -> None:
-    """Raise :class:`Stopped` if a process ended by a signal that asks to stop; any other status is no such thing.
+    """Raise :class:`Stopped` if a process ended by SIGINT, SIGTERM, SIGHUP or SIGUSR2; otherwise do nothing.
 
     >>> raise_if_stopped(0), raise_if_stopped(2), raise_if_stopped(-signal.SIGKILL)
     (None, None, None)
     """
-    number = shell_status(status) - 128
-    if number in _SIGNALS:
+    number = int(signal.SIGUSR2) if status == REQUEUE_STATUS else shell_status(status) - 128
+    if number in STOPPING:
         raise Stopped(number)
+
+
+def signals_raise_stopped(save: Callable[[], None] | None = None) -> AbstractContextManager[object]:
+    """Make the signals that stop a job raise :class:`Stopped` inside a block; SIGUSR1 calls ``save``."""
+    signals = SignalFilter()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        request = signals.request(number)
+        if request is Request.SAVE:
+            if save is not None:
+                save()
+        elif request is not None:
+            raise Stopped(number)
+
+    return handled_signals(handle)
 
 
 @contextmanager
-def signals_raise_stopped() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise :class:`Stopped` inside the block; ignored ones (``nohup``) stay ignored."""
+def handled_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals of :data:`rueda.world.signals.HANDLED` inside the block.
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
-
+    SIGINT, SIGTERM and SIGHUP stay ignored where they are (``nohup``). SIGUSR1 and SIGUSR2 stay with the user's own
+    handler where there is one. Only the main thread can set handlers; in other threads nothing changes.
+    """
     old: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        wanted = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
-        old = {number: signal.signal(number, stop) for number in wanted}
+        old = {number: signal.signal(number, handler) for number in HANDLED if _is_free(number)}
     try:
         yield
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for number, before in old.items():
+            signal.signal(number, before)
+
+
+def _is_free(number: int) -> bool:
+    """Return whether Rueda may handle a signal here."""
+    now = signal.getsignal(number)
+    if number in _USER_SIGNALS:  # nothing ignores them by custom, and by default they end the process
+        return now in (signal.SIG_DFL, signal.SIG_IGN) or str(getattr(now, "__module__", "")).startswith("rueda.")
+    return now is not signal.SIG_IGN

@@ -1,35 +1,29 @@
-"""What a plan must know: step time, memory, communication, overlap and gradient noise, measured.
+"""Measure what a plan needs to know: step time, memory, communication, overlap and the gradient noise scale.
 
 =================  ==============================================================================
-``steps``          time and memory of a step against the local batch
-``communication``  all-reduce against bytes, among real workers
-``together``       what workers of one machine cost each other; overlap
-``noise``          the gradient noise scale, in a short training
-``own_loop``       the same from a user's own loop
-``parts``          these as jobs: one worker alone, several together
-``whole_task``     all of it: :func:`measure`
+``steps``          time and memory of a step at each local batch
+``communication``  time of an all-reduce at each message size, among real workers
+``together``       slowdown of workers that share a machine, and overlap of communication
+``noise``          the gradient noise scale, from a short training
+``step_meter``     a profile from a user's own training loop
+``worker_jobs``    the parts that run in worker processes: one worker alone, several together
+``measure_task``   the whole measurement: :func:`measure`
 =================  ==============================================================================
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.measure.communication import measure_communication
-    from rueda.measure.own_loop import StepMeter
-    from rueda.measure.whole_task import measure_task as measure
+    from rueda.measure.measure_task import measure
+    from rueda.measure.step_meter import StepMeter
 
 __all__ = ["StepMeter", "measure", "measure_communication"]
 
-_find = lazily(__name__, {"StepMeter": "own_loop", "measure_communication": "communication"})
-
-
-def __getattr__(name: str) -> Any:
-    if name == "measure":
-        from rueda.measure.whole_task import measure_task
-
-        return measure_task
-    return _find(name)
+__getattr__ = lazily(
+    __name__, {"StepMeter": "step_meter", "measure": "measure_task", "measure_communication": "communication"}
+)

@@ -1,8 +1,8 @@
-"""A clock for the stages of a step: waiting for data, forward, backward, optimizer.
+"""Time the stages of a training step: waiting for data, forward pass, backward pass, optimizer.
 
-A GPU computes while Python has gone on, so a stage ends when the device has finished it: the clock waits for the
-device at every mark. That also takes away what stages gain by running into each other; the whole step is therefore
-timed without marks (:mod:`rueda.measure.steps`), and may be shorter than the sum of its stages.
+A GPU computes asynchronously, so a stage ends only when the device has finished it: the clock synchronises with the
+device at the end of each stage. This prevents the stages from overlapping, so the whole step is timed separately,
+without the clock (:mod:`rueda.measure.steps`), and may be shorter than the sum of its stages.
 """
 
 from __future__ import annotations
@@ -14,20 +14,13 @@ import torch
 from torch import Tensor
 
 from rueda.tasks import Task
+from rueda.world.device import wait_for
 
 STAGES = ("data", "forward", "backward", "optimizer")
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has done what it was asked for; a CPU has done it already."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
 class StageClock:
-    """Adds up the seconds of each stage; off, it costs nothing and waits for nothing.
+    """Accumulates the seconds of each stage; when it is off, it does nothing and does not synchronise.
 
     >>> clock = StageClock(torch.device("cpu"))
     >>> clock.begin()
@@ -43,17 +36,17 @@ class StageClock:
         self._last = 0.0
 
     def reset(self) -> None:
-        """Begin to add up anew."""
+        """Set the accumulated seconds to zero."""
         self.seconds = dict.fromkeys(STAGES, 0.0)
 
     def begin(self) -> None:
-        """Start the step's first stage."""
+        """Start the first stage of a step."""
         if self.on:
             wait_for(self.device)
             self._last = time.perf_counter()
 
     def mark(self, stage: str) -> None:
-        """End a stage: all the time since the last mark is its."""
+        """End a stage, which lasted since the previous call of ``begin`` or ``mark``."""
         if self.on:
             wait_for(self.device)
             now = time.perf_counter()
@@ -62,10 +55,10 @@ class StageClock:
 
 
 def with_clock(task: Task, clock: StageClock) -> Task:
-    """Give the task whose loss and metric tell the clock where a step is.
+    """Return a task whose loss and metric functions tell the clock which stage has ended.
 
-    An update calls the loss when the network has answered and the metric when the gradients are there. So the steps
-    that are timed are those of ``rueda train``, to the last line.
+    An update calls the loss after the forward pass and the metric after the backward pass, so the timed steps are
+    exactly those of ``rueda train``.
     """
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:

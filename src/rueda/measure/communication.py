@@ -1,7 +1,9 @@
-"""Time of an all-reduce against its bytes, among real workers: latency and bandwidth.
+"""Measure the time of all-reduces of several sizes among real workers, and fit latency and bandwidth.
 
-Each size has its turns; a turn is one all-reduce that nobody times and some that everybody does. A collective has ended
-when its slowest worker has it, so of each all-reduce the longest time counts, and of all of a size the median.
+The sizes are measured in turn, in several rounds; in each round the first all-reduce of a size is not timed. A
+collective ends when its slowest worker has finished, so the longest time among the workers counts for each all-reduce,
+and the median over all repeats for each size. On a GPU the all-reduces are queued one behind the other and timed by
+events, since a training does not wait for the device either: what is measured is the transfer, not the launch.
 """
 
 from __future__ import annotations
@@ -9,30 +11,30 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
 from rueda.errors import WorldError
-from rueda.measure.clock import wait_for
 from rueda.measure.fit import fit_line
 from rueda.measure.request import SIZES
 from rueda.records.profile import AllReduceTime, Communication
 from rueda.world import World
-from rueda.world.device import float64_device
+from rueda.world.device import backend_of, float64_device, is_gpu
 
 _ROUNDS = 3
 _MOST = 50
-"""all-reduces of one size in a round"""
+"""largest number of all-reduces of one size in a round"""
 
 
 def measure_communication(world: World, *, sizes: Sequence[int] = SIZES, seconds: float = 4.0) -> Communication:
-    """Measure all-reduces of some sizes; all workers must call it, all get the result.
+    """Measure all-reduces of several sizes; every worker must call this, and every worker gets the result.
 
     Args:
         world: the workers, two or more.
-        sizes: bytes, multiples of 4.
-        seconds: for all of it, about.
+        sizes: message sizes in bytes, multiples of 4.
+        seconds: approximate duration of the measurement.
     """
     if world.size < 2:
         raise WorldError("an all-reduce needs two workers or more, got 1; start with `rueda run -np 2`")
@@ -56,25 +58,37 @@ def measure_communication(world: World, *, sizes: Sequence[int] = SIZES, seconds
         )  # fmt: skip
     line = fit_line([point.bytes for point in points], [point.seconds for point in points])
     return Communication(
-        workers=world.size, backend="nccl" if world.device.type == "cuda" else "gloo", points=tuple(points),
+        workers=world.size, backend=backend_of(world.device), points=tuple(points),
         latency=line.latency, bandwidth=line.bandwidth, residual=line.residual,
     )  # fmt: skip
 
 
 def _times(world: World, tensor: torch.Tensor, count: int) -> list[float]:
     world.barrier()
+    if is_gpu(world.device):
+        return _times_on_device(tensor, count)
     times = []
     for number in range(count + 1):
-        wait_for(world.device)
         started = time.perf_counter()
         dist.all_reduce(tensor)
-        wait_for(world.device)
         if number:
             times.append(time.perf_counter() - started)
     return times
 
 
+def _times_on_device(tensor: torch.Tensor, count: int) -> list[float]:
+    """Time all-reduces by events in the device's queue: a clock on the host would add each launch and each wait."""
+    module = torch.get_device_module(tensor.device)
+    events = [module.Event(enable_timing=True) for _ in range(count + 2)]
+    events[0].record()
+    for event in events[1:]:
+        dist.all_reduce(tensor)
+        event.record()
+    events[-1].synchronize()
+    return [start.elapsed_time(end) / 1000 for start, end in pairwise(events[1:])]
+
+
 def slowest(world: World, seconds: float) -> float:
-    """Take the slowest worker's time: all must repeat equally often."""
+    """Return the longest of all workers' times, so that all of them choose the same number of repeats."""
     mine = torch.tensor([seconds], dtype=torch.float64, device=float64_device(world.device))
     return float(world.all_reduce(mine, "max")[0])

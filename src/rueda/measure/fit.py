@@ -1,4 +1,4 @@
-"""The three small models that measured times and sizes are put into.
+"""Fit three small models to measured times and sizes.
 
 =============  ==========================================  ===========================================
 all-reduce     seconds = latency + bytes / bandwidth       :func:`fit_line`
@@ -6,8 +6,8 @@ joined step    T = (compute^g + exchange^g)^(1/g)          :func:`fit_overlap`, 
 memory         bytes = fixed + per_example x batch         :func:`fit_memory`
 =============  ==========================================  ===========================================
 
-Times span orders of magnitude and a busy machine only ever adds to them, so errors are relative (logarithms) and
-outliers count little (soft-L1).
+Times span orders of magnitude, and other load on the machine can only lengthen them, so errors are relative
+(logarithms) and outliers have little weight (soft-L1 loss).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rueda.records.profile import overlapped
 Floats = NDArray[np.float64]
 
 MOST_OVERLAP = 10.0
-"""of g: beyond it a step is as long as the longer of its two parts"""
+"""largest g: beyond it a step is as long as the longer of its two parts"""
 _GUESS_WEIGHT = 0.02
-"""how much a first guess of the exchange counts where the steps say little about it"""
+"""weight of the initial guess of the exchange, which matters if the steps do not determine it"""
 _SCALE = 0.1
-"""relative errors above this count as outliers"""
+"""relative errors above this are treated as outliers"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Overlap:
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
-    """Fit latency and bandwidth to the times of messages of some sizes in bytes.
+    """Fit latency and bandwidth to the times of messages of several sizes, in bytes.
 
     >>> sizes = [4, 4096, 65536, 2**20, 2**24]
     >>> line = fit_line(sizes, [2e-4 + size / 1e9 for size in sizes])
@@ -62,7 +62,7 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
 
     x, y = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     if len(set(sizes)) < 2 or not (y > 0).all():
-        raise ProfileError(f"a line needs times at two sizes or more, got {len(set(sizes))}; measure more")
+        raise ProfileError(f"a line needs positive times at two sizes or more, got {len(set(sizes))}; measure more")
 
     def errors(constants: Floats) -> Floats:
         return np.asarray(np.logaddexp(constants[0], np.log(x) - constants[1]) - np.log(y))
@@ -77,13 +77,13 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
 
 
 def fit_overlap(compute: Sequence[float], joined: Sequence[float], guess: float) -> Overlap:
-    """Fit the exchange and gamma to steps that only compute and to the same steps with the exchange.
+    """Fit the time of the gradient exchange and gamma to steps with and without communication.
 
     Args:
-        compute: seconds of steps that exchange nothing, at some local batches.
-        joined: seconds of the same steps with the exchange.
-        guess: seconds of the exchange by itself; it decides where the steps do not: at one batch only, or where the
-            exchange is lost in the noise.
+        compute: seconds of steps without communication, at several local batches.
+        joined: seconds of the same steps with the gradient exchange.
+        guess: seconds of the exchange by itself; it decides if the steps do not determine it, because there is only
+            one batch, or because the exchange is too short to be seen.
 
     >>> compute = [0.01, 0.03, 0.09]
     >>> found = fit_overlap(compute, [(c**2 + 0.04**2) ** 0.5 for c in compute], guess=0.03)
@@ -94,7 +94,7 @@ def fit_overlap(compute: Sequence[float], joined: Sequence[float], guess: float)
 
     x, y = np.asarray(compute, dtype=float), np.asarray(joined, dtype=float)
     if x.shape != y.shape or not len(x) or not (guess > 0 and (x > 0).all() and (y > 0).all()):
-        raise ProfileError("an overlap needs pairs of step times and a guess of the exchange, all positive")
+        raise ProfileError("the fit of the overlap needs pairs of step times and a guess of the exchange, all positive")
 
     def model(constants: Floats) -> Floats:
         exchange, gamma = np.exp(constants)
@@ -114,9 +114,9 @@ def fit_overlap(compute: Sequence[float], joined: Sequence[float], guess: float)
 
 
 def fit_memory(batches: Sequence[int], sizes: Sequence[int]) -> tuple[float, float] | None:
-    """Fit the bytes that are always taken and those an example adds; None if memory does not grow with the batch.
+    """Fit fixed bytes and bytes per example; return None if memory does not grow with the batch.
 
-    Below some batch the peak is that of something else (reading the data), so the three largest batches decide.
+    At small batches something else (such as reading the data) sets the peak, so only the three largest batches count.
 
     >>> fixed, per_example = fit_memory([8, 16, 32, 64, 128], [900, 900, 980, 1300, 1940])
     >>> round(fixed), round(per_example, 2)

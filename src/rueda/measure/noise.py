@@ -1,8 +1,8 @@
-"""The gradient noise scale of a task, from a short training; the method is :mod:`rueda.optim.noise_scale`'s.
+"""Measure the gradient noise scale of a task in a short training, by the method of :mod:`rueda.optim.noise_scale`.
 
-The task is really trained, at the recipe's rate. The noise scale grows while a model learns, so it is averaged over
-stretches of the training: the first steps, and what the time allows after them. An early value is a lower bound of
-what most of a training meets; ``noise_scale_every`` in a recipe follows it all the way.
+The task is really trained, at the recipe's learning rate. The noise scale grows during training, so it is averaged over
+two intervals: the first steps, and those that the time allows after them. An early value is a lower bound for most of
+the training; a recipe with ``noise_scale_every`` measures it throughout.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from rueda.train.regime import at_fixed_batch
 from rueda.train.training import Training
 from rueda.world import World
 
-STRETCHES = 2
+INTERVALS = 2
 FEWEST_STEPS = 8
-"""of a stretch: fewer say nothing"""
+"""fewest steps that an interval is averaged over"""
 MOST_EPOCHS = 2.0
 MOST_LOST = 10
-"""updates in a row whose gradients are not finite: mixed precision begins with some"""
+"""largest number of consecutive updates without finite gradients: mixed precision starts with a few"""
 
 
 def measure_noise(
-    task: Task, recipe: Recipe, world: World, *, seconds: float, stretches: int = STRETCHES
+    task: Task, recipe: Recipe, world: World, *, seconds: float, intervals: int = INTERVALS
 ) -> tuple[NoiseScale, ...]:
-    """Train for some seconds and give the noise scale of each stretch; nothing if the task cannot tell it.
+    """Train for a short time; return the noise scale of each interval, or nothing if it cannot be measured.
 
     Args:
-        task: with its data in memory.
-        recipe: as it is to be trained.
-        world: one worker, whose batch is taken in halves.
-        seconds: for all stretches, about; at most two epochs; 0 measures nothing.
-        stretches: how many values to give.
+        task: the task, with its data in memory.
+        recipe: the recipe to train with.
+        world: one worker, whose batch is split into halves.
+        seconds: approximate duration of all intervals, at most two epochs; 0 measures nothing.
+        intervals: the number of values to measure.
     """
     recipe = at_fixed_batch(recipe, recipe.batch).change(workers=world.size, sync_batch_norm=False)
-    if seconds <= 0 or recipe.local_batch < 4:  # no two halves with anything to normalise
+    if seconds <= 0 or recipe.local_batch < 4:  # batch norm needs two examples in each half
         return ()
     training = Training(task, recipe, world)
-    most_steps = max(stretches * FEWEST_STEPS, int(MOST_EPOCHS * len(training.loader)))
+    most_steps = max(intervals * FEWEST_STEPS, int(MOST_EPOCHS * len(training.loader)))
     found: list[NoiseScale] = []
     lost = 0
-    for number in range(stretches):
+    for number in range(intervals):
         estimator, started, begun = Estimator(), time.perf_counter(), training.state.step
-        steps_left = (most_steps - begun) // (stretches - number)
+        steps_left = (most_steps - begun) // (intervals - number)
         while training.state.step - begun < steps_left:
             lost = 0 if _step(training, estimator) else lost + 1
             if lost > MOST_LOST:  # diverged
                 return tuple(found)
             passed = time.perf_counter() - started
-            if estimator.num_steps >= FEWEST_STEPS and passed > seconds / stretches:
+            if estimator.num_steps >= FEWEST_STEPS and passed > seconds / intervals:
                 break
         state = training.state
         if estimator.num_steps >= FEWEST_STEPS:
@@ -63,7 +63,7 @@ def measure_noise(
 
 
 def _step(training: Training, estimator: Estimator) -> bool:
-    """Make one update and observe it; False if its gradients were not finite."""
+    """Make one update and add its gradient norms to the estimator; return False if they were not finite."""
     try:
         reading = training.step(measure_noise=True).reading
     except NonFiniteError:

@@ -1,7 +1,7 @@
-"""What a measurement is asked, and what its parts answer. Nothing here loads torch.
+"""The requests to the worker processes of a measurement, and their answers. This module does not import torch.
 
-``rueda measure`` measures in processes that it starts: one worker alone first (:class:`MeasureRequest`,
-:class:`AloneAnswer`), then several (:class:`TogetherRequest`, :class:`TogetherAnswer`).
+``rueda measure`` starts processes: first one worker alone (:class:`MeasureRequest`, :class:`AloneAnswer`), then several
+(:class:`TogetherRequest`, :class:`TogetherAnswer`).
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from rueda.records import Recipe
 from rueda.records.profile import Communication, Profile, Together
 
 SIZES = (4, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
-"""bytes of all-reduces: from one number to the gradients of a ResNet-50 and half"""
+"""bytes of the measured all-reduces, from one number to two thirds of the gradients of a ResNet-50"""
 QUICK_SIZES = (4, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Seconds for each phase, so that a slow or busy machine measures less, not longer."""
+    """Seconds for each phase, so that a slow or busy machine measures fewer steps instead of taking longer."""
 
     steps: float
     communication: float
     together: float
-    """for each number of workers"""
+    """seconds for each number of workers"""
     noise: float
-    """0: it is not measured"""
+    """0: the noise scale is not measured"""
     longest_step: float
-    """a batch whose step takes longer is the last"""
+    """no batch is tried after one whose step takes longer"""
     sizes: tuple[int, ...]
-    """bytes of the all-reduces"""
+    """bytes of the measured all-reduces"""
 
 
-QUICK = Budget(steps=4.0, communication=1.5, together=4.0, noise=3.0, longest_step=0.5, sizes=QUICK_SIZES)
+QUICK = Budget(steps=2.5, communication=1.0, together=2.5, noise=2.0, longest_step=0.3, sizes=QUICK_SIZES)
 FULL = Budget(steps=24.0, communication=6.0, together=30.0, noise=20.0, longest_step=3.0, sizes=SIZES)
 
 
@@ -42,28 +42,28 @@ class MeasureRequest:
 
     task: str
     workers: tuple[int, ...] | None
-    """numbers of workers that are measured together; None: as many as there are GPUs, or 2"""
+    """the numbers of workers to measure together; None: the number of GPUs, or 2 on a CPU"""
     batches: tuple[int, ...] | None
     settings: tuple[str, ...]
     quick: bool
     budget: Budget
     progress: bool
     device: str | None = None
-    """that of the process that asks, if it has chosen one; None: the best that there is"""
+    """the device that the caller has chosen; None: the best available one"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AloneAnswer:
-    """What one worker found."""
+    """The profile of one worker."""
 
     profile: Profile
     workers: tuple[int, ...]
-    """numbers of workers that are to be measured together, each 2 or more"""
+    """the numbers of workers to measure together, each 2 or more"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TogetherRequest:
-    """What several workers shall measure."""
+    """A measurement of several workers."""
 
     task: str
     recipe: Recipe
@@ -74,7 +74,8 @@ class TogetherRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TogetherAnswer:
-    """What several workers found."""
+    """The result of several workers."""
 
     communication: Communication
-    together: Together
+    together: Together | None
+    """None for a Keras model, whose steps are measured alone"""

@@ -1,9 +1,9 @@
-"""Time and memory of a training step against the local batch.
+"""Measure the time and memory of a training step at each local batch.
 
-Phases: **climb** (each batch in turn, small to large, until throughput saturates, a step takes too long or memory
-ends; warms everything up and reads the memory), then **rounds**: the batches take turns, up and down again, so that a
-busy machine disturbs all alike. In its turn a batch makes one step that is not counted, then blocks of steps. The
-medians over all blocks count.
+Phases: **probe** a few steps at each batch, from small to large, until throughput saturates, a step takes too long or
+memory is full; this also warms up and reads the memory. Then **rounds**: the batches are measured in turn, in rising
+and then in falling order, so that other load on the machine affects all alike. In each turn a batch makes one step that
+does not count, then blocks of steps. The result is the median over all blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
-from rueda.measure.clock import STAGES, StageClock, wait_for, with_clock
+from rueda.measure.clock import STAGES, StageClock, with_clock
 from rueda.measure.memory import HEADROOM, largest_batch, peak_bytes, reset_peak, usable_bytes
 from rueda.records import Recipe
 from rueda.records.profile import StepTime
@@ -26,26 +27,42 @@ from rueda.tasks import Task
 from rueda.train.regime import at_fixed_batch
 from rueda.train.training import Training
 from rueda.world import World
+from rueda.world.device import is_gpu, wait_for
 
 RATE = 1e-6
-"""learning rate of measured steps: nothing diverges, nothing is learnt, the time is the same"""
+"""learning rate of measured steps: so small that nothing diverges; the time does not depend on it"""
 BLOCK_SECONDS = 0.03
 BEYOND_SATURATION = 2
-"""how many batches the climb goes on for after the one at which throughput saturates"""
+"""how many further batches are probed after the one at which throughput saturates"""
 FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some steps in a row: mean seconds of a step and of its stages, and the processor's, if it computes."""
+    """Consecutive steps: the mean time of a step, of its stages and, on a CPU, its processor time, in seconds."""
 
     seconds: float
     stages: dict[str, float] | None
     processor: float | None = None
 
 
+class Steps(Protocol):
+    """What makes the steps that are measured: a task's or a Keras model's."""
+
+    device: torch.device
+
+    def check(self, batches: Sequence[int]) -> None:
+        """Refuse a batch that is larger than the training set."""
+
+    def block(self, batch: int, num_steps: int, *, stages: bool) -> Block:
+        """Make steps at a local batch and time them."""
+
+    def free_memory(self) -> None:
+        """Free memory after a batch that did not fit."""
+
+
 class Stepper:
-    """One training that makes real updates, at any local batch: those of ``rueda train``, without its rate."""
+    """Makes the updates of ``rueda train`` at any local batch, at a learning rate of nearly 0."""
 
     def __init__(self, task: Task, recipe: Recipe, world: World) -> None:
         self.clock = StageClock(world.device)
@@ -55,11 +72,11 @@ class Stepper:
         self.num_examples = self.training.loader.num_examples
 
     def check(self, batches: Sequence[int]) -> None:
-        """Refuse a batch that the data cannot fill."""
+        """Refuse a batch that is larger than the training set."""
         check_batches(batches, self.num_examples // self.training.world.size)
 
     def block(self, batch: int, num_steps: int, *, stages: bool) -> Block:
-        """Make some steps at a local batch; with ``stages`` the clock runs."""
+        """Make steps at a local batch and time them; ``stages`` turns the clock of the stages on."""
         training, clock = self.training, self.clock
         training.fix_batch(batch)
         clock.on = stages
@@ -76,18 +93,24 @@ class Stepper:
             (time.process_time() - busy) / num_steps if self.device.type == "cpu" else None,
         )
 
+    def free_memory(self) -> None:
+        """Free the gradients and the memory that torch keeps."""
+        self.training.optimizer.zero_grad(set_to_none=True)
+        if is_gpu(self.device):
+            torch.get_device_module(self.device).empty_cache()
 
-def blocks_of(stepper: Stepper, batch: int, seconds: float, estimate: float) -> list[Block]:
-    """Make blocks of steps for about so long, at least one; on a GPU every other one shows the stages."""
+
+def blocks_of(stepper: Steps, batch: int, seconds: float, estimate: float) -> list[Block]:
+    """Make blocks of steps for about ``seconds``, at least one; on a GPU every second block times the stages."""
     length = max(1, round(BLOCK_SECONDS / estimate))
     count = max(1, round(seconds / (length * estimate)))
-    if stepper.device.type == "cpu":  # marks cost nothing here: each block serves for both
+    if stepper.device.type == "cpu":  # timing the stages costs nothing here, so every block does
         return [stepper.block(batch, length, stages=True) for _ in range(count)]
     return [stepper.block(batch, length, stages=bool(number % 2)) for number in range(max(2, count))]
 
 
 def summary(batch: int, blocks: Sequence[Block], peak: int | None = None) -> StepTime:
-    """Make medians of blocks.
+    """Summarise blocks by their medians.
 
     >>> stages = {"data": 0.1, "forward": 0.3, "backward": 0.5, "optimizer": 0.1}
     >>> summary(8, [Block(seconds, stages) for seconds in (1.0, 1.2, 9.0)]).seconds
@@ -105,17 +128,17 @@ def summary(batch: int, blocks: Sequence[Block], peak: int | None = None) -> Ste
 
 
 @dataclass
-class Climb:
-    """What the first pass found: a rough time and the peak memory of each batch."""
+class ProbedBatches:
+    """A rough time and the peak memory of each probed batch."""
 
     estimates: dict[int, float] = field(default_factory=dict)
     peaks: dict[int, int | None] = field(default_factory=dict)
     full: int | None = None
-    """the first batch that did not fit"""
+    """the first batch that did not fit into memory"""
 
 
 def default_batches(num_examples: int, recipe_batch: int, *, quick: bool) -> list[int]:
-    """Choose batches to climb: powers of two (of four, if quick), the recipe's own among them.
+    """Choose the batches to probe: the recipe's own times powers of two, or of four if ``quick``.
 
     >>> default_batches(8192, 64, quick=True), default_batches(100, 10, quick=True)
     ([4, 16, 64, 256, 1024, 4096], [2, 10, 40])
@@ -129,19 +152,19 @@ def default_batches(num_examples: int, recipe_batch: int, *, quick: bool) -> lis
     return sorted(found)
 
 
-def climb(
-    stepper: Stepper, batches: Sequence[int], *, longest: float, all_of_them: bool, seconds: float = math.inf
-) -> Climb:
-    """Make a few steps at each batch, small to large.
+def probe_batches(
+    stepper: Steps, batches: Sequence[int], *, longest: float, all_of_them: bool, seconds: float = math.inf
+) -> ProbedBatches:
+    """Make a few steps at each batch, from small to large.
 
     Args:
         stepper: makes the steps.
-        batches: to try.
-        longest: a batch whose step takes more seconds is the last.
-        all_of_them: do not stop where throughput saturates or a step takes long.
-        seconds: for the whole climb; then the batch at hand is the last.
+        batches: the batches to probe.
+        longest: stop after a batch whose step takes more seconds.
+        all_of_them: do not stop when throughput saturates or a step takes long.
+        seconds: stop after the batch during which this time has passed.
     """
-    found, started = Climb(), time.perf_counter()
+    found, started = ProbedBatches(), time.perf_counter()
     for batch in sorted(batches):
         if not _would_fit(found, batch, stepper.device):
             found.full = batch
@@ -154,7 +177,7 @@ def climb(
             if not _is_out_of_memory(error) or not found.estimates:
                 raise
             found.full = batch
-            _let_go(stepper)
+            stepper.free_memory()
             break
         found.estimates[batch], found.peaks[batch] = min(times), peak_bytes(stepper.device)
         enough = saturation({size: size / each for size, each in found.estimates.items()})
@@ -167,7 +190,7 @@ def climb(
 
 
 def more_rounds(done: int, passed: float, seconds: float) -> bool:
-    """Say whether to go on: for the given seconds, and a little longer if the rounds are too few.
+    """Tell whether to start another round: until the seconds have passed, or twice as long if rounds are too few.
 
     >>> more_rounds(9, 4.0, seconds=5.0), more_rounds(2, 6.0, seconds=5.0), more_rounds(2, 11.0, seconds=5.0)
     (True, True, False)
@@ -176,7 +199,7 @@ def more_rounds(done: int, passed: float, seconds: float) -> bool:
 
 
 def measure_steps(
-    stepper: Stepper,
+    stepper: Steps,
     batches: Sequence[int],
     *,
     seconds: float,
@@ -184,19 +207,19 @@ def measure_steps(
     all_of_them: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[StepTime], int | None]:
-    """Measure steps at local batches, and the largest batch that fits.
+    """Measure steps at several local batches; return them and the largest batch that fits into memory.
 
     Args:
         stepper: makes the steps.
-        batches: candidates, small to large.
-        seconds: for the rounds, all batches together.
-        longest: seconds of a step after which no larger batch is tried.
-        all_of_them: the caller chose the batches: try each one that fits.
-        tell: is told what is being done.
+        batches: the candidates.
+        seconds: duration of the rounds, all batches together.
+        longest: no larger batch is tried after one whose step takes more seconds.
+        all_of_them: measure each batch that fits, because the user chose them.
+        tell: called with a line about what is being done.
     """
     stepper.check(batches)
     tell("step time: trying batches")
-    first = climb(stepper, batches, longest=longest, all_of_them=all_of_them, seconds=seconds)
+    first = probe_batches(stepper, batches, longest=longest, all_of_them=all_of_them, seconds=seconds)
     blocks: dict[int, list[Block]] = {batch: [] for batch in first.estimates}
     order = list(blocks)
     share = seconds / (2 * FEWEST_ROUNDS) / len(order)
@@ -209,32 +232,22 @@ def measure_steps(
         order.reverse()
         number += 1
     found = [summary(batch, blocks[batch], first.peaks[batch]) for batch in sorted(blocks)]
-    if first.full is not None and stepper.device.type == "cuda":
+    if first.full is not None and is_gpu(stepper.device):
         return found, max(blocks)
-    return found, largest_batch(found, usable_bytes(stepper.device))
+    return found, largest_batch(first.peaks, usable_bytes(stepper.device))
 
 
-def _would_fit(found: Climb, batch: int, device: torch.device) -> bool:
-    """Say whether a batch may be tried: a GPU refuses what does not fit, a CPU machine kills."""
-    if device.type == "cuda" or not found.estimates:
+def _would_fit(found: ProbedBatches, batch: int, device: torch.device) -> bool:
+    """Tell whether a batch may be tried: a GPU would raise an error, but an operating system kills the process."""
+    if is_gpu(device) or not found.estimates:
         return True
-    tried = [replace(_EMPTY, batch=each, peak_memory_bytes=peak) for each, peak in found.peaks.items()]
-    most = largest_batch(tried, usable_bytes(device))
+    most = largest_batch(found.peaks, usable_bytes(device))
     if most is not None:
         return batch <= most
     peak, usable = max((peak or 0) for peak in found.peaks.values()), usable_bytes(device)
-    # Without a line: the whole peak might grow with the batch.
+    # Memory has not grown with the batch so far: assume the worst, that all of it grows in proportion.
     return usable is None or peak * batch / max(found.peaks) < HEADROOM * usable
-
-
-_EMPTY = StepTime(batch=1, seconds=1.0, spread=0.0, repeats=1, data=0.0, forward=0.0, backward=0.0, optimizer=0.0)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(error)
-
-
-def _let_go(stepper: Stepper) -> None:
-    stepper.training.optimizer.zero_grad(set_to_none=True)
-    if stepper.device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""A profile as a table and a few lines in words."""
+"""Write a profile as a table and a few lines of text."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, 
 from rueda.terminal.numbers import amount, milliseconds, things
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rueda.terminal.table import TextTable
 
 UNSTEADY = 0.15
-"""half the distance between the quartiles of step times, as a fraction, above which somebody disturbed them"""
+"""largest spread of step times (half the interquartile range, as a fraction) of an undisturbed machine"""
 WORKING = 0.8
-"""processor seconds against seconds of a step, below which it had to wait for a core"""
+"""smallest fraction of a step in which the processor worked on it, on an undisturbed machine"""
 
 
-def table_of(profile: Profile) -> Table:
-    """Draw step time against the local batch: one worker alone, then several."""
-    from rueda.terminal.table import make_table
+def table_of(profile: Profile) -> TextTable:
+    """Return a table of step times at each local batch, for one worker alone and for several together."""
+    from rueda.terminal.table import TextTable
 
     headings = ["batch", "images/s", "ms", "±", "data", "forward", "backward", "update", "memory"]
     headings += [f"with {pair.workers}\nworkers" for pair in profile.together]
     rows = [[*_row(step), *(_joined(pair, step.batch) for pair in profile.together)] for step in profile.steps]
-    return make_table(f"{profile.task} on {profile.device}", headings, rows)
+    return TextTable(f"{profile.task} on {profile.device}", headings, rows, optional=("±", "memory"))
 
 
 def lines_of(profile: Profile) -> list[str]:
-    """Say the rest in words: memory, communication, overlap, noise."""
+    """Return the rest as text: memory, communication, overlap, noise scale."""
     lines = []
     if profile.largest_batch is not None:
         lines.append(f"largest batch that fits: about {profile.largest_batch:,}")
@@ -38,21 +38,21 @@ def lines_of(profile: Profile) -> list[str]:
     lines += [_together_line(pair) for pair in profile.together]
     lines += [_noise_line(noise) for noise in profile.noise if noise.group is None]
     if (reason := disturbed(profile.steps)) is not None:
-        lines.append(f"{reason}: something else keeps this machine busy; measure again when it is quiet")
+        lines.append(f"{reason}: other programs keep this machine busy; measure again when it is idle")
     return lines
 
 
 def disturbed(steps: Sequence[StepTime]) -> str | None:
-    """Say by what it shows that others used the machine meanwhile, or None.
+    """Return the sign that other programs used the machine during the measurement; None if there is none.
 
-    A step of one worker waits for nobody but its data, so on a CPU the processor works on it all the time.
+    A step of one worker waits only for its data, so on a CPU the processor should work on it all the time.
     """
-    spread = statistics.median(step.spread / step.seconds for step in steps)
+    spread = statistics.median(step.relative_spread for step in steps)
     if spread > UNSTEADY:
         return f"step times spread by {100 * spread:.0f} %"
     worked = [step.processor / (step.seconds - step.data) for step in steps if step.processor is not None]
     if worked and statistics.median(worked) < WORKING:
-        return f"the processor worked on the steps {100 * statistics.median(worked):.0f} % of their time"
+        return f"the processor worked on the steps only {100 * statistics.median(worked):.0f} % of the time"
     return None
 
 
@@ -65,7 +65,7 @@ def _row(step: StepTime) -> list[str]:
     memory = "" if step.peak_memory_bytes is None else amount(step.peak_memory_bytes)
     return [
         f"{step.batch:,}", f"{step.images_per_second:,.0f}", f"{1e3 * step.seconds:,.2f}",
-        f"{100 * step.spread / step.seconds:.0f} %", *shares, memory,
+        f"{100 * step.relative_spread:.0f} %", *shares, memory,
     ]  # fmt: skip
 
 
@@ -78,16 +78,16 @@ def _link_line(link: Communication, profile: Profile) -> str:
     exchange = link.seconds(profile.gradient_bytes)
     return (
         f"all-reduce among {link.workers} workers ({link.backend}): {milliseconds(link.latency)} + "
-        f"bytes / {amount(link.bandwidth)}/s, to {100 * link.residual:.0f} %; "
+        f"bytes / {amount(link.bandwidth)}/s, fitted to {100 * link.residual:.0f} %; "
         f"{amount(profile.gradient_bytes)} of gradients: {milliseconds(exchange)}"
     )
 
 
 def _together_line(pair: Together) -> str:
-    hides = "nothing of it hides" if pair.overlap < 1.1 else f"part of it hides (gamma {pair.overlap:.1f})"
+    overlap = "none of it overlapped" if pair.overlap < 1.1 else f"partly overlapped (gamma {pair.overlap:.1f})"
     return (
         f"{pair.workers} workers of {things(pair.threads, 'thread')} each: "
-        f"the exchange takes {milliseconds(pair.exchange)} of a step, {hides}; fits to {100 * pair.residual:.0f} %"
+        f"the exchange takes {milliseconds(pair.exchange)} per step, {overlap}; fitted to {100 * pair.residual:.0f} %"
     )
 
 
@@ -100,4 +100,4 @@ def _noise_line(noise: NoiseScale) -> str:
 
 
 def _examples(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "not to be told"
+    return f"{value:,.0f}" if math.isfinite(value) else "unknown" if math.isnan(value) else "∞"

@@ -1,8 +1,8 @@
-"""What workers of one machine cost each other, and how much of the exchange hides behind the backward pass.
+"""Measure how much workers on one machine slow each other down, and how much of the all-reduce the backward pass hides.
 
-At every batch two kinds of steps take turns, on all workers at once: *apart*, where each computes by itself, and
-*joined*, where the gradients are averaged as in every training. The first tells what shared memory bandwidth, caches
-and cores cost; both together give the exchange and its overlap (:func:`rueda.measure.fit.fit_overlap`).
+At each batch all workers make two kinds of steps in turn: *apart*, in which each worker computes without communication,
+and *joined*, in which gradients are averaged as in training. The first kind shows the cost of shared memory bandwidth,
+caches and cores; both together determine the exchange and its overlap (:func:`rueda.measure.fit.fit_overlap`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rueda.tasks import Task
 from rueda.world import World
 
 _FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1 << 20, 25 << 20
-"""of torch's DistributedDataParallel"""
+"""bucket sizes of torch's DistributedDataParallel"""
 
 
 def num_buckets(gradient_bytes: int) -> int:
-    """Count the messages of an exchange as torch cuts them: one of 1 MB, then one every 25 MB.
+    """Return the number of buckets into which DistributedDataParallel splits gradients: 1 MB, then 25 MB each.
 
     >>> num_buckets(400_000), num_buckets(17_000_000), num_buckets(100_000_000)
     (1, 2, 5)
@@ -40,21 +40,21 @@ def num_buckets(gradient_bytes: int) -> int:
 def measure_together(
     task: Task, recipe: Recipe, world: World, batches: Sequence[int], link: Communication, *, seconds: float
 ) -> Together:
-    """Measure steps of all workers at once; all must call it, all get the result.
+    """Measure steps of all workers at once; every worker must call this, and every worker gets the result.
 
     Args:
-        task: with its data in memory.
-        recipe: as for one worker.
+        task: the task, with its data in memory.
+        recipe: the recipe of one worker.
         world: the workers, two or more.
-        batches: local batches.
-        link: the all-reduce among these workers: a first guess of the exchange.
-        seconds: for all of it, about.
+        batches: the local batches to measure.
+        link: the measured all-reduce among these workers, the initial guess of the exchange.
+        seconds: approximate duration of the measurement.
     """
     apart, joined = Stepper(task, recipe, World(device=world.device)), Stepper(task, recipe, world)
     batches = [batch for batch in sorted(batches) if batch <= joined.num_examples // world.size]
     joined.check(batches)
     kinds = {"apart": apart, "joined": joined}
-    stages = world.device.type == "cpu"  # on a GPU marks would keep the stages from running into each other
+    stages = world.device.type == "cpu"  # on a GPU timing the stages would prevent their overlap
     estimates: dict[tuple[str, int], float] = {}
     for batch in batches:
         for name, stepper in kinds.items():
@@ -69,7 +69,7 @@ def measure_together(
             name, batch = key
             length = max(1, round(BLOCK_SECONDS / estimates[key]))
             count = max(1, round(share / (length * estimates[key])))
-            world.barrier()  # all at once, or there is nothing to be seen
+            world.barrier()  # all workers must compute at the same time
             kinds[name].block(batch, 1, stages=stages)
             blocks[key] += [kinds[name].block(batch, length, stages=stages) for _ in range(count)]
         order.reverse()
@@ -84,14 +84,14 @@ def measure_together(
 
 
 def fitted(together: Together, link: Communication, gradient_bytes: int) -> Together:
-    """Fit exchange and overlap to the steps that were measured; the all-reduce by itself is the first guess."""
+    """Return the record with the fitted exchange and overlap; the measured all-reduce is the initial guess."""
     guess = link.seconds(gradient_bytes) + (num_buckets(gradient_bytes) - 1) * link.latency
     fit = fit_overlap([one.seconds for one in together.compute], [one.seconds for one in together.joined], guess)
     return replace(together, exchange=fit.exchange, overlap=fit.gamma, residual=fit.residual)
 
 
 def _mean(blocks: Sequence[Sequence[Block]]) -> list[Block]:
-    """Average each block over the workers."""
+    """Return each block averaged over the workers."""
     found = []
     for same in zip(*blocks, strict=True):
         stages = [block.stages for block in same if block.stages is not None]
@@ -103,5 +103,5 @@ def _mean(blocks: Sequence[Sequence[Block]]) -> list[Block]:
 
 
 def gradient_bytes(model: nn.Module) -> int:
-    """Count the bytes that an exchange of the model's gradients carries."""
+    """Return the bytes of the model's gradients."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)

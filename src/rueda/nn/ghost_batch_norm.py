@@ -1,12 +1,12 @@
 """Ghost batch normalisation: a large batch normalised as if it were many small ones.
 
 Hoffer, Hubara and Soudry 2017, *Train longer, generalize better* (arXiv 1705.08741), algorithm 1. The noise in
-the statistics of a small batch regularises; a large batch loses it. So the batch is cut into ghosts and each ghost
-is normalised by its own mean and variance. The running averages that serve at inference take the ghosts as one
-update each, in order; the G updates are applied at once, in closed form.
+the statistics of a small batch regularises the training; a large batch has less of it. So the batch is split into ghost
+batches (*ghosts*), and each is normalised by its own mean and variance. The ghosts update the running averages, which
+are used in evaluation, one after another; the updates of a step are applied at once, in closed form.
 
-Next to `torch.nn.BatchNorm2d` called on each chunk of the batch, the output, the gradients, the running averages
-and `num_batches_tracked` are the same; the chunks are not copied apart and together again.
+The output, the gradients, the running averages and `num_batches_tracked` equal those of `torch.nn.BatchNorm2d` called
+on one ghost after another, but no ghost is copied.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rueda.errors import RecipeError
-from rueda.nn.ghost_kernels import normalise_ghosts
-from rueda.nn.ghosts import chained_average, cumulative_average, ghost_sizes
+from rueda.nn.ghost_kernels import is_transformed, normalise_ghosts
+from rueda.nn.ghost_sizes import checked_ghost_batch, ghost_sizes
+from rueda.nn.ghosts import chain_average_, chain_weights, cumulative_average, unbiased
 
 
 class GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """What the three classes share; use `GhostBatchNorm1d`, `2d` or `3d`.
+    """The base class of `GhostBatchNorm1d`, `2d` and `3d`.
 
-    The arguments and the `state_dict` are those of `torch.nn.BatchNorm2d`, and in `eval` mode it is one. In training:
+    The arguments and the `state_dict` are those of `torch.nn.BatchNorm2d`, and so is the output in `eval` mode. In
+    training:
 
     - A batch that the ghost size does not divide ends with a smaller ghost, which counts as one update like the
       others. A remainder of one value per channel (no variance) joins the ghost before it.
     - A batch of at most one ghost is normalised as by `torch.nn.BatchNorm2d`.
-    - `momentum=None` averages over all ghosts ever seen.
+    - With `momentum=None` the running averages are plain means over all ghosts ever seen.
 
     Args:
-        num_features: channels.
-        ghost_batch: examples per ghost.
+        num_features: number of channels.
+        ghost_batch: number of examples per ghost.
         **options: `eps`, `momentum`, `affine`, `track_running_stats`, `device`, `dtype`, as in torch.
 
     >>> import torch
@@ -60,19 +61,35 @@ class GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
         return y
 
     def _observe(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
-        """Take each ghost's mean and unbiased variance into the running averages."""
+        """Update the running averages with each ghost's mean and unbiased variance."""
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None
-        unbiased = variance * variance.new_tensor([n / (n - 1) for n in counts]).unsqueeze(1)
-        for running, observed in ((self.running_mean, mean), (self.running_var, unbiased)):
-            if self.momentum is None:
+        if self.momentum is None:
+            for running, observed in ((self.running_mean, mean), (self.running_var, unbiased(variance, counts))):
                 running.copy_(cumulative_average(running, observed, self.num_batches_tracked))
-            else:
-                running.copy_(chained_average(running, observed, self.momentum))
+        else:
+            of_means, of_variances = self._weights(mean, counts, self.momentum)
+            chain_average_(self.running_mean, mean, of_means, self.momentum)
+            chain_average_(self.running_var, variance, of_variances, self.momentum)
         self.num_batches_tracked.add_(len(counts))
 
+    def _weights(self, mean: Tensor, counts: list[int], momentum: float) -> tuple[Tensor, Tensor]:
+        """Return the factors of the ghosts' means and biased variances in the running averages, [G] each.
+
+        They are kept for the next batch, since on a GPU they would take as many kernels as the normalisation.
+        """
+        key = (counts[0], counts[-1], len(counts), momentum, mean.device, mean.dtype)
+        kept = self.__dict__.get("_kept_weights")
+        if kept is None or kept[0] != key or is_transformed():
+            weights = chain_weights(mean, momentum)
+            kept = key, (weights, unbiased(weights.unsqueeze(1), counts).squeeze(1))
+            if not is_transformed():
+                self.__dict__["_kept_weights"] = kept
+        found: tuple[Tensor, Tensor] = kept[1]
+        return found
+
     def extra_repr(self) -> str:
-        """Say the ghost size where the layer is printed."""
+        """Add the ghost size to the layer's representation."""
         options = super().extra_repr()  # type: ignore[no-untyped-call]
         return f"{options}, ghost_batch={self.ghost_batch}"
 
@@ -87,14 +104,3 @@ class GhostBatchNorm2d(GhostBatchNorm, nn.BatchNorm2d):
 
 class GhostBatchNorm3d(GhostBatchNorm, nn.BatchNorm3d):
     """Ghost batch norm of [N, C, D, H, W]; see `GhostBatchNorm`."""
-
-
-def checked_ghost_batch(ghost_batch: object) -> int:
-    """Return a ghost size, or refuse it: one example alone has no variance.
-
-    >>> checked_ghost_batch(32)
-    32
-    """
-    if isinstance(ghost_batch, bool) or not isinstance(ghost_batch, int) or ghost_batch < 2:
-        raise RecipeError("ghost_batch", expected="a whole number of at least 2", got=ghost_batch, do="use 16 to 128")
-    return ghost_batch

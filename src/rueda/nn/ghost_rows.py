@@ -1,6 +1,7 @@
-"""Ghost batch norm on the CPU: a few ghosts finished before the next ones are touched, into one output.
+"""Ghost batch norm on the CPU: a few ghosts at a time are processed in the cache and written into one output.
 
-See `rueda.nn.ghost_kernels` for the formulas and for who chooses between the two routes here, *rows* and *native*.
+See `rueda.nn.ghost_kernels` for the formulas and for the choice between the two implementations here, *rows* and
+*native*.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from torch import Tensor
 
 _aten = torch.ops.aten
 _WIDEST_ROW = 65_536  # columns: a row of float32 coefficients takes 256 KiB and stays in the second-level cache
-_GROUP_BYTES = 32 << 20  # ghosts worked on together: few long operations, yet no more than a large cache holds
+_GROUP_BYTES = 32 << 20  # ghosts that are processed together: few long operations that fit in a large cache
 _BLOCK_BYTES = 512 << 10  # stays in the second-level cache (1 to 2 MiB) between two operations on it
-_ROW = 2048  # columns aimed at in channels-last memory: shorter rows spend their time in loop heads
+_ROW = 2048  # columns to aim for in channels-last memory: shorter rows have too much loop overhead
 
 
 def forward_rows(
@@ -40,7 +41,7 @@ def forward_rows(
 def backward_rows(
     dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, sizes: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx, dw and db, by rows."""
+    """Return dx, dw and db, computed by rows."""
     dx = torch.empty_like(x)
     sums = mean.new_empty(2, *mean.shape)
     for ghosts, layout in _groups(x, sizes):
@@ -57,24 +58,24 @@ def backward_rows(
         coefficients = (layout.block_rows(each) for each in (a, b, c))
         for dyb, xb, dxb, ab, bb, cb in zip(*map(layout.blocks, (dy, x, dx)), *coefficients, strict=True):
             torch.addcmul(dyb, xb, bb, out=dxb)
-            torch.addcmul(cb, dxb, ab, out=dxb)  # finds the block in the cache: no second trip to memory
+            torch.addcmul(cb, dxb, ab, out=dxb)  # the block is still in the cache
     return dx, *sums.sum(1)
 
 
 def has_rows(x: Tensor) -> bool:
-    """Say whether rows serve this tensor: full precision, and a row of coefficients stays in the cache."""
+    """Return whether *rows* can be used: full precision, and a row of coefficients fits in the cache."""
     if x.dtype not in (torch.float32, torch.float64):
         return False
     return is_channels_last(x) or x[0].numel() <= _WIDEST_ROW
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Say whether the channels lie next to each other in memory, for any number of dimensions."""
+    """Return whether the channels are adjacent in memory, for any number of dimensions."""
     return x.movedim(1, -1).is_contiguous()
 
 
 def _groups(x: Tensor, sizes: list[int]) -> Iterator[tuple[slice, _Layout]]:
-    """Walk over neighbouring ghosts of one size that fit the cache together: fewer, longer operations."""
+    """Yield groups of adjacent ghosts of one size that fit in the cache together, for fewer but longer operations."""
     bytes_per_example = max(1, x[0].numel() * x.element_size())
     ghost = example = 0
     while ghost < len(sizes):
@@ -89,12 +90,12 @@ def _groups(x: Tensor, sizes: list[int]) -> Iterator[tuple[slice, _Layout]]:
 
 
 def _power_of_two(divides: int, at_most: int) -> int:
-    """Return the largest power of two that divides the one and does not exceed the other (or 1)."""
+    """Return the largest power of two that divides ``divides`` and is at most ``at_most``; at least 1."""
     return min(divides & -divides, 1 << (max(1, at_most).bit_length() - 1))
 
 
 class _Layout:
-    """The views that the kernels take of k neighbouring ghosts of b examples each; nothing is copied.
+    """The views of k adjacent ghosts of b examples each that the kernels use; nothing is copied.
 
     With P pixels per example and r pixels per row:
 
@@ -106,8 +107,8 @@ class _Layout:
     images    k x [1, C, b P, 1]        k x [b, C, ...]
     ========  ========================  ==================
 
-    *columns* are channels-last images for torch's kernel of moments, which takes 12 ms for 32 MiB of contiguous images
-    but 3 ms for channels-last ones: so contiguous images are shown to it with a channel per column of `rows`.
+    *columns* are the input of torch's kernel for mean and variance, which takes 12 ms for 32 MiB of contiguous images
+    but 3 ms for channels-last ones. So every column of `rows` is presented to it as a channel of a channels-last image.
     """
 
     def __init__(self, x: Tensor, start: int, size: int, num_ghosts: int) -> None:
@@ -121,14 +122,14 @@ class _Layout:
         self.num_blocks = _power_of_two(num_rows, size * x[0].numel() * x.element_size() // _BLOCK_BYTES)
 
     def rows(self, x: Tensor) -> Tensor:
-        """View the ghosts as matrices where a column belongs to one channel."""
+        """View the ghosts as matrices in which each column belongs to one channel."""
         part = x[self.examples]
         if self.channels_last:
             return part.movedim(1, -1).reshape(self.num_ghosts, -1, self.repeats * self.num_channels)
         return part.view(self.num_ghosts, self.size, -1)
 
     def spread(self, coefficients: Tensor) -> Tensor:
-        """Lay coefficients [k, C] out as rows, [k, 1, columns]."""
+        """Repeat coefficients [k, C] so that there is one for each column, [k, 1, columns]."""
         if self.channels_last:
             wide = coefficients.unsqueeze(1).expand(-1, self.repeats, -1)
         else:
@@ -136,12 +137,12 @@ class _Layout:
         return wide.reshape(self.num_ghosts, 1, -1)
 
     def blocks(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Cut the rows into blocks that stay in the cache, if their number allows; all views are made in one go."""
+        """Split the rows of each ghost into equal blocks that fit in the cache, if the number of rows allows it."""
         rows = self.rows(x)
         return rows.view(self.num_ghosts * self.num_blocks, -1, rows.shape[2]).unbind()
 
     def block_rows(self, coefficients: Tensor) -> list[Tensor]:
-        """Lay coefficients [k, C] out as one row for each block."""
+        """Return a row of coefficients for each block, from [k, C]."""
         return [each for each in self.spread(coefficients).unbind() for _ in range(self.num_blocks)]
 
     def columns(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -150,7 +151,7 @@ class _Layout:
         return rows.view(self.num_ghosts, 1, rows.shape[1], 1, rows.shape[2]).permute(0, 1, 4, 2, 3).unbind()
 
     def images(self, x: Tensor) -> tuple[Tensor, ...]:
-        """View each ghost as an image that torch has a fast kernel for."""
+        """View each ghost as a batch of images in a layout for which torch has a fast kernel."""
         part = x[self.examples]
         if self.channels_last:
             pixels = part.movedim(1, -1).reshape(self.num_ghosts, 1, self.num_values, 1, self.num_channels)
@@ -158,11 +159,11 @@ class _Layout:
         return part.view(self.num_ghosts, self.size, *x.shape[1:]).unbind()
 
     def pooled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn the moments of columns, [k, columns], into those of channels, [k, C].
+        """Combine the means and variances of columns, [k, columns], into those of channels, [k, C].
 
         v = mean of the columns' variances + variance of the columns' means
 
-        is exact and free of cancellation, and shorter sums round less than one long sum per channel.
+        is exact, has no cancellation, and rounds less than one long sum per channel.
         """
         over = 1 if self.channels_last else 2
         shape = (self.repeats, self.num_channels) if self.channels_last else (self.num_channels, self.num_pixels)
@@ -175,7 +176,7 @@ class _Layout:
 def forward_native(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, sizes: list[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise by torch's kernel, ghost by ghost; the statistics are kept in float32 or better."""
+    """Normalise with torch's kernel, ghost by ghost; the statistics are kept in float32 or better."""
     y = torch.empty_like(x)
     precise = torch.promote_types(x.dtype, torch.float32)
     means = torch.zeros(len(sizes), x.shape[1], dtype=precise)
@@ -183,8 +184,8 @@ def forward_native(
     ignored = torch.empty_like(means)
     parts = zip(torch.split(x, sizes), torch.split(y, sizes), means, variances, ignored, strict=True)
     for xg, yg, mean, variance, scratch in parts:
-        # Momentum 1 turns the running statistics into this ghost's own, which is how the kernel hands them out.
-        # Weights of a low precision would make it keep them in that precision, hence the conversion.
+        # With momentum 1 the running statistics become those of this ghost, which the kernel does not return otherwise.
+        # With weights of low precision it would keep them in that precision, hence the conversion.
         w, b = (None if each is None else each.to(precise) for each in (weight, bias))
         save_mean = torch.empty_like(scratch)
         _aten.native_batch_norm.out(
@@ -198,7 +199,7 @@ def forward_native(
 def backward_native(
     dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, sizes: list[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx, dw and db, by torch's kernel."""
+    """Return dx, dw and db, computed with torch's kernel."""
     dx = torch.empty_like(x)
     dw, db = torch.empty_like(mean), torch.empty_like(mean)
     w = None if weight is None else weight.to(mean.dtype)

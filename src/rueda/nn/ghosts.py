@@ -1,7 +1,4 @@
-"""How a batch falls into ghost batches, and what a chain of ghosts does to a running average.
-
-Both are plain arithmetic, kept apart from the kernels so that they can be read and tested alone.
-"""
+"""The effect of several ghosts on a running average."""
 
 from __future__ import annotations
 
@@ -9,33 +6,8 @@ import torch
 from torch import Tensor
 
 
-def ghost_sizes(num_examples: int, ghost_batch: int, values_per_example: int = 1) -> tuple[int, ...]:
-    """Cut a batch into ghosts of `ghost_batch` examples; the last one is the smaller one.
-
-    A remainder that would hold a single value per channel has no variance. `torch` refuses such a batch; here
-    it joins the ghost before it, so that the last batch of an epoch never ends a training.
-
-    Args:
-        num_examples: examples in the batch.
-        ghost_batch: examples in a ghost.
-        values_per_example: values per channel in one example (height x width for an image).
-
-    >>> ghost_sizes(96, 32), ghost_sizes(100, 32), ghost_sizes(20, 32)
-    ((32, 32, 32), (32, 32, 32, 4), (20,))
-    >>> ghost_sizes(65, 32), ghost_sizes(65, 32, values_per_example=49)
-    ((32, 33), (32, 32, 1))
-    """
-    full, rest = divmod(num_examples, ghost_batch)
-    sizes = [ghost_batch] * full
-    if rest * values_per_example == 1 and sizes:
-        sizes[-1] += rest
-    elif rest:
-        sizes.append(rest)
-    return tuple(sizes)
-
-
-def chained_average(running: Tensor, observed: Tensor, momentum: float) -> Tensor:
-    """Return the running average after one exponential update per row of `observed`, in closed form.
+def chain_average_(running: Tensor, observed: Tensor, weights: Tensor, momentum: float) -> Tensor:
+    """Update a running average in place as one exponential update per row of `observed` would, by one operation.
 
     The chain ``r <- (1-m) r + m s_g`` over ghosts g = 1..G is one weighted sum:
 
@@ -44,15 +16,33 @@ def chained_average(running: Tensor, observed: Tensor, momentum: float) -> Tenso
     Args:
         running: the average so far, [C].
         observed: one statistic per ghost, [G, C], in the order of the updates.
+        weights: the factors m (1-m)^(G-g), [G], from `chain_weights`; those of biased variances also times n/(n-1).
         momentum: the weight m of a new observation, as in `torch.nn.BatchNorm2d`.
 
-    >>> chained_average(torch.tensor([0.0]), torch.tensor([[1.0], [2.0]]), 0.5)   # 0 -> 0.5 -> 1.25
+    >>> observed = torch.tensor([[1.0], [2.0]])
+    >>> chain_average_(torch.tensor([0.0]), observed, chain_weights(observed, 0.5), 0.5)   # 0 -> 0.5 -> 1.25
     tensor([1.2500])
     """
-    num_ghosts = observed.shape[0]
-    powers = torch.arange(num_ghosts - 1, -1, -1, device=observed.device, dtype=observed.dtype)
-    weights = momentum * (1.0 - momentum) ** powers  # [G]
-    return running * (1.0 - momentum) ** num_ghosts + (weights @ observed).to(running.dtype)
+    kept = (1.0 - momentum) ** len(weights)
+    if running.dtype == observed.dtype:
+        return running.addmv_(observed.t(), weights, beta=kept)
+    return running.mul_(kept).add_((weights @ observed).to(running.dtype))
+
+
+def chain_weights(observed: Tensor, momentum: float) -> Tensor:
+    """Return m (1-m)^(G-g) for the ghosts g = 1..G of `observed`, [G], computed on its device."""
+    powers = torch.arange(observed.shape[0] - 1, -1, -1, device=observed.device, dtype=observed.dtype)
+    return momentum * (1.0 - momentum) ** powers
+
+
+def unbiased(variance: Tensor, counts: list[int]) -> Tensor:
+    """Return the unbiased variances of ghosts, [G, C], from the biased ones; all counts but the last are equal.
+
+    >>> unbiased(torch.tensor([[1.0], [1.0]]), [2, 5]).flatten()
+    tensor([2.0000, 1.2500])
+    """
+    first, last = (n / (n - 1) for n in (counts[0], counts[-1]))
+    return variance * first if first == last else torch.cat([variance[:-1] * first, variance[-1:] * last])
 
 
 def cumulative_average(running: Tensor, observed: Tensor, num_before: Tensor) -> Tensor:
@@ -61,7 +51,7 @@ def cumulative_average(running: Tensor, observed: Tensor, num_before: Tensor) ->
     Args:
         running: the mean of the observations so far, [C].
         observed: one statistic per ghost, [G, C].
-        num_before: how many observations `running` holds (a tensor: no device is made to wait for it).
+        num_before: the number of observations so far (a tensor, so that the device need not be synchronised).
 
     >>> cumulative_average(torch.tensor([1.0]), torch.tensor([[2.0], [6.0]]), torch.tensor(2))
     tensor([2.5000])

@@ -1,16 +1,17 @@
-"""Batch normalisation over the joined batch of all workers, on any device, also for uneven batches.
+"""Batch normalisation over the global batch of all workers, on any device, also for local batches of different sizes.
 
-Worker k holds n_k values per channel with mean mu_k and squared deviations q_k. The joined batch has
+Worker k holds n_k values per channel with mean mu_k and sum of squared deviations q_k. The global batch has
 
     n = sum n_k      mu = sum n_k mu_k / n      q = sum (q_k + n_k (mu_k - mu)^2)      v = q / n
 
-so one exchange of (n_k, mu_k, q_k) makes the forward pass exact (Chan, Golub and LeVeque 1979), and one sum of the
-workers' (sum dy, sum dy i (x - mu)) makes the backward pass exact:
+so one all-gather of (n_k, mu_k, q_k) makes the forward pass exact (Chan, Golub and LeVeque 1979), and one all-reduce of
+(sum dy, sum dy i (x - mu)) makes the backward pass exact:
 
-    dx = w i (dy - db/n - i (x - mu) dw/n),   i = 1/sqrt(v + eps),   db and dw over all workers
+    dx = w i (dy - db/n - i (x - mu) dw/n),   i = 1/sqrt(v + eps),   db and dw summed over all workers
 
-The gradients of weight and bias stay each worker's own part, since the average of gradients joins them as it joins all
-others. `torch.nn.SyncBatchNorm` does the same on GPUs and refuses CPU tensors.
+The gradients of weight and bias that the layer returns are local; they are averaged over the workers like all other
+gradients. `torch.nn.SyncBatchNorm` does the same on GPUs, but rejects CPU tensors, and each of its forward passes waits
+for the device to tell which workers had an empty batch. Here an empty batch has the weight 0, and nothing waits.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rueda.errors import DataError, RecipeError
-from rueda.nn.convert import BatchNorm, replace_batch_norm, turned_into
+from rueda.nn.convert import BatchNorm, converted_to, replace_batch_norm
 from rueda.nn.ghost_batch_norm import GhostBatchNorm
 from rueda.world import current
 
 
 def to_sync_batch_norm(model: nn.Module, process_group: dist.ProcessGroup | None = None) -> nn.Module:
-    """Turn every batch-norm layer of `model` into one that normalises over the batch of all workers.
+    """Replace every batch-norm layer of `model` by one that normalises over the global batch.
 
-    Parameters, buffers, names, options, hooks and mode stay, as in `rueda.nn.apply_ghost_batch_norm`. A layer converted
-    before takes the new process group. A ghost batch norm is refused: it exists to keep batches apart.
+    Parameters, buffers, names, options, hooks and mode are kept, as in `rueda.nn.apply_ghost_batch_norm`. A layer that
+    is synchronised already gets the new process group. For a ghost batch norm an error is raised, since its statistics
+    are those of each ghost.
 
     Args:
-        model: changed in place; a model that is itself a batch-norm layer is replaced.
+        model: it is changed in place; a model that is itself a batch-norm layer is replaced.
         process_group: the workers that share statistics; by default all of them (`rueda.world.current()`).
 
     Returns:
-        The model.
+        The model, or its replacement if it is itself a batch-norm layer.
 
     >>> to_sync_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
     SyncBatchNorm(8, eps=1e-05, momentum=0.1, ...)
@@ -53,29 +55,33 @@ def to_sync_batch_norm(model: nn.Module, process_group: dist.ProcessGroup | None
                 got="ghosts, which keep their statistics apart",
                 do="convert the model to one of the two",
             )
-        return turned_into(layer, SyncBatchNorm, process_group=process_group)
+        return converted_to(layer, SyncBatchNorm, process_group=process_group)
 
     return replace_batch_norm(model, shared)
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm of [N, C, ...] over all workers' batches; alone, and in evaluation, plain batch norm.
+    """Batch norm of [N, C, ...] over the global batch; on one worker, and in evaluation, plain batch norm.
 
-    Made by `to_sync_batch_norm`. In training every worker must call it equally often; a worker may bring any number of
-    examples, also none.
+    `to_sync_batch_norm` creates it. In training its forward and backward passes are collectives: every worker must make
+    the same number of them, but may have any number of examples, even none.
     """
 
     process_group: dist.ProcessGroup | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise by the joined statistics in training, by the running averages in evaluation."""
+        """Normalise by the statistics of the global batch in training, by the running averages in evaluation."""
         self._check_input_dim(x)
-        if not self.training or _num_workers(self.process_group) == 1:
+        if not self.training or self._communicator().size == 1:
             return super().forward(x)
-        y, count, mean, variance = _Joined.apply(x, self.weight, self.bias, self.eps, self.process_group)  # type: ignore[no-untyped-call]
+        y, count, mean, variance = _Joined.apply(x, self.weight, self.bias, self.eps, self._communicator())  # type: ignore[no-untyped-call]
         if self.track_running_stats:
             self._observe(mean, variance * (count / (count - 1)))
         return y  # type: ignore[no-any-return]
+
+    def _communicator(self) -> Any:
+        """Return an object with ``size``, ``all_gather`` and ``all_reduce`` for the workers that share statistics."""
+        return current() if self.process_group is None else _GroupCollectives(self.process_group)
 
     def _observe(self, mean: Tensor, unbiased_variance: Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None
@@ -98,13 +104,15 @@ class _Joined(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
-        group: dist.ProcessGroup | None,
+        communicator: Any,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         count, mean, squares = _local_moments(x)
         packed = torch.cat([count.view(1), mean, squares])
-        counts, means, all_squares = torch.stack(_gather(packed, group)).split([1, len(mean), len(mean)], dim=1)  # type: ignore[no-untyped-call]
+        gathered = torch.stack(communicator.all_gather(packed))
+        counts, means, all_squares = gathered.split([1, len(mean), len(mean)], dim=1)  # type: ignore[no-untyped-call]
         total = counts.sum()
-        if total < 2:
+        # Only a worker with fewer than two values reads the sum, which waits for the device.
+        if x.numel() // x.shape[1] < 2 and total < 2:
             raise DataError(
                 "SyncBatchNorm", expected="at least 2 values per channel", got=int(total), do="enlarge the batch"
             )
@@ -115,7 +123,7 @@ class _Joined(torch.autograd.Function):
         shift = -mean * scale if bias is None else bias - mean * scale
         y = torch.addcmul(_beside(shift, x), x.to(scale.dtype), _beside(scale, x)).to(x.dtype)
         ctx.save_for_backward(x, weight, mean, inverse, total)
-        ctx.has_bias, ctx.group = bias is not None, group
+        ctx.has_bias, ctx.communicator = bias is not None, communicator
         ctx.mark_non_differentiable(total, mean, variance)
         return y, total, mean, variance
 
@@ -127,7 +135,7 @@ class _Joined(torch.autograd.Function):
         over = [0, *range(2, x.dim())]
         db = dy.sum(over)
         dw = (dy * (values - _beside(mean, x))).sum(over) * inverse
-        all_db, all_dw = _sum(torch.stack([db, dw]), ctx.group)
+        all_db, all_dw = ctx.communicator.all_reduce(torch.stack([db, dw]))
         a = inverse if weight is None else inverse * weight
         b = -a * inverse * all_dw / total
         c = -a * all_db / total - b * mean
@@ -136,7 +144,7 @@ class _Joined(torch.autograd.Function):
 
 
 def _local_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return this worker's values per channel, their mean and their squared deviations."""
+    """Return this worker's number of values per channel, their mean and their sum of squared deviations."""
     values = x.to(torch.promote_types(x.dtype, torch.float32))
     count = x.numel() // x.shape[1]
     if count == 0:
@@ -145,28 +153,26 @@ def _local_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, variance = torch.ops.aten.batch_norm_update_stats(values, None, None, 0.0)
     else:
         variance, mean = torch.var_mean(values, [0, *range(2, x.dim())], correction=0)
-    return values.new_tensor(float(count)), mean, variance * count
+    return values.new_full((), float(count)), mean, variance * count
 
 
 def _beside(per_channel: Tensor, x: Tensor) -> Tensor:
-    """Shape [C] to stand against [N, C, ...]."""
+    """Reshape [C] so that it broadcasts against [N, C, ...]."""
     return per_channel.view(1, -1, *[1] * (x.dim() - 2))
 
 
-def _num_workers(group: dist.ProcessGroup | None) -> int:
-    return current().size if group is None else dist.get_world_size(group)
+class _GroupCollectives:
+    """The collectives of a process group, with the same interface as those of :class:`rueda.world.World`."""
 
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.size = dist.get_world_size(group)
 
-def _gather(tensor: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
-    if group is None:
-        return current().all_gather(tensor)
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, tensor, group=group)
-    return parts
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor, group=self._group)
+        return parts
 
-
-def _sum(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    if group is None:
-        return current().all_reduce(tensor)
-    dist.all_reduce(tensor, group=group)
-    return tensor
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        dist.all_reduce(tensor, group=self._group)
+        return tensor

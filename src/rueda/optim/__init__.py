@@ -1,17 +1,17 @@
-"""The optimizers for large batches, and what goes with them.
+"""Optimizers for large-batch training.
 
 ====================  =================================================================================
-``LARS``              a rate for every layer, from |w| / |g| (:mod:`rueda.optim.lars`)
-``LARC``              the same as a wrapper round any torch optimizer (:mod:`rueda.optim.larc`)
+``LARS``              a learning rate for each layer, from |w| / |g| (:mod:`rueda.optim.lars`)
+``LARC``              the same as a wrapper around any torch optimizer (:mod:`rueda.optim.larc`)
 ``LAMB``              Adam's update, rescaled to each layer's weights (:mod:`rueda.optim.lamb`)
-``NovoGrad``          gradients normalised by layer, then momentum (:mod:`rueda.optim.novograd`)
-``AdaScale``          the rate times a measured gain, round any optimizer (:mod:`rueda.optim.adascale`)
-``gain``              AdaScale's gain, a plain function
-``parameter_groups``  weights in one group, biases and norms in another (:mod:`rueda.optim.groups`)
+``NovoGrad``          gradients normalised per layer, then momentum (:mod:`rueda.optim.novograd`)
+``AdaScale``          multiplies the rate of any optimizer by a measured gain (:mod:`rueda.optim.adascale`)
+``gain``              the gain of AdaScale, as a function
+``parameter_groups``  puts weights into one group, biases and norms into another (:mod:`rueda.optim.groups`)
 ====================  =================================================================================
 
-All are ``torch.optim.Optimizer`` s: schedulers, ``state_dict``, closures and parameter groups work as in
-torch. Importing the package loads no torch; a name does, when it is first used.
+All optimizers are subclasses of ``torch.optim.Optimizer``: schedulers, ``state_dict``, closures and parameter groups
+work as in torch. Importing this package does not import torch; the first use of a name does.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Schedules for other people's loops: torch's schedulers, Keras, and the momentum when the rate changes."""
+"""Use a schedule as a torch scheduler, and correct the momentum when the learning rate changes.
+
+`rueda.keras` has the same for Keras.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rueda.errors import MissingExtra, RecipeError
+from rueda.errors import RecipeError
 from rueda.optim.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def torch_scheduler(optimizer: Optimizer, schedule: Schedule, *, last_step: int = -1) -> LambdaLR:
-    """Make a scheduler of torch: call its `step()` after each `optimizer.step()`.
+    """Return a torch scheduler; call its `step()` after each `optimizer.step()`.
 
     The first parameter group follows the schedule; the others keep their ratio to it.
 
     Args:
-        optimizer: its groups' `lr` only give the ratios.
-        schedule: from step to rate.
-        last_step: the last step made, to go on from there.
+        optimizer: the optimizer; the `lr` of its groups only sets their ratios.
+        schedule: the learning rate as a function of the step.
+        last_step: the last step that was made, if a training is resumed.
 
     >>> import torch
     >>> from rueda.optim.schedules import GradualWarmup
@@ -40,79 +41,48 @@ def torch_scheduler(optimizer: Optimizer, schedule: Schedule, *, last_step: int 
     return LambdaLR(optimizer, lambda step: schedule(step) / reference, last_step)
 
 
-def keras_epochs(schedule: Schedule, steps_per_epoch: int) -> Callable[..., float]:
-    """Make the function that `keras.callbacks.LearningRateScheduler` takes: from epoch to rate.
-
-    >>> from rueda.optim.schedules import GradualWarmup
-    >>> function = keras_epochs(GradualWarmup(0.1, 0.8, 300), steps_per_epoch=100)
-    >>> [round(function(epoch, None), 4) for epoch in range(4)]
-    [0.1, 0.3333, 0.5667, 0.8]
-    """
-
-    def rate(epoch: int, current_rate: float | None = None) -> float:
-        return schedule(epoch * steps_per_epoch)
-
-    return rate
-
-
-def keras_schedule(schedule: Schedule, num_steps: int) -> Any:
-    """Make a `keras.optimizers.schedules.LearningRateSchedule` that changes the rate every step.
-
-    The values are laid into a table, so that it runs inside the compiled step of every Keras backend.
-
-    Args:
-        schedule: from step to rate.
-        num_steps: steps of the training; later ones keep the last value.
-    """
-    try:
-        keras: Any = import_module("keras")
-    except ImportError:
-        raise MissingExtra("keras", "keras") from None
-    table = schedule.values(num_steps)
-
-    class Table(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-        def __call__(self, step: Any) -> Any:
-            index = keras.ops.clip(keras.ops.cast(step, "int32"), 0, len(table) - 1)
-            return keras.ops.take(keras.ops.convert_to_tensor(table, dtype="float32"), index)
-
-        def get_config(self) -> dict[str, Any]:
-            return {"table": table, "description": repr(schedule)}
-
-    return Table()
-
-
 def correct_momentum(
     optimizer: Optimizer, old_rate: float, new_rate: float, *, buffer: str = "momentum_buffer"
 ) -> None:
-    """Multiply the momentum by new_rate / old_rate: Goyal et al. 2017, section 3, for buffers that hold the rate.
+    """Multiply the momentum by new_rate / old_rate: Goyal et al. 2017, section 3, for buffers that include the rate.
 
-    SGD with momentum is written in two forms, equal as long as the rate stays:
+    SGD with momentum has two forms, which are equal as long as the rate is constant:
 
-        (a)  v <- m v + g          w <- w - rate v      torch.optim.SGD, and LARC round it
+        (a)  v <- m v + g          w <- w - rate v      torch.optim.SGD, and LARC around it
         (b)  u <- m u + rate g     w <- w - u           the LARS paper, Caffe
 
     with u = rate v. When the rate changes from r to r', form (a) moves by r' (m v + g): the whole momentum is rescaled
-    at once. Form (b) moves by m r v + r' g: its momentum still has the old rate, which is too little in a warm-up and
-    too much after a decay. Multiplying u by r'/r before the step gives m r' v + r' g: form (a).
+    at once. Form (b) moves by m r v + r' g: its momentum still has the old rate, which is too small in a warm-up and
+    too large after a decay. Multiplying u by r'/r before the step gives m r' v + r' g: form (a).
 
-    So: call this before the first step at the new rate if the buffer holds the rate (form b). For torch's SGD it
-    is not needed; `keep_velocity` does the opposite there. A state without momentum is left alone, and so is
-    one made at rate 0, which holds nothing to rescale.
+    Call this before the first step at the new rate if the buffer includes the rate (form b). torch's SGD does not need
+    it; `keep_velocity` does the opposite there. A state without momentum is not changed, and neither is one from a
+    step at rate 0, which cannot be rescaled.
 
     Args:
-        optimizer: its state is changed in place.
-        old_rate, new_rate: of the last step and of the next.
+        optimizer: the optimizer, whose state is changed in place.
+        old_rate, new_rate: the rates of the last step and of the next one.
         buffer: the name of the momentum in the optimizer's state.
     """
-    if old_rate != 0 and new_rate != old_rate:
-        _scale_buffers(optimizer, new_rate / old_rate, buffer)
+    factor = momentum_factor(old_rate, new_rate)
+    if factor != 1.0:
+        _scale_buffers(optimizer, factor, buffer)
+
+
+def momentum_factor(old_rate: float, new_rate: float) -> float:
+    """Return the factor of :func:`correct_momentum`; 1 after a step at rate 0, whose momentum cannot be rescaled.
+
+    >>> momentum_factor(0.1, 0.2), momentum_factor(0.0, 0.2)
+    (2.0, 1.0)
+    """
+    return new_rate / old_rate if old_rate != 0 else 1.0
 
 
 def keep_velocity(optimizer: Optimizer, old_rate: float, new_rate: float, *, buffer: str = "momentum_buffer") -> None:
-    """Let an optimizer of form (a), such as torch's SGD, move as form (b) without correction.
+    """Make an optimizer of form (a), such as torch's SGD, move like form (b) without correction.
 
-    With v' = v r/r', form (a) moves by r' (m v' + g) = m r v + r' g: the momentum keeps its length across a change of
-    rate. Call it before the first step at the new rate; see `correct_momentum` for the two forms.
+    With v' = v r/r', form (a) moves by r' (m v' + g) = m r v + r' g: the momentum keeps its length when the rate
+    changes. Call it before the first step at the new rate; see `correct_momentum` for the two forms.
     """
     if not new_rate > 0:
         raise RecipeError("keep_velocity", expected="a new rate > 0", got=new_rate, do="stop training instead")

@@ -1,16 +1,16 @@
-"""AdaScale: the rate times a gain that is measured, not assumed.
+"""AdaScale: multiply the learning rate by a measured gain.
 
 Johnson, Agrawal, Gu and Guestrin, *AdaScale SGD: A User-Friendly Algorithm for Distributed Training*, 2020.
-Averaging S gradients g_i into g lowers the noise, not the signal. With the variance s2 of one gradient and
-the square mu2 of the mean, estimated from what data-parallel workers hold anyway::
+Averaging S gradients g_i into g reduces the noise but not the signal. The variance s2 of one gradient and the square
+mu2 of the true gradient are estimated from the gradients that data-parallel workers compute anyway::
 
     s2  = sum |g_i|² / (S - 1) - S / (S - 1) |g|²
     mu2 = |g|² - s2 / S
     r   = (s2 + mu2) / (s2 / S + mu2)              in [1, S]
 
-One step with the rate times r makes the progress of about r steps of one worker: r = S where noise rules
-(linear scaling), r = 1 where it does not, and the schedule's clock advances by r a step. The paper averages
-s2 and mu2 over steps with the decay theta = max(1 - S / 1000, 0).
+One step at the rate times r makes the progress of about r steps of one worker: r = S if noise dominates (linear
+scaling), r = 1 if there is none. The step count of the schedule advances by r per step. The paper averages s2 and mu2
+over steps with the decay theta = max(1 - S / 1000, 0).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rueda.errors import RecipeError
-from rueda.optim.engine.base import loss_of, require
+from rueda.optim.checks import require
+from rueda.optim.engine.base import loss_of
 from rueda.optim.meters import ExchangeMeter, moments
 from rueda.optim.wrapper import Wrapper
 
@@ -55,19 +56,18 @@ def _ratio(variance: float, square: float, num_workers: int) -> float:
 
 
 class AdaScale(Wrapper):
-    """Any optimizer with its rate multiplied by the gain.
+    """Wraps an optimizer and multiplies its learning rate by the gain.
 
-    Before each step somebody who sees the workers' gradients tells it their norms: :meth:`observe`, or the
-    communication hook that :meth:`watch` gives to DistributedDataParallel. A step nobody told about uses the last gain.
+    It needs the norms of the workers' gradients before each step: call :meth:`observe`, or call :meth:`watch` once,
+    which installs a communication hook in DistributedDataParallel. A step without new norms uses the last gain.
 
     Args:
-        optimizer: the optimizer; its rate is restored after each step, so a scheduler may drive it.
+        optimizer: the optimizer; its rate is restored after each step, so that a scheduler can change it.
         scale: S, the number of workers whose gradients are averaged.
-        smoothing: theta of the moving averages; None is the paper's, 0 takes each step for itself.
+        smoothing: theta of the moving averages; None uses that of the paper, 0 uses each step alone.
 
-    Read ``gain`` (r of the last observation) and ``clock`` (the sum of the gains of all steps): a schedule
-    made for one worker is evaluated at ``clock``, and the training is over when ``clock`` reaches the one
-    worker's number of steps.
+    ``gain`` is r of the last observation, and ``clock`` the sum of the gains of all steps: evaluate a schedule that was
+    made for one worker at ``clock``, and stop the training when ``clock`` reaches the number of steps of one worker.
 
     >>> w = torch.nn.Parameter(torch.tensor([1.0]))
     >>> w.grad = torch.tensor([0.5])
@@ -91,19 +91,19 @@ class AdaScale(Wrapper):
         self._meter: ExchangeMeter | None = None
 
     def observe(self, local_square_norms: Sequence[float | Tensor] | Tensor, mean_square_norm: float | Tensor) -> None:
-        """Take the squared norm of each worker's gradient and of their mean, and set the gain of the next step."""
+        """Set the gain of the next step from the squared norms of the workers' gradients and of their mean."""
         numbers = [float(value) for value in local_square_norms]
         if len(numbers) != self.scale:
             raise RecipeError(
                 "AdaScale.observe",
-                expected=f"{self.scale} squared norms, one a worker",
+                expected=f"{self.scale} squared norms, one per worker",
                 got=len(numbers),
                 do="make AdaScale with scale=the number of workers",
             )
         self.observe_sum(sum(numbers), float(mean_square_norm))
 
     def observe_sum(self, sum_local_square_norms: float, mean_square_norm: float) -> None:
-        """Take the sum of the workers' squared norms and the square of their mean; what is not finite says nothing."""
+        """Set the gain from the sum of the workers' squared norms and that of their mean; ignore non-finite values."""
         if self.scale == 1:
             return
         variance, square = moments(sum_local_square_norms, mean_square_norm, self.scale)
@@ -114,12 +114,12 @@ class AdaScale(Wrapper):
             self.gain = _ratio(self._variance, self._square, self.scale)  # both start at 0: the bias cancels
 
     def watch(self, model: DistributedDataParallel) -> None:
-        """Measure inside the gradient exchange of a DDP model; costs one number's all-reduce a step."""
+        """Measure the norms in the communication hook of a DDP model, at the cost of one small all-reduce per step."""
         self._meter = ExchangeMeter(model)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the inner optimizer step at its rate times the gain, and advance the clock."""
+        """Step the inner optimizer at its rate times the gain, and advance the clock."""
         loss = loss_of(closure)
         reading = None if self._meter is None else self._meter.read()
         if reading is not None:
@@ -134,7 +134,7 @@ class AdaScale(Wrapper):
         return {**super().state_dict(), "adascale": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load both; a state without ``adascale`` starts the clock at 0."""
+        """Load the inner optimizer's state and AdaScale's own; if the latter is missing, the clock starts at 0."""
         state_dict = dict(state_dict)
         own = state_dict.pop("adascale", {})
         super().load_state_dict(state_dict)

@@ -1,8 +1,8 @@
-"""Grow the batch instead of decaying the rate, and train longer: schedules of the batch and of the regime.
+"""Grow the batch instead of decaying the learning rate, and train for more epochs.
 
-Smith, Kindermans, Ying and Le 2017 (1711.00489). The noise of SGD is g ~ rate N / (B (1 - m)) for N examples and
-momentum m. Decaying the rate by f and growing the batch by f lower it alike; the grown batch makes f times fewer
-updates, which more workers can make in parallel. It works while B << N: the paper stops near N/10.
+Smith, Kindermans, Ying and Le 2017 (1711.00489): the noise of SGD is g ~ rate N / (B (1 - m)) for N examples and
+momentum m. Dividing the rate by f and multiplying the batch by f reduce it equally; the larger batch needs f times
+fewer updates, which more workers can compute in parallel. This holds while B << N: the paper stops near N/10.
 
 >>> growth = BatchGrowth(base_batch=128, factor=5, milestones=(60, 120, 160))
 >>> [growth(epoch) for epoch in (0, 60, 120, 160)]
@@ -10,7 +10,7 @@ updates, which more workers can make in parallel. It works while B << N: the pap
 >>> num_updates(growth, 200, num_examples=50_000), num_updates(128, 200, num_examples=50_000)
 (28800, 78000)
 
-Everything here is a pure function of the epoch or of measured numbers, so that all workers change at the same step.
+All functions depend only on the epoch or on measured numbers, so that all workers change the batch at the same step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class BatchGrowth:
 
     Args:
         base_batch: the global batch at the start.
-        factor: growth at each milestone; 5 where the rate would fall by 0.2.
-        milestones: epochs, rising.
-        maximum: the largest global batch; None for no bound. The paper's bound is a tenth of the examples.
+        factor: growth at each milestone; 5 replaces a decay of the rate by 0.2.
+        milestones: rising epochs.
+        maximum: the largest global batch; None for no limit. The paper uses a tenth of the examples.
 
     >>> BatchGrowth(base_batch=128, factor=10, milestones=(2, 4), maximum=5000)(4)
     5000
@@ -76,14 +76,14 @@ def from_noise_scale(
     """Choose the next global batch from a measured gradient noise scale (McCandlish et al. 2018, 1812.06162).
 
     At a batch equal to the noise scale, examples and updates are both used at half of their best efficiency. The batch
-    follows the noise scale upwards, in bounded strides since a measurement is noisy, and never shrinks.
+    grows towards the noise scale, by a limited factor since measurements are noisy, and never shrinks.
 
     Args:
-        noise_scale: measured, in examples; not finite or not positive: unknown, the batch stays.
-        current_batch: the global batch now.
-        multiple: the batch is a multiple of this, such as the number of workers.
-        largest_growth: at most this factor at a time.
-        maximum: the largest global batch.
+        noise_scale: the measured noise scale, in examples; the batch is kept if it is not finite or not positive.
+        current_batch: the current global batch.
+        multiple: the batch stays a multiple of this, such as the number of workers.
+        largest_growth: the largest factor of growth at a time.
+        maximum: the largest global batch; None for no limit.
 
     >>> from_noise_scale(980, current_batch=256, multiple=8), from_noise_scale(300, current_batch=256, multiple=8)
     (512, 296)
@@ -96,24 +96,24 @@ def from_noise_scale(
     return max(current_batch, int(wanted // multiple) * multiple)
 
 
-class Realisation(NamedTuple):
-    """How each worker makes up its part of a global batch: `accumulation` passes of `local_batch` examples."""
+class BatchSplit(NamedTuple):
+    """A worker's part of a global batch: gradient accumulation over `accumulation` passes of `local_batch` examples."""
 
     local_batch: int
     accumulation: int
 
 
-def realise(global_batch: int, num_workers: int, largest_local_batch: int | None = None) -> Realisation:
-    """Divide a global batch among workers whose memory holds `largest_local_batch` examples at a time.
+def split_batch(global_batch: int, num_workers: int, largest_local_batch: int | None = None) -> BatchSplit:
+    """Split a global batch among workers whose memory holds `largest_local_batch` examples at a time.
 
-    Exact where it can be: global_batch = num_workers x local_batch x accumulation, with the fewest passes that fit
-    and divide. Where that would need more than twice the fewest passes, or the workers do not divide the batch, the
-    nearest batch that the fewest passes give is taken.
+    A worker's share of the batch is processed in equal passes, with as few passes as memory allows and at most twice
+    as many if only these divide the share. If none of them does, or if the batch is not divisible by the number of
+    workers, the nearest possible batch is returned.
 
-    >>> realise(1024, 4), realise(1024, 4, 100)
-    (Realisation(local_batch=256, accumulation=1), Realisation(local_batch=64, accumulation=4))
-    >>> realise(1000, 3)  # 999 examples
-    Realisation(local_batch=333, accumulation=1)
+    >>> split_batch(1024, 4), split_batch(1024, 4, 100)
+    (BatchSplit(local_batch=256, accumulation=1), BatchSplit(local_batch=64, accumulation=4))
+    >>> split_batch(1000, 3)  # 999 examples
+    BatchSplit(local_batch=333, accumulation=1)
     """
     largest = math.inf if largest_local_batch is None else largest_local_batch
     if global_batch < num_workers or num_workers < 1 or largest < 1:
@@ -127,12 +127,12 @@ def realise(global_batch: int, num_workers: int, largest_local_batch: int | None
     fewest = 1 if largest_local_batch is None else math.ceil(share / largest_local_batch)
     for passes in range(fewest, 2 * fewest + 1):
         if share % passes == 0:
-            return Realisation(share // passes, passes)
-    return Realisation(min(round(share / fewest), int(largest)), fewest)
+            return BatchSplit(share // passes, passes)
+    return BatchSplit(min(round(share / fewest), int(largest)), fewest)
 
 
 def num_updates(batch: Callable[[float], int] | int, epochs: int, *, num_examples: int) -> int:
-    """Count the updates of a training in which an incomplete last batch is dropped.
+    """Return the number of updates of a training that drops the incomplete last batch of each epoch.
 
     >>> num_updates(128, 1, num_examples=50_000)
     390
@@ -141,11 +141,11 @@ def num_updates(batch: Callable[[float], int] | int, epochs: int, *, num_example
 
 
 def stretch(epochs: int, milestones: tuple[float, ...], factor: float) -> tuple[int, tuple[float, ...]]:
-    """Adapt the regime (Hoffer et al. 2017): epochs and milestones x factor, so that the number of updates stays.
+    """Multiply epochs and milestones to keep the number of updates (regime adaptation, Hoffer et al. 2017).
 
     Args:
-        epochs: of the small batch; the result is rounded up.
-        milestones: in epochs of the small batch.
+        epochs: epochs of the small batch; the result is rounded up.
+        milestones: milestones of the small batch, in epochs.
         factor: large batch / small batch.
 
     >>> stretch(200, (60, 120, 160), 32)

@@ -1,8 +1,8 @@
-"""Parameter groups: weights in one, biases and normalisation parameters in another.
+"""Split a model's parameters into weights and, in another group, biases and normalisation parameters.
 
-A bias or a norm's scale has few elements and a norm that says nothing about its layer: decaying it costs
-accuracy, and a layer-wise rate drawn from it is noise. Goyal et al. 2017 leave them out of the decay, You et
-al. 2017 and 2019 out of the adaptation too.
+The norm of a bias, or of the scale of a normalisation layer, says little about its layer: weight decay of such a
+parameter costs accuracy, and a layer-wise rate computed from its norm is mostly noise. Goyal et al. 2017 exclude them
+from weight decay, You et al. 2017 and 2019 also from layer-wise adaptation.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split a model's trainable parameters into those that are decayed and adapted, and those that are not.
 
-    Left out are biases, the parameters of normalisation layers, whatever has at most one dimension, and what
-    ``exclude`` (name, parameter) says. Shared parameters appear once. The groups suit torch's own optimizers
-    too, which ignore ``adapt``.
+    Not decayed and adapted are biases, the parameters of normalisation layers, all parameters with at most one
+    dimension, and those for which ``exclude`` returns True. Shared parameters appear once. torch's own optimizers
+    accept the groups as well; they ignore ``adapt``.
 
     Args:
         model: the model; for FSDP2, after ``fully_shard``.
-        weight_decay: of the first group; the second has 0.
-        exclude: says which further parameters to leave out.
+        weight_decay: the weight decay of the first group; the second has 0.
+        exclude: called with the name and the parameter; returns True for further parameters to leave out.
         options: further keys for both groups, such as ``lr``.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 2))

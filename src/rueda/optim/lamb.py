@@ -1,4 +1,4 @@
-"""LAMB: Adam's update, rescaled so that each layer moves by a share of its own norm.
+"""LAMB: Adam's update, rescaled so that each layer moves by a fraction of its own norm.
 
 You et al., *Large Batch Optimization for Deep Learning: Training BERT in 76 minutes*, 2019 (arXiv 1904.00962)::
 
@@ -7,25 +7,30 @@ You et al., *Large Batch Optimization for Deep Learning: Training BERT in 76 min
     u = m^ / (sqrt(v^) + eps) + d w     d: weight decay
     w = w - lr phi(|w|) / |u| u         phi(z) = z, or clipped to [low, high]
 
-Implementations differ, and here each difference is an option that must be asked for: ``debias=False`` leaves
-out the bias correction, ``phi=(0, 10)`` clamps the weight norm at 10, ``max_grad_norm`` first scales all
-gradients together. A ratio without meaning (phi(|w|) or |u| is 0) is 1; a tensor that is left out takes
-AdamW's step.
+Implementations differ, and each difference is an option here: ``debias=False`` omits the bias correction,
+``phi=(0, 10)`` clamps the weight norm at 10, ``max_grad_norm`` first scales all gradients together. If phi(|w|) or |u|
+is 0, the ratio is 1; a tensor that is not adapted makes the step of AdamW.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf, log, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, Work, known, require
-from rueda.optim.engine.lanes import Item, Lane, State, state_like
-from rueda.optim.engine.norms import square, squares
-from rueda.optim.engine.tensors import Factor, chosen, cleaned, multiplied, multiply_
+from rueda.optim.checks import check_lamb, require
+from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, Work, known
+from rueda.optim.engine.blocks import Blocks
+from rueda.optim.engine.lanes import Item, Lane, State, decay_of, state_like
+from rueda.optim.engine.norms import norms as norms_of
+from rueda.optim.engine.norms import square
+from rueda.optim.engine.rates import add_decay_
 from rueda.optim.lamb_host import HostLamb
+
+_LOG_OF_0 = -1e4  # exp of it is 0, and 0 times it is 0, unlike -inf
 
 
 class LAMB(LayerwiseOptimizer):
@@ -33,13 +38,13 @@ class LAMB(LayerwiseOptimizer):
 
     Args:
         params: parameters, or groups of them (``rueda.optim.parameter_groups``).
-        lr: the share of its norm by which a layer moves.
+        lr: the fraction of its norm by which a layer moves.
         betas: b1 and b2.
         eps: added to sqrt(v^); above 0.
         weight_decay: d, part of the update and so of its norm.
-        debias: correct both moments for their start at zero.
-        phi: (low, high), the clip of the weight norm.
-        max_grad_norm: scale all gradients of the optimizer to at most this norm, taken together.
+        debias: correct the bias of both moments, which start at zero.
+        phi: (low, high), the limits of the weight norm.
+        max_grad_norm: scale all gradients of the optimizer together to at most this norm.
         maximize, adapt, nonfinite, capturable, fused: see :class:`~rueda.optim.engine.base.LayerwiseOptimizer`.
 
     >>> w = torch.nn.Parameter(torch.tensor([[3.0, 4.0]]))   # |w| = 5
@@ -48,6 +53,8 @@ class LAMB(LayerwiseOptimizer):
     >>> w.data
     tensor([[2.6464, 4.3536]])
     """
+
+    slot = "gq"
 
     def __init__(
         self,
@@ -66,100 +73,99 @@ class LAMB(LayerwiseOptimizer):
         super().__init__(params, {**COMMON, **own, "max_grad_norm": max_grad_norm, **known(options)})
 
     def check(self, group: Group) -> None:
-        """Refuse numbers that make no sense."""
-        phi = group["phi"]
-        require("betas", all(0 <= beta < 1 for beta in group["betas"]), "both from 0 to below 1", group["betas"])
-        require("eps", group["eps"] > 0, "above 0", group["eps"])
-        require("phi", phi is None or 0 <= phi[0] <= phi[1] != 0, "(low, high) or None", phi)
+        """Refuse invalid options."""
+        check_lamb(group)
 
     def begin(self, group: Group, p: Tensor) -> State:
-        """Return two moments of zeros and a step count of 0."""
-        return {"step": torch.zeros((), device=_step_device(group, p)), "exp_avg": state_like(p),
-                "exp_avg_sq": state_like(p)}  # fmt: skip
+        """Return two moments of zeros and a step count of 0, which is on the device: the host need not know it."""
+        return {"step": torch.zeros((), device=p.device), "exp_avg": state_like(p), "exp_avg_sq": state_like(p)}
 
     def prepare(self, work: Work) -> Work:
-        """Scale all gradients to ``max_grad_norm`` if they are longer, without touching ``p.grad``."""
+        """Scale all gradients to ``max_grad_norm`` if their norm is larger, without changing ``p.grad``."""
         limit = self.param_groups[0]["max_grad_norm"]
         if limit is None:
             return work
-        total: float | Tensor = 0.0
-        for _, items, lanes in work:
-            total = total + sum(square(grad) for _, grad, _, _ in items)
-            for lane in lanes:
-                total = total + squares(lane.grads, shards=lane.shards).sum()
-        norm = total.sqrt() if isinstance(total, Tensor) else torch.tensor(total, dtype=torch.float64).sqrt()
-        factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
-        factor = torch.where(factor.isfinite() & (factor > 0), factor, 1.0)  # the tensors to blame are found later
-        scaled: Work = []
-        for group, items, lanes in work:
-            for lane in lanes:
-                lane.grads = multiplied(lane.grads, factor)
-            if items and (scale := float(factor)) != 1.0:
-                items = [(p, grad * scale, state, adapted) for p, grad, state, adapted in items]
-            scaled.append((group, items, lanes))
-        return scaled
+        parts = [norms_of(lane.grads, shards=lane.shards)[0] for lane in work.lanes]
+        if items := [item for _, some in work.items for item in some]:
+            parts.append(torch.tensor([sqrt(sum(square(grad) for _, grad, _, _ in items))], dtype=torch.float64))
+        if not parts:
+            return work
+        norm = torch.linalg.vector_norm(torch.cat([part.to(parts[0]) for part in parts]) if parts[1:] else parts[0])
+        factor = torch.clamp(limit / (norm + 1e-6), max=1.0).nan_to_num_(1.0)
+        factor.masked_fill_(factor == 0, 1.0)  # of an infinite norm: such tensors are found later
+        for lane in work.lanes:
+            lane.scale = factor.to(lane.params[0].device)
+        found = work.items
+        if items and (scale := float(factor)) != 1.0:
+            found = [
+                (group, [(p, g * scale, state, adapted) for p, g, state, adapted in some]) for group, some in found
+            ]
+        return Work(found, work.lanes)
 
     def update_items(self, group: Group, items: list[Item], bad: list[Tensor]) -> None:
-        """See :mod:`rueda.optim.lamb_host`."""
-        decays = self.decay_of(group, False), self.decay_of(group, True)
+        """Step the tensors as :mod:`rueda.optim.lamb_host` explains."""
+        decays = decay_of(group, False), decay_of(group, True)
         HostLamb(group, decays, self.scratch, bad).step(items)
 
-    def update_lane(
-        self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None
-    ) -> None:
-        """The same as vectors: moments, update, ratio of each tensor, step."""
-        (beta1, beta2), decay, lr = group["betas"], self.decay_of(group, lane.adapted), group["lr"]
-        grads = list(cleaned(grads, ok))
-        firsts, seconds = lane.buffers("exp_avg"), lane.buffers("exp_avg_sq")
-        multiply_(firsts, chosen(ok, beta1, 1.0))
-        torch._foreach_add_(firsts, grads, alpha=1.0 - beta1)
-        multiply_(seconds, chosen(ok, beta2, 1.0))
-        torch._foreach_addcmul_(seconds, grads, grads, 1.0 - beta2)
-        denominators = list(torch._foreach_sqrt(seconds))
-        counts = _count(group, lane, ok)
+    def gathered(self, lane: Lane) -> dict[str, list[Tensor]]:
+        """Return both moments, which are two planes of one slot."""
+        return {"mv": lane.buffers("exp_avg") + lane.buffers("exp_avg_sq")}
+
+    def counts(self, lane: Lane) -> list[Tensor]:
+        """Return the step count of each tensor."""
+        for state, p in zip(lane.states, lane.params, strict=True):
+            state["step"] = state["step"].to(p.device)  # a loaded state may be on another device
+        return [state["step"] for state in lane.states]
+
+    def update_lane(self, lane: Lane, blocks: Blocks, weights: list[Tensor], norms: Tensor, total: Tensor) -> Tensor:
+        """Compute moments, updates, a vector of ratios, and the step by operations on all tensors at once.
+
+        ``lerp`` with a weight of 0 keeps the moments of a tensor that is skipped; its gradients must be finite for
+        that, and their squares as well. The rate of such a tensor is not finite, which makes its step 0.
+        """
+        group, (_, w, counts) = lane.group, norms
+        numbers = blocks.spread_table(self._numbers(lane, blocks, counts, total))
+        gradients, moments = blocks.planes("gq"), blocks.planes("mv")  # the gradient and its square, m and v
+        torch.square(gradients[0], out=gradients[1])
+        moments.lerp_(gradients.nan_to_num_(0.0, 0.0, 0.0), numbers[:2])
+        blocks.scatter("mv", self.gathered(lane)["mv"])
         if group["debias"]:
-            multiply_(denominators, _each(counts, lambda t: (1.0 - beta2**t) ** -0.5))
-        torch._foreach_add_(denominators, group["eps"])
-        updates = list(torch._foreach_div(firsts, denominators))
-        if group["debias"]:
-            multiply_(updates, _each(counts, lambda t: 1.0 / (1.0 - beta1**t)))
-        if decay:
-            torch._foreach_add_(updates, weights, alpha=decay)
-        rate: float | Tensor = lr
-        if lane.adapted:
-            w, u = norms[1], squares(updates, shards=lane.shards)[0].sqrt()
-            if group["phi"] is not None:
-                w = w.clamp(*group["phi"])
-            rate = torch.where((w > 0) & (u > 0), lr * w / u, lr)
-            ok = u.isfinite() if ok is None else ok & u.isfinite()
-        if ok is not None:
-            updates = list(cleaned(updates, ok))
-            rate = chosen(ok, rate, 0.0)
-        multiply_(updates, rate)
+            zero = blocks.constant(0.0, like=moments)
+            update, second = torch.addcdiv(zero, moments, numbers[3:], value=-1.0, out=gradients)
+        else:
+            update, second = gradients.copy_(moments)
+        update.div_(second.sqrt_().add_(group["eps"]))
+        updates = blocks.views("gq")[: len(weights)]
+        add_decay_(lane, updates, weights)
+        u = norms_of(updates, shards=lane.shards)[0]
+        total = total + u
+        # 0 * total is 0, or nan where a norm is not finite.
+        (rate,) = blocks.spread(self._rates(lane, blocks, w, u).add_(total, alpha=0.0))
+        update.mul_(rate).nan_to_num_(0.0, 0.0, 0.0)
         torch._foreach_sub_(weights, updates)
+        return total
 
+    def _numbers(self, lane: Lane, blocks: Blocks, counts: Tensor, total: Tensor) -> Tensor:
+        """Advance the step counts; return 1 - b1, 1 - b2, 1 (all 0 where the total is not finite), b1^t - 1, b2^t - 1.
 
-def _step_device(group: Group, p: Tensor) -> torch.device:
-    """Return where the step count lives: on the device where nothing may wait for it, else on the host, as torch's."""
-    on_device = group["capturable"] or group["nonfinite"] == "skip"
-    return p.device if on_device else torch.device("cpu")
+        After t steps, expm1(t log b) is accurate in float32, too. Without bias correction the last two are missing.
+        """
+        betas, debias = lane.group["betas"], lane.group["debias"]
+        logs = [log(beta) if beta else _LOG_OF_0 for beta in betas] if debias else []
+        constants = blocks.constant(*(1.0 - beta for beta in betas), 1.0, *logs, like=counts).unsqueeze(1)
+        numbers = (total < inf) * constants  # [5 or 3, tensors]
+        steps = [state["step"] for state in lane.states]
+        torch._foreach_add_(steps, list(numbers[2].to(steps[0].dtype).unbind()))
+        if debias:
+            numbers[3:].addcmul_(counts, constants[3:]).expm1_()
+        return numbers
 
-
-def _count(group: Group, lane: Lane, ok: Tensor | None) -> list[float] | Tensor:
-    """Advance the step counts of the lane and return them: host numbers, or a vector where nothing may wait."""
-    for state, p in zip(lane.states, lane.params, strict=True):
-        state["step"] = state["step"].to(_step_device(group, p))  # a loaded state may lie elsewhere
-    steps = [state["step"] for state in lane.states]
-    if ok is None:
-        torch._foreach_add_(steps, 1.0)
-        if not torch.compiler.is_compiling():
-            return [step.item() for step in steps]
-    else:
-        torch._foreach_add_(steps, list(ok.to(torch.float32).unbind()))
-    wide = torch.float32 if steps[0].device.type == "mps" else torch.float64
-    return torch.stack(steps).to(wide).clamp(min=1.0)  # a tensor that was never stepped divides by nothing
-
-
-def _each(counts: list[float] | Tensor, function: Any) -> Factor:
-    result: Factor = function(counts) if isinstance(counts, Tensor) else [function(count) for count in counts]
-    return result
+    def _rates(self, lane: Lane, blocks: Blocks, w: Tensor, u: Tensor) -> Tensor:
+        """Return lr phi(|w|) / |u| of each tensor; lr if |w| is 0 or the tensor is not adapted."""
+        lr = lane.group["lr"]
+        if lane.group["phi"] is not None:
+            w = w.clamp(*lane.group["phi"])
+        unit = 1.0 if isinstance(lr, Tensor) else lr
+        offsets = blocks.constant(*(0.0 if adapted else -inf for adapted in lane.adapted), like=w)
+        rates = torch.threshold(torch.addcdiv(offsets, w, u, value=unit), 0.0, unit)
+        return rates * lr if isinstance(lr, Tensor) else rates

@@ -1,14 +1,16 @@
-"""LAMB on the CPU's host path: both passes over a small tensor while it is in the cache, large ones in chunks.
+"""LAMB on the CPU: small tensors are finished while they are in the cache, large ones are processed in chunks.
 
-Three kinds of tensors, by the fewest streams of memory each can do with (AdamW itself needs 7):
+There are three kinds of tensors, each with as few streams of memory as possible (AdamW itself needs 7):
 
-- left-out ones are AdamW's: all in one call of its kernel;
-- small ones are gathered into buckets of a chunk, whose updates, norms and steps are done before the cache is left: 7;
-- large ones put their update into a scratch chunk by chunk and are stepped by it in a second pass: 10.
+- tensors that are not adapted are stepped by AdamW's kernel, all in one call;
+- small ones are gathered into buckets of one chunk, whose updates, norms and steps are done within the cache: 7
+  streams;
+- large ones write their update to a scratch buffer chunk by chunk, and a second pass adds it to the weights: 10
+  streams.
 
-Whether a gradient is finite shows in the norm of the update, when the moments have taken it in. With
-``nonfinite="raise"`` that is soon enough: the weights are kept, and the moments of that tensor start anew. ``"skip"``
-says nothing, so the moments must stay what they were: the gradient's norm is taken first, one stream more.
+A gradient that is not finite shows in the norm of the update, after it has entered the moments. For
+``nonfinite="raise"`` that is early enough: the weights are kept, and the moments of that tensor are reset. For
+``"skip"`` the moments must not change, so the norm of the gradient is computed first, which costs one more stream.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ class HostLamb:
 
     Args:
         group: the parameter group.
-        decays: the weight decay of left-out and of adapted tensors.
-        scratch: gives a reused line of so many elements.
-        bad: takes the tensors that are not finite and so were left alone.
+        decays: the weight decay of tensors that are not adapted, and of those that are.
+        scratch: returns a reused one-dimensional buffer of a given size.
+        bad: receives the tensors that were not stepped because they are not finite.
     """
 
     def __init__(
@@ -47,18 +49,18 @@ class HostLamb:
         self.lr, self.phi, self.debias = float(group["lr"]), group["phi"], group["debias"]
         self.plain_decay, self.decay = decays
         self.scratch, self.bad, self.limit = scratch, bad, chunk()
-        self.looks_first = group["nonfinite"] == "skip"
+        self.checks_gradients = group["nonfinite"] == "skip"
         beta1, beta2 = group["betas"]
         self.overwrite = fixed(-1.0)
         self.numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "maximize": group["maximize"]}
 
     def step(self, items: list[Item]) -> None:
-        """Step all tensors whose gradients are finite."""
+        """Step all tensors that have finite gradients."""
         limit, size = self.limit, 0
         bucket: list[tuple[Tensor, Tensor, State, int]] = []
         plain: list[tuple[Tensor, Tensor, State, int]] = []
         for p, grad, state, adapted in items:
-            if (self.looks_first or not adapted) and not square(grad) < inf:  # NaN compares as false
+            if (self.checks_gradients or not adapted) and not square(grad) < inf:  # NaN compares as false
                 self.bad.append(p)
                 continue
             count = p.numel()
@@ -80,7 +82,7 @@ class HostLamb:
 
     def _adam(self, targets: Any, grads: Any, states: tuple[State, ...], lr: Any, decay: float) -> None:
         steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a number would be wrapped once a tensor
+        torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a Python number would be wrapped once per tensor
         if not self.debias:
             steps = [torch.full((), _FAR)] * len(steps)
         firsts, seconds = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
@@ -97,7 +99,7 @@ class HostLamb:
         for p, weight, update, state in zip(params, weights, updates, states, strict=True):
             scale = _scale(lr, phi, dot(weight, weight).item(), dot(update, update).item())
             if scale is None:
-                self._leave(p, update, state)
+                self._skip(p, update, state)
             else:
                 weight.add_(update, alpha=-scale)
 
@@ -116,26 +118,26 @@ class HostLamb:
             if decay:
                 rw += dot(u, w).item()
         u2 = r2 + 2.0 * decay * rw + decay * decay * w2  # |r + d w|², with no pass that forms r + d w
-        if u2 < 1e-3 * r2:  # the two nearly cancel, and so do the sums: measure it
+        if u2 < 1e-3 * r2:  # the terms nearly cancel, so compute the norm itself
             u2 = square(torch.add(update, weight, alpha=decay))
         scale = _scale(self.lr, self.phi, w2, u2)
         if scale is None:
-            self._leave(p, update, state)
+            self._skip(p, update, state)
         else:
             options = {"nesterov": False, "maximize": False, "is_first_step": False}
             sgd([weight], [update], [], weight_decay=decay, momentum=0.0, lr=scale, dampening=0.0, **options)
 
-    def _leave(self, p: Tensor, update: Tensor, state: State) -> None:
-        """Keep the weights; start the moments anew if they have taken in what is not finite."""
+    def _skip(self, p: Tensor, update: Tensor, state: State) -> None:
+        """Keep the weights; reset the moments if a non-finite gradient has entered them."""
         self.bad.append(p)
         update.zero_()  # the scratch is used again, and 0 times NaN is NaN
-        if not self.looks_first:
+        if not self.checks_gradients:
             for value in state.values():
                 value.zero_()
 
 
 def _scale(lr: float, phi: tuple[float, float] | None, w2: float, u2: float) -> float | None:
-    """Return lr phi(|w|) / |u| from the squares; None if they are not finite."""
+    """Return lr phi(|w|) / |u| from |w|² and |u|²; None if they are not finite."""
     if not (w2 < inf and u2 < inf):  # NaN compares as false
         return None
     w, u = sqrt(w2), sqrt(u2)

@@ -1,48 +1,53 @@
-"""LARC: LARS's local rate as a wrapper round any torch optimizer.
+"""LARC: the local rate of LARS as a wrapper around any torch optimizer.
 
 ::
 
     local  = trust |w| / (|g| + beta |w| + eps)     beta: the inner optimizer's weight decay
     g      = factor (g + beta w)                    factor: min(local / lr, 1) to clip, local to scale
-    then the inner optimizer steps with g and without decay of its own
+    then the inner optimizer steps with g and without weight decay
 
-*Clip* lets no layer move further than the inner rate would; *scale* multiplies the rate by the local one,
-which with SGD is LARS but for the place of the rate in the momentum. Where a norm is 0 the factor is 1.
+*Clip* limits the rate of each layer to that of the inner optimizer; *scale* multiplies that rate by the local one,
+which with SGD is LARS except that the rate is not part of the momentum. If a norm is 0, the factor is 1.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rueda.optim.engine.base import loss_of, require
-from rueda.optim.engine.lanes import Lane, local, sort
+from rueda.optim.checks import require
+from rueda.optim.engine.base import loss_of
+from rueda.optim.engine.blocks import Blocks, KeptBlocks
+from rueda.optim.engine.lanes import Lane, Lanes, local, sort
+from rueda.optim.engine.late import LateFlags
 from rueda.optim.engine.nonfinite import report
-from rueda.optim.engine.norms import squares
-from rueda.optim.engine.tensors import cleaned, multiply_
+from rueda.optim.engine.norms import norms
+from rueda.optim.engine.rates import add_decay_, local_rates
 from rueda.optim.wrapper import Wrapper
 
 
 class LARC(Wrapper):
-    """Layer-wise rate control.
+    """Layer-wise adaptive rate control.
 
-    The gradients are scaled in place, as ``clip_grad_norm_`` does, and the weight decay joins them, also for
-    an optimizer that would decouple it (AdamW).
+    The gradients are scaled in place, as ``clip_grad_norm_`` does, and the weight decay is added to them, even for an
+    optimizer that would decouple it (AdamW).
 
     Args:
-        optimizer: any torch optimizer; schedulers may drive either.
-        trust: the share of a layer's norm that a step of rate 1 may move.
+        optimizer: any torch optimizer; a scheduler may be attached to either of the two.
+        trust: the fraction of a layer's norm by which a step at rate 1 moves it.
         mode: ``"clip"`` or ``"scale"``.
         eps: added to the denominator.
-        adapt: None leaves biases and norms (at most one dimension) out of adaptation and decay; True adapts
-            all; a group's own ``adapt`` goes first.
-        nonfinite: ``"raise"`` reports NaN and inf before anything is stepped; ``"skip"`` gives the inner
-            optimizer zeros for such a tensor, and never waits for the device.
+        adapt: None excludes biases and norms (at most one dimension) from adaptation and decay; True adapts all; the
+            ``adapt`` of a group has precedence.
+        nonfinite: ``"raise"`` reports NaN and inf before any parameter is stepped; ``"skip"`` passes zeros to the inner
+            optimizer for such a tensor. So does ``"raise"`` on a GPU, where it reports at the next step: no step waits
+            for the device.
 
     >>> w = torch.nn.Parameter(torch.tensor([[3.0, 4.0]]))           # |w| = 5
     >>> w.grad = torch.tensor([[0.0, 100.0]])                        # |g| = 100: too long a step
@@ -66,50 +71,50 @@ class LARC(Wrapper):
         require("eps", eps >= 0, "at least 0", eps)
         require("nonfinite", nonfinite in ("raise", "skip"), "'raise' or 'skip'", nonfinite)
         self.trust, self.mode, self.eps, self.adapt, self.nonfinite = trust, mode, eps, adapt, nonfinite
+        self._late, self._kept = LateFlags(), KeptBlocks()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Rescale the gradients, then let the inner optimizer step."""
+        """Rescale the gradients, then step the inner optimizer."""
         loss = loss_of(closure)
-        work = [(group, lane, *self._factor(group, lane)) for group in self.param_groups for lane in self._lanes(group)]
+        self.raise_late()
+        work = [(lane, *self._factors(lane)) for lane in self._lanes()]
         if self.nonfinite == "raise":
-            bad = [p for _, lane, _, ok in work for p in _flagged(lane, ok)]
-            if bad:
-                raise report("LARC", self.param_groups, bad)
-        for group, lane, factor, ok in work:
-            self._rescale(group, lane, factor, None if self.nonfinite == "raise" else ok)
+            self._raise([p for lane, _, _, total in work for p in self._late.note(lane.owners, total)])
+        for lane, blocks, factors, total in work:
+            self._rescale(lane, blocks, torch.where(total < inf, factors, blocks.constant(0.0, like=factors)))
         self.step_with("weight_decay", lambda decay: 0.0)
         return loss
 
-    def _lanes(self, group: dict[str, Any]) -> list[Lane]:
-        view = {"params": group["params"], "adapt": group.get("adapt", self.adapt), "fused": False, "capturable": False}
-        return sort(view, defaultdict(dict), lambda *_: {}, "")[1]
+    def raise_late(self) -> None:
+        """Raise the error of the last step on a GPU, which :meth:`step` raises one step later; every rank must call it.
 
-    def _decay(self, group: dict[str, Any], lane: Lane) -> float:
-        is_left_out = not lane.adapted and group.get("adapt", self.adapt) is None
-        return 0.0 if is_left_out else float(group.get("weight_decay", 0.0))
+        Call it before the weights are saved or evaluated.
+        """
+        self._raise(self._late.take())
 
-    def _factor(self, group: dict[str, Any], lane: Lane) -> tuple[Tensor | float, Tensor]:
-        """Return what each gradient is multiplied by, and which are finite."""
-        if not lane.adapted:
-            return 1.0, squares(lane.grads, shards=lane.shards)[0].isfinite()
-        g, w = squares(lane.grads, lane.params, shards=lane.shards).sqrt()
-        rate = self.trust * w / (g + self._decay(group, lane) * w + self.eps)
-        factor = torch.clamp(rate / group["lr"], max=1.0) if self.mode == "clip" else rate
-        return torch.where((w > 0) & (g > 0), factor, 1.0), (g + w).isfinite()
+    def _raise(self, bad: list[Tensor]) -> None:
+        if bad:
+            raise report("LARC", self.param_groups, bad)
 
-    def _rescale(self, group: dict[str, Any], lane: Lane, factor: Tensor | float, ok: Tensor | None) -> None:
-        grads = [local(p.grad) for p in lane.owners if p.grad is not None]
-        decay = self._decay(group, lane)
-        if decay:
-            torch._foreach_add_(grads, lane.params, alpha=-decay if group.get("maximize") else decay)
-        if not isinstance(factor, float):
-            multiply_(grads, factor)
-        if ok is not None:
-            torch._foreach_copy_(grads, list(cleaned(grads, ok)))
+    def _lanes(self) -> list[Lane]:
+        lanes = Lanes()
+        for group in self.param_groups:
+            own = {"adapt": group.get("adapt", self.adapt), "fused": False, "capturable": False}
+            names = ("params", "lr", "weight_decay", "maximize")
+            sort({**{k: group[k] for k in names if k in group}, **own}, defaultdict(dict), lambda *_: {}, "", lanes)
+        return lanes.all
 
+    def _factors(self, lane: Lane) -> tuple[Blocks, Tensor, Tensor]:
+        """Return the layout of a lane, the factor of each gradient, and a sum that is finite if its norms are."""
+        blocks, found = self._kept.blocks(lane), norms(lane.grads, lane.params, shards=lane.shards)
+        rates = local_rates(lane, blocks, found, self.trust, self.eps)
+        factors = torch.clamp(rates / lane.group["lr"], max=1.0) if self.mode == "clip" else rates
+        return blocks, torch.where(rates > 0, factors, blocks.constant(1.0, like=found)), found.sum(dim=0)
 
-def _flagged(lane: Lane, ok: Tensor) -> list[Tensor]:
-    if bool(ok.all()):
-        return []
-    return [p for p, flag in zip(lane.owners, ok.tolist(), strict=True) if not flag]
+    def _rescale(self, lane: Lane, blocks: Blocks, factors: Tensor) -> None:
+        blocks.gather({"g": lane.grads})
+        add_decay_(lane, blocks.views("g"), lane.params, -1.0 if lane.group.get("maximize") else 1.0)
+        (factor,) = blocks.spread(factors)
+        blocks.matrix("g").nan_to_num_(0.0, 0.0, 0.0).mul_(factor)
+        blocks.scatter("g", [local(p.grad) for p in lane.owners if p.grad is not None])

@@ -1,17 +1,17 @@
-"""LARS: a learning rate for every layer, from the ratio of its weight to its gradient.
+"""LARS: a learning rate for each layer, from the ratio of the norms of its weights and its gradient.
 
-You, Gitman and Ginsburg, *Large Batch Training of Convolutional Networks*, 2017 (arXiv 1708.03888). A step
-must not be long against the weights it changes, and |w| / |g| differs by orders of magnitude between layers::
+You, Gitman and Ginsburg, *Large Batch Training of Convolutional Networks*, 2017 (arXiv 1708.03888). A step should be
+short compared with the weights that it changes, but |w| / |g| differs by orders of magnitude between layers::
 
     lambda = eta |w| / (|g| + beta |w|)             eta: trust, beta: weight decay
     v = m v + gamma lambda (g + beta w)             gamma: lr, m: momentum
     w = w - v
 
-``form="clipped"`` bounds the local rate by the global one instead of multiplying the two::
+``form="clipped"`` limits the local rate to the global one instead of multiplying the two::
 
     v = m v + min(gamma, lambda) (g + beta w)
 
-A layer whose lambda has no meaning (a norm is 0) and one that is left out take gamma itself: momentum SGD.
+A layer for which a norm is 0, or which is not adapted, uses gamma itself: this is SGD with momentum.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
+from rueda.optim.checks import check_lars
+from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known
+from rueda.optim.engine.blocks import Blocks
 from rueda.optim.engine.host import fixed, runs, sgd
-from rueda.optim.engine.lanes import Item, Lane, State, state_like
+from rueda.optim.engine.lanes import Item, Lane, State, decay_of, state_like
 from rueda.optim.engine.norms import square
-from rueda.optim.engine.tensors import chosen, cleaned, multiplied, multiply_
+from rueda.optim.engine.rates import add_decay_, local_rates
 
 
 class LARS(LayerwiseOptimizer):
     """Layer-wise adaptive rate scaling.
 
-    The rate stands inside the momentum, as in the paper: when it changes by a schedule, past steps keep their length.
+    The rate is part of the momentum, as in the paper: when a schedule changes it, past steps keep their length.
 
     Args:
         params: parameters, or groups of them (``rueda.optim.parameter_groups``).
         lr: the global rate, gamma.
         momentum: m; 0 keeps no state.
         weight_decay: beta, part of the gradient.
-        trust: eta, the share of a layer's norm that a step of rate 1 may move.
-        nesterov: look ahead by one momentum step: w -= gamma lambda (g + beta w) + m v.
+        trust: eta, the fraction of a layer's norm by which a step at rate 1 moves it.
+        nesterov: use Nesterov momentum: w -= gamma lambda (g + beta w) + m v.
         form: ``"paper"`` or ``"clipped"``.
         eps: added to the denominator of lambda.
         maximize, adapt, nonfinite, capturable, fused: see :class:`~rueda.optim.engine.base.LayerwiseOptimizer`.
@@ -71,22 +73,18 @@ class LARS(LayerwiseOptimizer):
         super().__init__(params, {**COMMON, **own, "nesterov": nesterov, "form": form, "eps": eps, **known(options)})
 
     def check(self, group: Group) -> None:
-        """Refuse numbers that make no sense."""
-        require("momentum", 0 <= group["momentum"] < 1, "at least 0 and below 1", group["momentum"])
-        require("trust", group["trust"] > 0, "above 0", group["trust"])
-        require("eps", group["eps"] >= 0, "at least 0", group["eps"])
-        require("form", group["form"] in ("paper", "clipped"), "'paper' or 'clipped'", group["form"])
-        require("nesterov", not group["nesterov"] or group["momentum"] > 0, "False without momentum", True)
+        """Refuse invalid options."""
+        check_lars(group)
 
     def begin(self, group: Group, p: Tensor) -> State:
         """Return a momentum of zeros, if there is any momentum."""
         return {"momentum_buffer": state_like(p)} if group["momentum"] else {}
 
     def update_items(self, group: Group, items: list[Item], bad: list[Tensor]) -> None:
-        """Two norms, then torch's fused SGD at rate 1, whose ``1 - dampening`` is this tensor's own rate."""
+        """Compute two norms, then call torch's fused SGD at rate 1; ``1 - dampening`` is the rate of each tensor."""
         lr, momentum, trust, eps = float(group["lr"]), group["momentum"], group["trust"], group["eps"]
         nesterov, clipped = group["nesterov"], group["form"] == "clipped"
-        decays = self.decay_of(group, False), self.decay_of(group, True)
+        decays = decay_of(group, False), decay_of(group, True)
         one = fixed(1.0)
         numbers = {"momentum": momentum, "lr": one, "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
@@ -112,35 +110,35 @@ class LARS(LayerwiseOptimizer):
                     sgd((p,), (grad,), (), **numbers)
 
     def _look_ahead(self, group: Group, p: Tensor, grad: Tensor, state: State, decay: float, rate: float) -> None:
-        """Scale first: the kernel's own look-ahead takes the gradient as it comes."""
+        """Step with Nesterov momentum; the gradient is scaled first, since the kernel uses it unscaled."""
         sign = -1.0 if group["maximize"] else 1.0
         step, buffers = self.scratch(p.numel(), p).view_as(p), [state["momentum_buffer"]]
         torch.add(grad, p, alpha=sign * decay, out=step).mul_(sign * rate)
         options = {"nesterov": True, "maximize": False, "is_first_step": False}
         sgd([p], [step], buffers, weight_decay=0.0, momentum=group["momentum"], lr=1.0, dampening=0.0, **options)
 
-    def update_lane(
-        self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None
-    ) -> None:
-        """The same as vectors: a rate for each tensor, then a chain of multi-tensor operations."""
-        decay, momentum = self.decay_of(group, lane.adapted), group["momentum"]
-        lr = group["lr"]
-        rate: float | Tensor = lr
-        if lane.adapted:
-            g, w = norms
-            local = group["trust"] * w / (g + decay * w + group["eps"])
-            scaled = torch.clamp(local, max=lr) if group["form"] == "clipped" else lr * local
-            rate = torch.where((w > 0) & (g > 0), scaled, lr)
-        rate = chosen(ok, rate, 0.0)
-        steps = list(torch._foreach_add(list(cleaned(grads, ok)), weights, alpha=decay))
-        multiply_(steps, rate)
+    def update_lane(self, lane: Lane, blocks: Blocks, weights: list[Tensor], norms: Tensor, total: Tensor) -> Tensor:
+        """Compute a vector of rates, one per tensor, then a chain of operations on all tensors at once."""
+        group, momentum, lr, ok = lane.group, lane.group["momentum"], lane.group["lr"], total < inf
+        local = local_rates(lane, blocks, norms, group["trust"], group["eps"])
+        zero, one, m, most = (blocks.constant(value, like=norms) for value in (0.0, 1.0, momentum, inf))
+        if group["form"] == "clipped":
+            rates = torch.clamp(torch.where(local > 0, local, most), max=lr)
+        else:
+            rates = torch.where(local > 0, local, one) * lr
+        rate, keep, moves = blocks.spread(torch.where(ok, rates, zero), torch.where(ok, m, one), ok.to(norms.dtype))
+        steps = blocks.matrix("g")
+        add_decay_(lane, blocks.views("g"), weights)
+        steps.nan_to_num_(0.0, 0.0, 0.0).mul_(rate)
         if momentum:
             buffers = lane.buffers("momentum_buffer")
-            multiply_(buffers, chosen(ok, momentum, 1.0))
-            torch._foreach_add_(buffers, steps)
-            moved = multiplied(buffers, ok) if ok is not None else buffers
+            blocks.gather({"v": buffers})
+            velocity = blocks.matrix("v")
+            torch.addcmul(steps, velocity, keep, out=velocity)
+            blocks.scatter("v", buffers)
             if group["nesterov"]:
-                torch._foreach_add_(steps, moved, alpha=momentum)
+                steps.add_(velocity.mul_(moves), alpha=momentum)
             else:
-                steps = moved
-        torch._foreach_sub_(weights, steps)
+                torch.mul(velocity, moves, out=steps)
+        torch._foreach_sub_(weights, blocks.views("g"))
+        return total

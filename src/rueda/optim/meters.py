@@ -1,14 +1,14 @@
-"""The squared norms of the parts of a gradient, and of the whole: what AdaScale and the noise scale live on.
+"""Measure the squared norms of the parts of a gradient and of their mean, which AdaScale and the noise scale need.
 
-An update averages the gradients of n parts: N workers, or the micro-batches that one of them accumulates. The noise
-shows in how much the parts disagree. Two meters see the parts where they are anyway, so that nothing is computed twice:
+An update averages the gradients of n parts: of N workers, or of the micro-batches of gradient accumulation. The
+differences between the parts show the noise. Two meters read the parts where they are computed anyway:
 
-- :class:`ExchangeMeter`: N workers. Inside the exchange of DistributedDataParallel each bucket of gradients is seen
-  before the average (this worker's) and after it (all workers').
-- :class:`PartsMeter`: one process that computes the parts in turn. A part's gradient is put aside before the next
-  one, so that adding them up is done here and not by autograd: the same sum, in the same order.
+- :class:`ExchangeMeter`, for N workers: the communication hook of DistributedDataParallel sees each bucket of gradients
+  before the all-reduce (this worker's) and after it (the mean of all workers).
+- :class:`PartsMeter`, for one process that computes the parts in turn: it takes the gradient of each part before the
+  next backward pass, and adds them up itself instead of autograd: the same sum, in the same order.
 
-Both count a part by its size, so that parts may differ; norms are those of the gradients of the *mean* loss of a part.
+Parts may differ in size and are weighted by it; the norms are those of the gradients of the *mean* loss of a part.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from rueda.optim.engine.norms import BLOCK
+from rueda.world.device import send, widest_dtype
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 Groups = Mapping[str, Sequence[nn.Parameter]]
-"""parameters by the name of their group"""
+"""the parameters of each named group"""
 
 
 def moments(sum_local_square_norms: float, mean_square_norm: float, num_parts: int) -> tuple[float, float]:
-    """Return the estimates (s2, mu2) of one step: the variance of one part's gradient, the square of the true one's.
+    """Return estimates of the variance of one part's gradient, s2, and of the square of the true gradient, mu2.
 
-    Both are without bias, so mu2 may come out below 0 by chance::
+    Both are unbiased, so mu2 may be negative by chance::
 
         s2  = sum |g_i|² / (n - 1) - n / (n - 1) |g|²
         mu2 = |g|² - s2 / n
@@ -45,7 +46,7 @@ def moments(sum_local_square_norms: float, mean_square_norm: float, num_parts: i
 
 
 class Reading(NamedTuple):
-    """What a meter saw in one update; add ``norms`` up over the workers."""
+    """The norms of one update; ``norms`` must be summed over the workers."""
 
     norms: Tensor
     """[2, G] for G groups of parameters: sum |g_i|² (each times its size / mean size), and |g|²"""
@@ -53,16 +54,17 @@ class Reading(NamedTuple):
     examples_per_part: float
 
     def sums(self) -> tuple[float, float]:
-        """Give both numbers for all parameters together, on a worker that sees all parts."""
+        """Return both sums over all parameters, on a worker that has the norms of all parts."""
         local, mean = self.norms.sum(1).tolist()
         return local, mean
 
 
 class PartsMeter:
-    """Sees the gradients of the parts that one process computes in turn.
+    """Measures the gradients of parts that one process computes in turn.
 
-    Call :meth:`take` after each part's backward pass, whose loss must be its *share* of the mean loss (sum of the
-    part's losses / examples of all parts), and :meth:`finish` after the last: then ``.grad`` holds the whole gradient.
+    Call :meth:`take` after the backward pass of each part, whose loss must be its *share* of the mean loss (the sum of
+    the part's losses / the examples of all parts), and :meth:`finish` after the last one: then ``.grad`` holds the
+    gradient of all parts.
 
     >>> w = nn.Parameter(torch.tensor([1.0, 2.0]))
     >>> meter = PartsMeter([w])
@@ -76,13 +78,13 @@ class PartsMeter:
 
     def __init__(self, parameters: Iterable[nn.Parameter], groups: Groups | None = None) -> None:
         self._parameters = list(parameters)
-        self._ledger = _Ledger(self._parameters, groups)
+        self._sums_by_group = _GroupSums(self._parameters, groups)
         self._sum: list[Tensor | None] = [None] * len(self._parameters)
         self._squares: list[Tensor] = []
         self._sizes: list[int] = []
 
     def take(self, num_examples: int) -> None:
-        """Note the gradient of a part of so many examples and put it aside."""
+        """Measure the gradient of a part with this many examples, add it to the sum, and clear ``.grad``."""
         gradients = [parameter.grad for parameter in self._parameters]
         self._squares.append(self._norms(gradients))
         self._sizes.append(num_examples)
@@ -95,31 +97,31 @@ class PartsMeter:
             parameter.grad = None
 
     def finish(self) -> Reading:
-        """Hand the sum of the parts to ``.grad``, say what was seen, and forget it."""
+        """Set ``.grad`` to the sum of the parts, return their norms, and reset the meter."""
         for parameter, gradient in zip(self._parameters, self._sum, strict=True):
             parameter.grad = gradient
         total, count = sum(self._sizes), len(self._sizes)
         # A part's share is h = (b/M) g, and its |g|² counts b / (M/n) times: n M/b |h|².
         squares = torch.stack(self._squares)
         factors = [count * total / size for size in self._sizes]
-        weights = torch.tensor(factors, dtype=squares.dtype, device=squares.device)
+        weights = send(torch.tensor(factors, dtype=squares.dtype), squares.device)
         norms = torch.stack([weights @ squares, self._norms(self._sum)])
         self._sum, self._squares, self._sizes = [None] * len(self._parameters), [], []
         return Reading(norms, count, total / count)
 
     def _norms(self, gradients: Sequence[Tensor | None]) -> Tensor:
         there = [number for number, gradient in enumerate(gradients) if gradient is not None]
-        return self._ledger.total([(there, square_norms([g for g in gradients if g is not None]))])
+        return self._sums_by_group.total([(there, square_norms([g for g in gradients if g is not None]))])
 
 
 class ExchangeMeter:
-    """Sees the gradients of N workers inside the exchange of a DDP model, of which it becomes the communication hook.
+    """Measures the gradients of N workers, as the communication hook of a DDP model.
 
-    A model has one hook, so whoever wants the numbers shares this meter. ``active = False`` lets an update pass unseen.
+    A model can have only one hook, so all users of the norms share this meter. ``active = False`` turns it off.
 
     Args:
-        model: wrapped by DistributedDataParallel; no other hook may be registered.
-        groups: measure groups of parameters apart.
+        model: a DistributedDataParallel model without a communication hook.
+        groups: groups of parameters to measure separately.
     """
 
     def __init__(self, model: DistributedDataParallel, groups: Groups | None = None) -> None:
@@ -128,25 +130,25 @@ class ExchangeMeter:
         self._group = model.process_group
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
-        self._ledger = _Ledger(parameters, groups)
+        self._sums_by_group = _GroupSums(parameters, groups)
         self._local: list[Entry] = []
         self._mean: list[Entry] = []
         model.register_comm_hook(self, lambda meter, bucket: meter._exchange(bucket))  # DDP reads annotations
 
     def take(self, examples_per_part: float) -> Reading | None:
-        """Give what *this worker* saw of the last backward pass, to be added up over the workers; None if nothing.
+        """Return the norms that *this worker* measured in the last backward pass; None if there are none.
 
-        The mean's norm, which all workers know, is divided among them: the sum is then the same on every worker, bit
-        for bit, and may decide what all of them do.
+        They must be summed over the workers. The norm of the mean, which all workers know, is divided by their number:
+        the sum is then the same on every worker, bit for bit, so that all of them can base a decision on it.
         """
         if not self._local:
             return None
-        local, mean = self._ledger.total(self._local), self._ledger.total(self._mean)
+        local, mean = self._sums_by_group.total(self._local), self._sums_by_group.total(self._mean)
         self._local, self._mean = [], []
         return Reading(torch.stack([local, mean / self.num_workers]), self.num_workers, examples_per_part)
 
     def read(self, examples_per_part: float = 1.0) -> Reading | None:
-        """Give the same, added up over all workers; costs one small exchange."""
+        """Return the norms summed over all workers, at the cost of one small all-reduce."""
         reading = self.take(examples_per_part)
         if reading is not None:
             torch.distributed.all_reduce(reading.norms, group=self._group)
@@ -157,8 +159,8 @@ class ExchangeMeter:
 
         if not self.active:
             return allreduce_hook(self._group, bucket)
-        # Tensor by tensor, not the bucket as a whole: DDP cuts its buckets anew after the first update, which would
-        # change the last digits after a restart. The gradients are views of the buffer that the exchange writes.
+        # Norms are computed per tensor, not per bucket: DDP rebuilds its buckets after the first update, which would
+        # change the last digits after a restart. The gradients are views of the buffer that the all-reduce writes.
         numbers, gradients = [self._numbers[p] for p in bucket.parameters()], bucket.gradients()
         self._local.append((numbers, square_norms(gradients)))
 
@@ -171,9 +173,9 @@ class ExchangeMeter:
 
 
 def layer_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Group the trainable parameters by the part of the model that owns them: the first word of their name.
+    """Group the trainable parameters by the module that owns them: the first component of their name.
 
-    A model whose parameters all hang below one part is grouped by the parts of that part.
+    If a single module holds all parameters, they are grouped by its submodules.
 
     >>> model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
     >>> {name: len(found) for name, found in layer_groups(model).items()}
@@ -190,9 +192,9 @@ def layer_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 def square_norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Sum the squares of each tensor: blocks in float32 or better, the blocks in float64 where the device has it.
+    """Return |t|² of each tensor: summed within blocks in float32 or better, over blocks in float64 if possible.
 
-    Not by ``dot``: what it rounds depends on where in a bucket a tensor begins.
+    ``dot`` is not used, because its rounding depends on where in a bucket a tensor begins.
 
     >>> square_norms([torch.tensor([300.0, 400.0], dtype=torch.float16), torch.ones(4)]).tolist()
     [250000.0, 4.0]
@@ -200,7 +202,7 @@ def square_norms(gradients: Sequence[Tensor]) -> Tensor:
     if not gradients:
         return torch.zeros(0, dtype=torch.float64)
     wide = [gradient.to(torch.promote_types(gradient.dtype, torch.float32)) for gradient in gradients]
-    dtype = torch.float32 if wide[0].device.type == "mps" else torch.float64
+    dtype = widest_dtype(wide[0].device)
     if all(gradient.numel() <= BLOCK for gradient in wide):
         return torch.stack(torch._foreach_norm(wide)).to(dtype).square()
     blocks = [torch.split(_dense(gradient).ravel(), BLOCK) for gradient in wide]
@@ -209,29 +211,37 @@ def square_norms(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """Channels-last weights lie densely in another order; in that order nothing is copied."""
+    """Return a view in memory order: channels-last weights are dense in that order, so that nothing is copied."""
     return gradient.permute(0, 2, 3, 1) if gradient.dim() == 4 and not gradient.is_contiguous() else gradient
 
 
 Entry = tuple[list[int], Tensor]
-"""numbers of some parameters, and their squared norms"""
+"""indices of parameters, and their squared norms"""
 
 
-class _Ledger:
-    """Adds squared norms up by group, in the order of the parameters whatever order they came in."""
+class _GroupSums:
+    """Sums squared norms by group, always in the order of the parameters, whatever order they arrive in."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], groups: Groups | None) -> None:
         numbers = {parameter: number for number, parameter in enumerate(parameters)}
         members = [[numbers[p] for p in group] for group in groups.values()] if groups else [list(numbers.values())]
         self._members = members
         self._count, self._order = len(parameters), list(range(len(parameters)))
+        self._indices: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
 
     def total(self, entries: Sequence[Entry]) -> Tensor:
-        """Give the sum of each group, [G]."""
+        """Return the sum of each group, [G]."""
         first = entries[0][1]
         if len(first) == self._count and entries[0][0] == self._order and len(self._members) == 1:
             return first.sum().reshape(1)
         norms = torch.zeros(self._count, dtype=first.dtype, device=first.device)
         for numbers, found in entries:
-            norms[numbers] = found
-        return torch.stack([norms[group].sum() for group in self._members])
+            norms[self._index(numbers, first.device)] = found
+        return torch.stack([norms[self._index(group, first.device)].sum() for group in self._members])
+
+    def _index(self, numbers: list[int], device: torch.device) -> Tensor:
+        """Return the numbers as a tensor on the device, which is kept: copying a list there would wait for it."""
+        key = device, tuple(numbers)
+        if key not in self._indices:
+            self._indices[key] = torch.tensor(numbers, device=device)
+        return self._indices[key]

@@ -1,24 +1,24 @@
-"""Gradient noise: what a large batch has lost, put back.
+"""Gradient noise: restore the noise that a large batch averages away.
 
-**Multiplicative** (Hoffer, Hubara and Soudry 2017, 1705.08741). Each example's gradient g_n is multiplied by its own
-z_n ~ N(1, sigma^2):
+**Multiplicative** (Hoffer, Hubara and Soudry 2017, 1705.08741). The gradient g_n of each example is multiplied by its
+own z_n ~ N(1, sigma^2):
 
     g^ = (1/M) sum_n z_n g_n
 
-No gradient per example is needed. The gradient is linear in the losses, so weighting the losses is the same, exactly:
+No per-example gradients are needed. The gradient is linear in the losses, so weighting the losses is equivalent:
 
     grad of (1/M) sum_n z_n loss_n  =  (1/M) sum_n z_n g_n
 
 Given the batch, since the z_n are independent with mean 1 and variance sigma^2:
 
     E[g^]   = (1/M) sum_n g_n                       the mean stays
-    cov[g^] = (sigma^2/M^2) sum_n g_n g_n^T         noise in the directions in which the examples pull
+    cov[g^] = (sigma^2/M^2) sum_n g_n g_n^T         noise along the examples' gradients
 
 **Additive** (Neelakantan et al. 2015, 1511.06807). Gaussian noise on the gradient, annealed:
 
     g^ = g + N(0, sigma_t^2),   sigma_t^2 = eta / (1 + t)^gamma
 
-All draws are functions of (seed, step, rank): a resumed or rehearsed training repeats them.
+All random numbers are functions of (seed, step, rank): a resumed or rehearsed training repeats them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.errors import RecipeError
+from rueda.world.device import send
 from rueda.world.seeds import derive
 
 
@@ -48,11 +49,11 @@ def noise_weights(
     Args:
         num_examples: examples in this worker's batch.
         sigma: standard deviation of a weight; see `sigma_for`.
-        seed: of the training.
-        step: the update's number.
-        rank: the worker: each must draw its own.
-        part: which of the accumulated batches of one update.
-        device: where the losses lie; drawn on the CPU, so the values do not depend on it.
+        seed: seed of the training.
+        step: number of the update.
+        rank: rank of the worker; each draws its own weights.
+        part: index of the micro-batch in gradient accumulation.
+        device: device of the losses; the values are drawn on the CPU, so that they do not depend on it.
 
     >>> noise_weights(3, 0.5, seed=0, step=7).tolist() == noise_weights(3, 0.5, seed=0, step=7).tolist()
     True
@@ -62,11 +63,11 @@ def noise_weights(
     if not (sigma >= 0 and math.isfinite(sigma)):
         raise RecipeError("sigma", expected="0 or more", got=sigma, do="use sigma_for")
     weights = torch.empty(num_examples)
-    return weights.normal_(1.0, sigma, generator=_generator(seed, step, rank, part)).to(device)
+    return send(weights.normal_(1.0, sigma, generator=_generator(seed, step, rank, part)), device)
 
 
 def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
-    """Average the examples' losses, [M], under their weights: (1/M) sum z_n loss_n.
+    """Return the weighted mean of the examples' losses, [M]: (1/M) sum z_n loss_n.
 
     >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([1.5, 0.5]))
     tensor(1.5000)
@@ -82,19 +83,19 @@ def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
 
 
 def sigma_for(batch: int, base_batch: int, *, rate_factor: float = 1.0) -> float:
-    """Return the sigma that gives the update of a large batch the covariance of a small one's.
+    """Return the sigma that gives the update of a large batch the covariance of a small batch's update.
 
-    For examples whose gradients have second moment G = E[g g^T], the gradient of M of them under noise has, to the
-    order the paper keeps (the mean gradient is small against a single one's), the covariance
+    If the gradients of the examples have the second moment G = E[g g^T], the noisy gradient of M examples has, in the
+    paper's approximation (the mean gradient is small compared with that of a single example), the covariance
 
         cov = G (1 + sigma^2) / M      from sampling: G/M; from the noise: sigma^2 G/M
 
-    and the update has rate^2 times that. With rate = rate_factor x base rate, equality with G / base_batch asks for
+    and the update has rate^2 times that. With rate = rate_factor x base rate, equality with G / base_batch requires
 
         sigma^2 = batch / (base_batch rate_factor^2) - 1
 
-    which grows as M at an unchanged rate. Square-root scaling (rate_factor^2 = batch/base_batch) needs no noise, and
-    linear scaling has more than enough: 0 is returned.
+    which grows in proportion to M at an unchanged rate. Square-root scaling (rate_factor^2 = batch/base_batch) needs no
+    noise, and linear scaling has more than enough: the result is 0.
 
     >>> sigma_for(1024, 128), round(sigma_for(512, 128), 3)
     (2.6457513110645907, 1.732)
@@ -135,13 +136,13 @@ def add_noise(
     """Add annealed Gaussian noise to the gradients, in place; return its standard deviation.
 
     Args:
-        parameters: those without a gradient are passed over.
-        step: the update's number t.
-        eta, gamma: of the annealing; see `annealed_sigma`.
-        seed: of the training.
-        rank: None: the same noise on all workers, to be added after the average of the gradients, which keeps the
-            workers equal. A worker's rank: its own noise, to be added before the average, which divides
-            the variance by the number of workers.
+        parameters: the parameters; those without a gradient are skipped.
+        step: number t of the update.
+        eta, gamma: constants of the annealing; see `annealed_sigma`.
+        seed: seed of the training.
+        rank: None draws the same noise on all workers, to be added after the all-reduce, so that the workers stay
+            identical. A rank draws this worker's own noise, to be added before the all-reduce, which divides the
+            variance by the number of workers.
     """
     sigma = annealed_sigma(step, eta=eta, gamma=gamma)
     grads = [each.grad for each in parameters if each.grad is not None]
@@ -157,5 +158,5 @@ def add_noise(
 
 
 def _generator(seed: int, step: int, rank: int, part: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Make a generator whose stream belongs to (seed, step, rank, part) alone."""
+    """Return a generator that depends only on (seed, step, rank, part)."""
     return torch.Generator(device=device).manual_seed(derive("gradient noise", seed, step, rank, part))

@@ -1,34 +1,35 @@
-"""The gradient noise scale: the batch beyond which more examples say little new.
+"""The gradient noise scale: the batch size beyond which further examples add little information.
 
 McCandlish, Kaplan, Amodei and the OpenAI Dota Team, *An Empirical Model of Large-Batch Training*, 2018 (1812.06162).
-One example's gradient has the mean G and a covariance with trace S; that of a batch of B has S/B. At B = S / |G|²
-noise and signal are equal: far below, twice the batch halves the updates; far above, it saves next to none::
+The gradient of one example has the mean G and a covariance with trace S; that of a batch of B examples has the trace
+S/B. At B = S / |G|² the noise equals the signal: far below, doubling the batch halves the number of updates; far above,
+it saves hardly any::
 
     B_simple = S / |G|²
 
-**One step.** n parts of b examples with gradients g_i and their mean g give both without bias (the paper's formulas
-for a small batch b and a big one n b; see :func:`rueda.optim.meters.moments`)::
+**One step.** The gradients g_i of n parts of b examples and their mean g give unbiased estimates of both (the paper's
+formulas for a small batch b and a large one n b; see :func:`rueda.optim.meters.moments`)::
 
     S_t    = b (sum |g_i|² - n |g|²) / (n - 1)
     |G|²_t = |g|² - S_t / (n b)
 
-**Many steps.** One step says little: where the batch is small, |G|²_t is nearly as often below 0 as above. S and |G|²
-are averaged separately and then divided; a mean of ratios would be biased, and often infinite. The weights move
-meanwhile, so the result belongs to the stretch of training it was averaged over: all of it or, with ``memory``, the
-last steps, older ones counting less and less (an exponential moving average).
+**Many steps.** One step says little: if the batch is small, |G|²_t is negative nearly as often as positive. S and |G|²
+are averaged separately and then divided; a mean of ratios would be biased, and often infinite. The weights change
+meanwhile, so the result describes the part of the training over which it was averaged: all of it or, with ``memory``,
+an exponential moving average over the last steps.
 
 **The interval.** Both averages come from the same steps and are correlated. Given the weights, the errors of two steps
-are independent, since each draws its own examples: that S and |G|² themselves drift is no error. So the covariance of
-an error is taken from differences of neighbouring steps, d d' / 2 (von Neumann 1941), in which slow drift cancels, and
-the interval of |G|²/S is Fieller's (1954): all r with
+are independent, since each draws its own examples; the drift of S and |G|² themselves is not an error. So the
+covariance of the errors is estimated from differences of neighbouring steps, d d' / 2 (von Neumann 1941), in which slow
+drift cancels, and the interval of |G|²/S is Fieller's (1954): all r with
 
     (|G|² - r S)² <= t² var(|G|² - r S)
 
-with Student's t at 2/3 of the steps, which is what such differences are worth. B is 1/r. Where |G|² cannot be told from
-0 the interval has no upper end and says so: infinity.
+with Student's t at 2/3 as many degrees of freedom as there are steps, since neighbouring differences are correlated. B
+is 1/r. If |G|² cannot be distinguished from 0, the upper end of the interval is infinite.
 
-What is measured is the gradient that is averaged. With multiplicative gradient noise that is the noisy one, whose S is
-larger by a factor of about 1 + sigma²; clipping, weight decay and additive noise come after it and do not count.
+The gradient that is averaged is measured. With multiplicative gradient noise that is the noisy one, whose S is larger
+by a factor of about 1 + sigma²; clipping, weight decay and additive noise come later and have no influence.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from rueda.records.profile import NoiseScale
 
 
 class Estimator:
-    """Averages S and |G|² over steps and gives their ratio with an interval; its state is a dozen numbers.
+    """Averages S and |G|² over steps and estimates their ratio with an interval.
 
     Args:
-        memory: steps that a moving average remembers (its decay is 1 - 1/memory); None: all steps count alike.
-        confidence: of the interval.
+        memory: length of the moving average, in steps (its decay is 1 - 1/memory); None: all steps count equally.
+        confidence: confidence level of the interval.
 
     >>> estimator = Estimator()
     >>> for big in (3.0, 3.3, 2.6, 3.1):              # |g|² of 2 parts of 8 examples, whose |g_i|² are 5 and 5
@@ -65,7 +66,7 @@ class Estimator:
         ):
             if not good:
                 raise RecipeError(f"noise scale: {what}", expected=expected, got=got, do="correct it")
-        from scipy.special import stdtrit  # here, not in a training's first step: it takes a while
+        from scipy.special import stdtrit  # imported here, since it would delay the first step of a training
 
         self._quantile = stdtrit
         self.memory, self.confidence = memory, confidence
@@ -79,10 +80,10 @@ class Estimator:
     def observe(
         self, sum_local_square_norms: float, mean_square_norm: float, num_parts: int, examples_per_part: float
     ) -> bool:
-        """Take the norms of one step: sum |g_i|² over the parts, and |g|² of their mean.
+        """Add the norms of one step: sum |g_i|² over the parts, and |g|² of their mean.
 
-        The batch may differ from step to step. Norms that are not finite (an overflow under mixed precision) say
-        nothing: they are passed over, and False is returned.
+        The batch may differ from step to step. Norms that are not finite (an overflow in mixed precision) are ignored,
+        and False is returned.
         """
         if num_parts < 2 or not examples_per_part > 0:
             raise RecipeError(
@@ -111,7 +112,7 @@ class Estimator:
     def estimate(
         self, *, step: int, epochs: float = 0.0, source: str = "workers", group: str | None = None
     ) -> NoiseScale:
-        """Give what is known now; ``step``, ``epochs``, ``source`` and ``group`` are noted beside it."""
+        """Return the current estimate; ``step``, ``epochs``, ``source`` and ``group`` are recorded with it."""
         weight, squares = self._weights[:2]
         variance, square = (total / weight if weight else math.nan for total in self._sums)
         low, high = self._interval(variance, square)
@@ -130,7 +131,7 @@ class Estimator:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages, as plain numbers."""
+        """Return the averages as plain numbers."""
         return {
             "num_steps": self.num_steps,
             "last": None if self._last is None else list(self._last),
@@ -140,22 +141,22 @@ class Estimator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state, to the last bit."""
+        """Restore a saved state exactly."""
         self.num_steps, self._last = state["num_steps"], state["last"]
         self._sums, self._products, self._weights = (list(state[name]) for name in ("sums", "products", "weights"))
 
     def _interval(self, variance: float, square: float) -> tuple[float, float]:
-        """Fieller's interval of |G|²/S, turned over."""
+        """Return the reciprocals of the ends of Fieller's interval of |G|²/S."""
         weight, squares, differences, fourths = self._weights
         if differences == 0.0 or not variance > 0.0:
             return 0.0, math.inf
-        # The differences are one fewer than the steps; each product stands for the error of one step.
+        # There is one difference fewer than steps; each product estimates the squared error of one step.
         scale = squares / differences / weight**2
         freedom = max(2.0 / 3.0 * differences**2 / fourths, 0.5)
         t2 = float(self._quantile(freedom, 0.5 + self.confidence / 2)) ** 2 * scale
         ss, sg, gg = (t2 * product for product in self._products)
         a, b, c = variance**2 - ss, variance * square - sg, square**2 - gg
-        if a <= 0.0:  # not even S is known
+        if a <= 0.0:  # S itself cannot be distinguished from 0
             return 0.0, math.inf
         root = math.sqrt(max(b * b - a * c, 0.0))
         least, most = (b - root) / a, (b + root) / a
@@ -163,7 +164,7 @@ class Estimator:
 
 
 def _ratio(variance: float, square: float) -> float:
-    """S / |G|²; infinite where |G|² does not show, NaN where nothing does."""
+    """Return S / |G|²; infinite if only S is positive, NaN if neither is."""
     if square > 0.0:
         return variance / square
     return math.inf if variance > 0.0 else math.nan

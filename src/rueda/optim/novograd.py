@@ -1,15 +1,15 @@
-"""NovoGrad: gradients normalised layer by layer, then momentum.
+"""NovoGrad: momentum over gradients that are normalised layer by layer.
 
 Ginsburg et al., *Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep
-Networks*, 2019 (arXiv 1905.11286). Adam's second moment shrinks to one number a layer::
+Networks*, 2019 (arXiv 1905.11286). The second moment of Adam becomes one number per layer::
 
     v = |g|²                                at the first step
     v = b2 v + (1 - b2) |g|²                after it
     m = b1 m + (g / (sqrt(v) + eps) + d w)  d: weight decay
     w = w - a m                             a: lr
 
-With ``grad_averaging`` the bracket is multiplied by 1 - b1. Every tensor is normalised, biases too: without
-it their steps would be of another scale; leaving a tensor out concerns the decay only.
+With ``grad_averaging`` the term in parentheses is multiplied by 1 - b1. Every tensor is normalised, also biases, whose
+steps would otherwise have another scale; ``adapt`` only decides about weight decay.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known, require
+from rueda.optim.checks import check_novograd
+from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, known
+from rueda.optim.engine.blocks import Blocks
 from rueda.optim.engine.host import fixed, sgd
-from rueda.optim.engine.lanes import Item, Lane, State, state_like
+from rueda.optim.engine.lanes import Item, Lane, State, decay_of, state_like
 from rueda.optim.engine.norms import BLOCK, square
-from rueda.optim.engine.tensors import chosen, cleaned, multiplied, multiply_
+from rueda.optim.engine.rates import add_decay_
 
 
 class NovoGrad(LayerwiseOptimizer):
@@ -63,25 +65,24 @@ class NovoGrad(LayerwiseOptimizer):
         super().__init__(params, {**COMMON, **own, **known(options)})
 
     def check(self, group: Group) -> None:
-        """Refuse numbers that make no sense."""
-        require("betas", all(0 <= beta < 1 for beta in group["betas"]), "both from 0 to below 1", group["betas"])
-        require("eps", group["eps"] > 0, "above 0", group["eps"])
+        """Refuse invalid options."""
+        check_novograd(group)
 
     def begin(self, group: Group, p: Tensor) -> State:
-        """Return a momentum of zeros and a squared norm of -1, which stands for none yet.
+        """Return a momentum of zeros and a squared norm of -1, which means that there is none yet.
 
-        The norm is a host number on the host path, which works with host numbers, and a tensor in the lanes.
+        The norm is a Python number on the host path and a tensor in the lanes.
         """
         return {"exp_avg": state_like(p), "exp_avg_sq": -1.0}
 
     def update_items(self, group: Group, items: list[Item], bad: list[Tensor]) -> None:
-        """One norm, then torch's fused SGD, whose ``1 - dampening`` is this tensor's own scale of the gradient."""
+        """Compute a norm, then call torch's fused SGD, whose ``1 - dampening`` scales the gradient of this tensor."""
         lr, (beta1, beta2), eps = float(group["lr"]), group["betas"], group["eps"]
         share, rest, dot = 1.0 - beta1 if group["grad_averaging"] else 1.0, 1.0 - beta2, torch.dot
-        decays = self.decay_of(group, False), self.decay_of(group, True)
+        decays = decay_of(group, False), decay_of(group, True)
         numbers = {"momentum": beta1, "lr": fixed(lr), "weight_decay": 0.0, "dampening": 0.0}
         numbers |= {"maximize": group["maximize"], "nesterov": False, "is_first_step": False}
-        for p, grad, state, adapted in items:  # as little Python as there can be: it is a tenth of small tensors' time
+        for p, grad, state, adapted in items:  # little Python here: it is a tenth of the time of small tensors
             line = grad.ravel()
             g2 = dot(line, line).item() if line.numel() <= BLOCK else square(line)
             if not g2 < inf:  # NaN compares as false
@@ -98,29 +99,36 @@ class NovoGrad(LayerwiseOptimizer):
                 numbers["lr"] = lr / norm
                 sgd((p,), (grad,), (), **numbers)
 
-    def update_lane(
-        self, group: Group, lane: Lane, weights: list[Tensor], grads: list[Tensor], norms: Tensor, ok: Tensor | None
-    ) -> None:
-        """The same as vectors."""
-        (beta1, beta2), decay = group["betas"], self.decay_of(group, lane.adapted)
+    def update_lane(self, lane: Lane, blocks: Blocks, weights: list[Tensor], norms: Tensor, total: Tensor) -> Tensor:
+        """Compute the same by operations on all tensors at once, with a vector of norms."""
+        group, (beta1, beta2), ok = lane.group, lane.group["betas"], total < inf
         share = 1.0 - beta1 if group["grad_averaging"] else 1.0
-        wide, device = norms.dtype, norms.device
-        old = torch.stack([torch.as_tensor(s["exp_avg_sq"], dtype=wide, device=device) for s in lane.states])
-        new = torch.where(old < 0, norms[0].square(), beta2 * old + (1.0 - beta2) * norms[0].square())
-        if ok is not None:
-            new = torch.where(ok, new, old)
-        for state, value in zip(lane.states, new.to(grads[0].dtype).unbind(), strict=True):
-            state["exp_avg_sq"] = _stored(state["exp_avg_sq"], value)
-        scale = 1.0 / (new.clamp(min=0.0).sqrt() + group["eps"])
-        fresh = multiplied(cleaned(grads, ok), scale)
-        torch._foreach_add_(fresh, weights, alpha=decay)
-        averages = lane.buffers("exp_avg")
-        multiply_(averages, chosen(ok, beta1, 1.0))
-        multiply_(fresh, chosen(ok, share, 0.0))
-        torch._foreach_add_(averages, fresh)
-        torch._foreach_sub_(weights, multiplied(averages, chosen(ok, group["lr"], 0.0)))
+        squares = self._average_squares(lane, blocks, norms[0].square(), ok, beta2)
+        moves = ok.to(norms.dtype)
+        b1, one = (blocks.constant(value, like=norms) for value in (beta1, 1.0))
+        fresh = moves if share == 1.0 else moves * share
+        scale, keep, fresh, rate = blocks.spread(
+            torch.reciprocal(squares.sqrt_().add_(group["eps"])), torch.where(ok, b1, one), fresh, moves * group["lr"]
+        )
+        grads, averages = blocks.matrix("g"), lane.buffers("exp_avg")
+        grads.mul_(scale).nan_to_num_(0.0, 0.0, 0.0)  # also those of a tensor that was never ok, whose scale is NaN
+        add_decay_(lane, blocks.views("g"), weights)
+        blocks.gather({"m": averages})
+        average = blocks.matrix("m")
+        average.mul_(keep).addcmul_(grads, fresh)
+        blocks.scatter("m", averages)
+        torch.mul(average, rate, out=grads)
+        torch._foreach_sub_(weights, blocks.views("g"))
+        return total
 
-
-def _stored(place: float | Tensor, value: Tensor) -> Tensor:
-    """Write into the tensor that is there, which a captured graph will read again; make one the first time."""
-    return place.copy_(value) if isinstance(place, Tensor) else value.clone()
+    def _average_squares(self, lane: Lane, blocks: Blocks, squares: Tensor, ok: Tensor, beta2: float) -> Tensor:
+        """Advance v of the tensors that are ok; return all of them as a vector, negative if there is none yet."""
+        for state in lane.states:
+            if not isinstance(state["exp_avg_sq"], Tensor):  # from the host path, or before the first step
+                state["exp_avg_sq"] = torch.full((), state["exp_avg_sq"], dtype=blocks.dtype, device=squares.device)
+        kept = [state["exp_avg_sq"] for state in lane.states]
+        old = torch.stack(kept).to(squares.dtype)
+        new = torch.where(old < 0, squares, torch.lerp(old, squares, 1.0 - beta2))
+        new = torch.where(ok, new, old)
+        torch._foreach_copy_(kept, list(new.unbind()))
+        return new

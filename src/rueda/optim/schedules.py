@@ -1,13 +1,14 @@
-"""Schedules: functions from step to value, composed and printed. No torch is needed.
+"""Schedules: functions from step to value that can be combined and printed. They do not need torch.
 
 >>> schedule = GradualWarmup(0.1, 0.8, 500).then(Step(0.8, milestones=(3000, 6000), factor=0.1))
 >>> schedule
-from 0.1 evenly to 0.8 over 500 steps, then 0.8, times 0.1 at steps 3000 and 6000
+from 0.1 linearly to 0.8 over 500 steps, then 0.8, times 0.1 at steps 3000 and 6000
 >>> [round(schedule(step), 3) for step in (0, 250, 500, 2999, 3000, 6000)]
 [0.1, 0.45, 0.8, 0.8, 0.08, 0.008]
 
-Steps count updates from 0 and may be fractions: AdaScale's clock advances by its gain. What is counted in epochs is
-multiplied by the steps per epoch first. `rueda.optim.adapters` turns a schedule into a torch or Keras scheduler.
+A step is the number of an update, from 0. It may be fractional: AdaScale advances the schedule by its gain, which is
+not an integer. Multiply epochs by the steps per epoch first. `rueda.optim.adapters` makes a torch
+scheduler, `rueda.keras` a Keras one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rueda.errors import RecipeError
 
 
 class Schedule(ABC):
-    """A function from step to value that prints as a sentence."""
+    """A function from step to value, whose ``repr`` describes it in words."""
 
     def __post_init__(self) -> None:
         length = getattr(self, "num_steps", None)
@@ -35,16 +36,16 @@ class Schedule(ABC):
     def __repr__(self) -> str: ...
 
     def values(self, num_steps: int) -> list[float]:
-        """Return the values at steps 0, 1, ..., for a plot or a table."""
+        """Return the values at steps 0 to ``num_steps - 1``, for a plot or a table."""
         return [self(step) for step in range(num_steps)]
 
     def then(self, schedule: Schedule, *, restart: bool = False) -> Then:
-        """Follow with another schedule when this one, of known length, has ended.
+        """Return this schedule followed by another one; this one must have a length.
 
         Args:
-            schedule: what follows.
-            restart: start its clock anew; otherwise its milestones count from the first step of all, as in
-                Goyal et al. 2017, where the warm-up replaces the beginning of the original schedule.
+            schedule: the schedule that follows.
+            restart: count its steps from its own start; otherwise from the start of the training, as in Goyal et al.
+                2017, where the warm-up replaces the beginning of the original schedule.
         """
         if not hasattr(self, "num_steps"):
             raise RecipeError(
@@ -55,7 +56,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True, repr=False)
 class Constant(Schedule):
-    """One value at every step.
+    """The same value at every step.
 
     >>> Constant(0.1)(1000)
     0.1
@@ -73,7 +74,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class GradualWarmup(Schedule):
-    """From one value to another, a constant more every step (Goyal et al. 2017: from eta to k eta in 5 epochs).
+    """A linear warm-up from one value to another (Goyal et al. 2017: from eta to k eta in 5 epochs).
 
     Start at 0 for a warm-up from zero.
 
@@ -86,18 +87,18 @@ class GradualWarmup(Schedule):
     num_steps: float
 
     def __call__(self, step: float) -> float:
-        """Return the value, which stays at the end once it is reached."""
+        """Return the value; it stays constant after the last step."""
         if step >= self.num_steps:
             return self.end
         return self.start + (self.end - self.start) * (max(0.0, step) / self.num_steps)
 
     def __repr__(self) -> str:
-        return f"from {self.start:g} evenly to {self.end:g} over {self.num_steps:g} steps"
+        return f"from {self.start:g} linearly to {self.end:g} over {self.num_steps:g} steps"
 
 
 @dataclass(frozen=True, repr=False)
 class ConstantWarmup(Schedule):
-    """A low value for some steps; what follows starts with a jump.
+    """A constant low value for a number of steps; the schedule that follows starts with a jump.
 
     >>> ConstantWarmup(0.1, 2).then(Constant(0.8)).values(4)
     [0.1, 0.1, 0.8, 0.8]
@@ -116,7 +117,7 @@ class ConstantWarmup(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class Step(Schedule):
-    """A base value times a factor from each milestone on.
+    """A base value that is multiplied by a factor at each milestone.
 
     >>> [round(Step(0.1, milestones=(30, 60))(step), 4) for step in (29, 30, 60)]
     [0.1, 0.01, 0.001]
@@ -145,7 +146,7 @@ class Step(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class Polynomial(Schedule):
-    """base -> end as (1 - step/num_steps)^power: LARS' poly-2 decay with power 2, a straight line with 1.
+    """A decay from base to end as (1 - step/num_steps)^power: linear for power 1, the poly-2 decay of LARS for 2.
 
     >>> Polynomial(0.8, num_steps=100, power=2)(50)
     0.2
@@ -157,18 +158,18 @@ class Polynomial(Schedule):
     end: float = 0.0
 
     def __call__(self, step: float) -> float:
-        """Return the value, which stays at the end once it is reached."""
+        """Return the value; it stays constant after the last step."""
         left = 1.0 - min(max(0.0, step) / self.num_steps, 1.0)
         return self.end + (self.base - self.end) * math.pow(left, self.power)
 
     def __repr__(self) -> str:
-        shape = "evenly" if self.power == 1 else f"by power {self.power:g}"
+        shape = "linearly" if self.power == 1 else f"by power {self.power:g}"
         return f"from {self.base:g} {shape} to {self.end:g} over {self.num_steps:g} steps"
 
 
 @dataclass(frozen=True, repr=False)
 class Cosine(Schedule):
-    """base -> end along half a cosine (Loshchilov and Hutter 2016, 1608.03983), and stay there.
+    """A decay from base to end along half a cosine (Loshchilov and Hutter 2016, 1608.03983).
 
     >>> round(Cosine(0.8, num_steps=100)(50), 6)
     0.4
@@ -188,10 +189,10 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class OneCycle(Schedule):
-    """Up to a peak and far down again (Smith and Topin 2017, 1708.07120), with torch's defaults and step numbers.
+    """The one-cycle policy (Smith and Topin 2017, 1708.07120), with torch's defaults and step numbers.
 
-    Rises from peak/start_divisor during `rising` of the steps, then falls to peak/(start_divisor end_divisor) at the
-    last step, num_steps - 1.
+    The value rises from peak/start_divisor to the peak during the fraction `rising` of the steps, then falls to
+    peak/(start_divisor end_divisor) at the last step, num_steps - 1.
 
     >>> cycle = OneCycle(1.0, num_steps=101, rising=0.5)
     >>> [round(cycle(step), 4) for step in (0, 49.5, 100)]
@@ -223,10 +224,10 @@ class OneCycle(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class Then(Schedule):
-    """One schedule after another; made by `Schedule.then`.
+    """Two schedules, one after the other; `Schedule.then` makes it.
 
     >>> GradualWarmup(0.0, 1.0, 10).then(Cosine(1.0, 90), restart=True)
-    from 0 evenly to 1 over 10 steps, then from 1 by half a cosine to 0 over 90 steps
+    from 0 linearly to 1 over 10 steps, then from 1 by half a cosine to 0 over 90 steps
     """
 
     first: Schedule
@@ -235,11 +236,11 @@ class Then(Schedule):
 
     @property
     def start(self) -> float:
-        """The step at which the second begins."""
+        """The step at which the second schedule begins."""
         return float(self.first.num_steps)  # type: ignore[attr-defined]
 
     def __call__(self, step: float) -> float:
-        """Return the first's value before its end and the second's from there on."""
+        """Return the value of the first schedule until its end, then that of the second."""
         if step < self.start:
             return self.first(step)
         return self.second(step - self.start if self.restart else step)
@@ -261,26 +262,26 @@ def assemble(
     power: float = 2.0,
     final: float = 0.0,
 ) -> Schedule:
-    """Build the schedule of a whole training from a recipe's words; all lengths in steps.
+    """Build the schedule of a whole training from the fields of a recipe; all lengths are in steps.
 
-    Step milestones count from the first step of all. Polynomial and cosine start at the end of the warm-up and end
-    with the training.
+    Milestones of `step` count from the start of the training. Polynomial and cosine start at the end of the warm-up and
+    end with the training.
 
     Args:
-        base_rate: the rate of the base batch, where a gradual or constant warm-up starts.
-        peak_rate: the scaled rate, where it ends.
+        base_rate: the rate of the base batch, at which a gradual or constant warm-up starts.
+        peak_rate: the scaled rate, at which the warm-up ends.
         num_steps: steps of the training.
         warmup: gradual, constant or from-zero.
         warmup_steps: steps of the warm-up; 0 for none.
         schedule: constant, step, polynomial, cosine or one-cycle.
-        milestones, decay: of step.
-        power: of polynomial.
-        final: where polynomial and cosine end, as a fraction of the peak.
+        milestones, decay: milestones and factor of step.
+        power: exponent of polynomial.
+        final: final value of polynomial and cosine, as a fraction of the peak.
 
     >>> assemble(base_rate=0.1, peak_rate=0.8, num_steps=900, warmup_steps=50, schedule="step", milestones=(300, 600))
-    from 0.1 evenly to 0.8 over 50 steps, then 0.8, times 0.1 at steps 300 and 600
+    from 0.1 linearly to 0.8 over 50 steps, then 0.8, times 0.1 at steps 300 and 600
     >>> assemble(base_rate=0.1, peak_rate=0.8, num_steps=900, warmup="from-zero", warmup_steps=50, schedule="cosine")
-    from 0 evenly to 0.8 over 50 steps, then from 0.8 by half a cosine to 0 over 850 steps
+    from 0 linearly to 0.8 over 50 steps, then from 0.8 by half a cosine to 0 over 850 steps
     """
     if warmup_steps > num_steps:
         raise RecipeError(

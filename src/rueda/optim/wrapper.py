@@ -1,7 +1,7 @@
-"""An optimizer round another one: everything but ``step`` is the inner one's.
+"""Base class of optimizers that wrap another one and change only its ``step``.
 
-It is an ``Optimizer`` itself, so that torch's schedulers take it, and it keeps nothing twice: groups, state
-and defaults are read from the inner optimizer each time, since loading a state replaces them there.
+A wrapper is itself an ``Optimizer``, so that torch's schedulers accept it. It stores no groups, state or defaults of
+its own: they are always read from the inner optimizer, since loading a state replaces them there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rueda.errors import RecipeError
 
 
 class Wrapper(Optimizer):
-    """The base of LARC and AdaScale."""
+    """The base class of LARC and AdaScale."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -26,7 +26,7 @@ class Wrapper(Optimizer):
                 do="make one first, such as torch.optim.SGD(model.parameters(), lr=0.1)",
             )
         self.optimizer = optimizer
-        Optimizer.__setstate__(self, {})  # the hooks that torch and its schedulers expect, and no groups of its own
+        Optimizer.__setstate__(self, {})  # sets the hooks that torch and its schedulers expect, but no groups
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -48,11 +48,11 @@ class Wrapper(Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
+        """Clear the gradients of all parameters."""
         self.optimizer.zero_grad(set_to_none)
 
     def step_with(self, option: str, change: Callable[[Any], Any]) -> None:
-        """Step the inner optimizer with an option changed in every group that has it; then each has its own again."""
+        """Step the inner optimizer with an option changed in every group that has it, then restore the option."""
         own = [(group, group[option]) for group in self.param_groups if group.get(option) is not None]
         try:
             for group, value in own:
@@ -61,6 +61,10 @@ class Wrapper(Optimizer):
         finally:
             for group, value in own:
                 group[option] = value
+
+    def raise_late(self) -> None:
+        """Raise the error of the inner optimizer's last step, if it reports errors one step late."""
+        raise_late(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the inner optimizer's state."""
@@ -72,8 +76,14 @@ class Wrapper(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {key: value for key, value in self.__dict__.items() if not key.startswith("_optimizer_")}
-        own.pop("step", None)  # a scheduler's patch
+        own.pop("step", None)  # a scheduler replaces it on the instance
         return own
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.optimizer!r})"
+
+
+def raise_late(optimizer: Optimizer) -> None:
+    """Raise the error of an optimizer's last step, if it reports errors one step late; every rank must call it."""
+    if hasattr(optimizer, "raise_late"):
+        optimizer.raise_late()

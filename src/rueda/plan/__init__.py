@@ -1,21 +1,21 @@
-"""How far a job can scale, what it will cost, and which recipe to train it with: arithmetic on a profile.
+"""Predict from a profile how far a training scales, what it costs, and with which recipe to train it.
 
 ::
 
     Profile, Cluster ──► predict ──► Prediction     seconds of a step, images/s, scaling efficiency
-    Prediction, noise scale ──► make_plan ──► Plan  epochs, hours and money to the target, for workers x batch
-    Plan ──► choose_recipe ──► Recipe               with the reason beside each choice
+    Prediction, noise scale ──► make_plan ──► Plan  epochs, hours and cost to the target, for each workers x batch
+    Plan ──► choose_recipe ──► Recipe               with the reason for each choice
 
 ==================  ================================================================================
-``predict``         the step of N workers on a cluster (:mod:`rueda.plan.prediction`)
-``load_cluster``    a shipped cluster by name, or one's own TOML file (:mod:`rueda.plan.cluster_files`)
-``this_machine``    the machine that was profiled, as a cluster
-``make_plan``       the whole table, the advice and what is not known (:mod:`rueda.plan.planning`)
-``choose_recipe``   the recipe for some workers, without search (:mod:`rueda.plan.choice`)
-``compare_run``     what was predicted against what a run did (:mod:`rueda.plan.hindsight`)
+``predict``         predicts a step of N workers on a cluster (:mod:`rueda.plan.prediction`)
+``load_cluster``    loads a shipped cluster by name, or a TOML file (:mod:`rueda.plan.cluster_files`)
+``this_machine``    describes the machine that was profiled as a cluster
+``make_plan``       makes the table, the advice and the list of unknowns (:mod:`rueda.plan.planning`)
+``choose_recipe``   chooses the recipe for N workers by rules, without search (:mod:`rueda.plan.choice`)
+``compare_run``     compares a run with what the profile predicts for it (:mod:`rueda.plan.run_comparison`)
 ==================  ================================================================================
 
-Nothing here needs torch.
+No module here imports torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from __future__ import annotations
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster, Link, this_machine
 from rueda.plan.cluster_files import cluster_names, load_cluster
-from rueda.plan.hindsight import compare_run
 from rueda.plan.planning import make_plan
-from rueda.plan.prediction import Prediction, predict
+from rueda.plan.prediction import predict
+from rueda.plan.run_comparison import compare_run
+from rueda.records.plan import Prediction
 
 __all__ = [
     "Cluster",

@@ -1,4 +1,4 @@
-"""The plan in words: how many workers and why, what to beware of, and what is not known."""
+"""Write a plan in words: how many workers and why, the warnings, and what the plan does not know."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from rueda.plan.noise import is_early
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
-from rueda.terminal.numbers import milliseconds, predicted_time, things
+from rueda.terminal.numbers import milliseconds, money, predicted_time, things
 
 WORTH = 0.5
-"""least progress for the money, against the cheapest way"""
+"""a plan is worth its cost if it costs at most 1 / WORTH times as much as the cheapest one"""
 FEWEST_UPDATES = 128
-"""of a whole training. Shallue et al. 2018 find that a CNN on Fashion-MNIST needs about 2^7 at any batch size; a batch
-that leaves fewer is not chosen."""
+"""the fewest updates that a training may have: a batch that leaves fewer is not chosen. Shallue et al. 2018 find that a
+CNN on Fashion-MNIST needs about 2^7 updates at any batch size."""
 
 
 def cost(row: PlanRow) -> float:
-    """Give what a row costs to the target: money, or where there is no price, hours of workers."""
+    """Return the cost of a row's training: money, or hours x workers if the cluster has no price."""
     return row.hours * row.workers if row.money is None else row.money
 
 
 def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batch_norm: bool = False) -> Plan:
-    """Write advice, warnings, what is not known, and the recipe into a plan."""
+    """Return the plan with its advice, warnings, unknowns and recipe."""
     row = plan.chosen
     recipe = choose_recipe(
         base, workers=row.workers, local_batch=row.local_batch, noise=plan.noise, examples=plan.examples,
@@ -55,14 +55,18 @@ def _workers(plan: Plan) -> str:
     if row.workers > 1:
         text += f", {row.progress / alone.progress:.3g} times the progress of one worker"
         text += f" at a scaling efficiency of {100 * row.efficiency:.0f} %"
-    text += f", {predicted_time(3600 * row.hours)} to where one worker comes in {predicted_time(3600 * alone.hours)}"
-    text += "." if row.money is None else f", {row.money:,.2f} {plan.currency}."
+    text += f", {predicted_time(3600 * row.hours)} "
+    if row.workers > 1:
+        text += f"of training instead of {predicted_time(3600 * alone.hours)} for the same result"
+    else:
+        text += f"to reach the result of {things(plan.base_epochs, 'epoch')} at batch {plan.base_batch:,}"
+    text += "." if row.money is None else f", {money(row.money)} {plan.currency}."
     if most is not row:
         worth = most.progress / (most.workers * alone.progress)
         text += (
             f" {most.workers:,} workers would take {predicted_time(3600 * most.hours)}"
-            f"{' at ' + format(most.money, ',.2f') + ' ' + str(plan.currency) if most.money is not None else ''}: "
-            f"each gives {100 * worth:.0f} % of what it would give alone."
+            f"{f' at {money(most.money)} {plan.currency}' if most.money is not None else ''}: "
+            f"each adds {100 * worth:.0f} % of the progress that one worker makes alone."
         )
     return text
 
@@ -71,13 +75,11 @@ def _batch(plan: Plan) -> str:
     row, noise = plan.chosen, plan.noise
     text = f"Local batch {row.local_batch:,}, global batch {row.global_batch:,}"
     if noise is None or row.statistical_efficiency is None:
-        return (
-            text + f": {row.global_batch / plan.base_batch:.3g} times one worker's; one worker's local batch is kept."
-        )
-    where = "below" if row.global_batch < noise.value else "past"
+        return text + f": {row.global_batch / plan.base_batch:.3g} times the global batch of one worker."
+    where = "below" if row.global_batch < noise.value else "above"
     return text + (
-        f", {where} the critical batch of about {noise.value:,.0f}: an example counts for "
-        f"{100 * row.statistical_efficiency:.0f} % of one in a batch of {plan.base_batch:,}."
+        f", {where} the critical batch size of about {noise.value:,.0f}: each example contributes "
+        f"{100 * row.statistical_efficiency:.0f} % of what it does in a batch of {plan.base_batch:,}."
     )
 
 
@@ -85,7 +87,7 @@ def _rate(recipe: Recipe) -> str:
     factor = {"linear": recipe.scale, "sqrt": math.sqrt(recipe.scale)}.get(recipe.scaling, 1.0)
     text = f"Optimizer {recipe.optimizer}"
     text += f" ({recipe.reasons['optimizer']})" if "optimizer" in recipe.reasons else ""
-    text += f", rate {recipe.rate * factor:.4g}"
+    text += f", learning rate {recipe.rate * factor:.4g}"
     if factor != 1:
         text += f" = {recipe.rate:.4g} x {factor:.3g} ({recipe.scaling} scaling: {recipe.reasons.get('scaling', '')})"
     text += f", warm-up {recipe.warmup_epochs:.3g} epochs" if recipe.warmup_epochs else ", no warm-up"
@@ -94,32 +96,31 @@ def _rate(recipe: Recipe) -> str:
 
 
 def _warnings(plan: Plan) -> list[str]:
-    """Say where more workers are slower, where they are not worth their price, and where the profile ends."""
+    """List where more workers are slower or not worth their cost, and where the profile is extrapolated."""
     found = []
     alone = {row.local_batch: row for row in plan.rows if row.workers == 1}
-    for row in sorted(plan.rows, key=lambda row: row.workers):
+    for row in plan.best():
         one = alone.get(row.local_batch)
-        if row.workers > 1 and one is not None and (row.best or row.scaling == "weak"):
+        if row.workers > 1 and one is not None:
             ratio = row.images_per_second / one.images_per_second
             if ratio < 1:
                 found.append(
                     f"{row.workers:,} workers would be slower than one: {ratio:.2f}x the images/s at local batch "
-                    f"{row.local_batch:,} (computing {milliseconds(row.compute_seconds)}, exchanging "
-                    f"{milliseconds(row.sync_seconds)}); "
-                    "take a larger local batch, a faster link, or fewer workers."
+                    f"{row.local_batch:,} (compute {milliseconds(row.compute_seconds)}, all-reduce "
+                    f"{milliseconds(row.sync_seconds)}); use a larger local batch, a faster link, or fewer workers."
                 )
     row, rows = plan.chosen, plan.best()
     cheapest = min(rows, key=cost)
     if WORTH * cost(row) > cost(cheapest):
         found.append(
             f"{things(row.workers, 'worker')} cost {cost(row) / cost(cheapest):.2g} times as much as "
-            f"{cheapest.workers:,}, for {row.progress / cheapest.progress:.2g} times the progress a second."
+            f"{cheapest.workers:,}, for {row.progress / cheapest.progress:.2g} times the progress per second."
         )
     left = plan.base_epochs * (plan.examples // row.global_batch)
     if left < FEWEST_UPDATES:
         found.append(
-            f"{left:,} updates are left in {plan.base_epochs} epochs: hardly a network trains in so few; take fewer "
-            "workers, a smaller batch or more epochs."
+            f"{plan.base_epochs} epochs have only {left:,} updates, too few for most networks; use fewer workers, a "
+            "smaller batch or more epochs."
         )
     return found + sorted({text for row in plan.best() for text in row.warnings})
 
@@ -128,30 +129,29 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
     found = []
     noise = plan.noise
     if noise is None:
-        tried = " (measured, but too few steps to tell it from infinity)" if profile.noise else ""
+        tried = " (too few steps were measured to bound it)" if profile.noise else ""
         found.append(
-            f"The gradient noise scale{tried}: hours assume that every batch needs as many epochs as one worker's."
+            f"The gradient noise scale{tried}: hours assume that every batch size needs as many epochs as one worker."
         )
     elif is_early(noise, plan.base_epochs):
         found.append(
-            f"The noise scale later in the training: it was measured after {noise.step:,} updates "
-            f"({noise.epochs:.2g} of {plan.base_epochs} epochs) and grows; epochs and hours of large batches are upper "
-            "bounds."
+            f"The noise scale later in the training: it was measured after {noise.step:,} updates ({noise.epochs:.2g} "
+            f"of {plan.base_epochs} epochs), and it grows; epochs and hours of large batches are upper bounds."
         )
     if noise is not None and noise.high is None:
-        found.append("The upper end of the noise scale: more steps would tell.")
+        found.append("An upper bound of the noise scale: measure more steps.")
     if cluster.speed is None and cluster.profile is None:
         found.append(
-            f"How fast a {cluster.device or 'device'} of {cluster.name} is against the profiled {profile.device}: "
-            "taken as equal. Give --speed; a faster device computes less and waits more."
+            f"The speed of a {cluster.device or 'device'} of {cluster.name} relative to the profiled {profile.device}: "
+            "assumed to be equal. Give --speed; with a faster device communication takes a larger share of a step."
         )
     largest = max(step.batch for step in profile.steps)
-    found.append(f"Step times above local batch {largest:,}: none was measured.")
+    found.append(f"Step times above local batch {largest:,}: not measured.")
     if profile.largest_batch is None:
         found.append("The largest batch that fits into memory.")
     if cluster.approximate:
-        found.append(f"Exact figures of {cluster.name} for {', '.join(cluster.approximate)}: those used are rough.")
+        found.append(f"Exact values of {', '.join(cluster.approximate)} of {cluster.name}: the plan uses rough ones.")
     if plan.currency is None:
-        found.append("The price: the cluster states none.")
-    found.append("Time for evaluation, checkpoints and reading data that is not in memory: not counted.")
+        found.append("The price: the cluster file has none.")
+    found.append("The time of evaluation, checkpoints and reading data from disk: not included.")
     return found

@@ -1,23 +1,23 @@
-"""The choice of a recipe for some workers, without any search: published rules, each with its reason.
+"""Choose a recipe for N workers by published rules, without search; each choice carries its reason.
 
-k is the global batch over one worker's.
+k is the global batch divided by the global batch of one worker.
 
 ==============  ==========================================================================================
 rate, SGD       x k, so that one long step replaces k short ones (Goyal et al. 2017)
-optimizer       SGD stays while the global batch is at most the noise scale, if the first updates bear it:
-                in a network with batch norm, which is blind to the size of its weights, or where the noise
-                scale is that large from the start. Otherwise LARC: the same SGD and the same rate, but no
-                layer moves by more than a share of its weights (You et al. 2017). k short steps then no longer
-                add up, and a rate x k alone tears a network without batch norm apart.
-rate, others    x sqrt(k) for Adam and its kin, which divide by the gradient's size (Malladi et al. 2022)
-warm-up         the share that Goyal et al. gave it, 5 of 90 epochs, and never more than 5 epochs: in a short
-                training a longer one takes away updates that are already few
-schedule        a constant rate falls to a tenth for the last fifth: with k times fewer updates, each longer,
-                what the last ones leave behind is not averaged away. A cooldown at the end does what a cosine
-                does (Hägele et al. 2024) and keeps the rate high where few updates must go far. Any other
-                schedule is kept.
-ghost batch     where the model has batch norm and the local batch grew: that of one worker, so that
-                normalisation stays as noisy as it was (Hoffer et al. 2017)
+optimizer       SGD is kept while the global batch is at most the noise scale and the first updates stay stable:
+                if the network has batch norm, whose output does not depend on the scale of the weights, or if
+                the noise scale is that large from the start. Otherwise LARC: SGD at the same rate, but the
+                update of each layer is at most a fraction of its weights (You et al. 2017). Above the noise
+                scale k short steps no longer add up to a long one, and a network without batch norm diverges
+                at a rate x k.
+rate, others    x sqrt(k) for Adam and its variants, which divide by the gradient's size (Malladi et al. 2022)
+warm-up         5 of 90 epochs, the share that Goyal et al. used, and at most 5 epochs: in a short training a
+                longer warm-up would waste updates of which there are few
+schedule        a constant rate is divided by ten for the last fifth: there are k times fewer and longer
+                updates, and short ones at the end average their noise away. Such a cooldown works as well as
+                a cosine (Hägele et al. 2024) and keeps the rate high before. Other schedules are kept.
+ghost batch     if the model has batch norm and the local batch grows: the batch of one worker, so that the
+                noise of the normalisation stays the same (Hoffer et al. 2017)
 ==============  ==========================================================================================
 """
 
@@ -31,7 +31,7 @@ from rueda.records.recipe.recipe import Recipe
 WARMUP_SHARE = 5 / 90
 WARMUP_EPOCHS = 5.0
 COOLDOWN = 0.2
-_BY_SIZE = ("sgd", "larc")
+_LINEAR = ("sgd", "larc")
 """optimizers whose step is the gradient times the rate"""
 
 
@@ -42,81 +42,79 @@ def choose_recipe(
     local_batch: int,
     noise: PlanNoise | None,
     examples: int,
-    accumulate: int = 1,
     batch_norm: bool = False,
 ) -> Recipe:
-    """Choose the recipe for some workers.
+    """Choose the recipe for a number of workers.
 
     Args:
         base: the recipe with which one worker trains well.
-        workers: how many there will be.
-        local_batch: examples that each takes at once.
-        noise: the gradient noise scale, if it is known.
-        examples: in the training set.
-        accumulate: batches of a worker before an update.
-        batch_norm: the model has batch norm, even if the recipe does not say so.
+        workers: the number of workers.
+        local_batch: examples in one forward pass of one worker.
+        noise: the gradient noise scale; None if it is not known.
+        examples: the size of the training set.
+        batch_norm: the model has batch norm even if the recipe does not say so.
 
     >>> chosen = choose_recipe(Recipe(epochs=90), workers=8, local_batch=64, noise=None, examples=60_000)
     >>> chosen.global_batch, chosen.scaling, chosen.warmup_epochs, chosen.schedule
     (512, 'linear', 5.0, 'step')
     """
-    batch = workers * local_batch * accumulate
+    batch = workers * local_batch
     scale = batch / base.global_batch
-    changes: dict[str, Any] = {"workers": workers, "batch": local_batch, "accumulate": accumulate}
+    changes: dict[str, Any] = {"workers": workers, "batch": local_batch, "accumulate": 1}
     reasons = {
         "workers": "asked for",
-        "batch": f"global batch {batch:,}, {_against(batch, noise)}",
-        "epochs": f"as one worker; {base.epochs * (examples // batch):,} updates "
+        "batch": f"global batch {batch:,}, {_noise_text(noise)}",
+        "epochs": f"as for one worker; {base.epochs * (examples // batch):,} updates "
         f"instead of {base.epochs * (examples // base.global_batch):,}",
     }
-    if base.global_batch != local_batch * accumulate:
+    if base.global_batch != local_batch:
         changes["base_batch"] = base.global_batch
-        reasons["base_batch"] = "the rate was chosen here"
+        reasons["base_batch"] = "the batch that the rate was chosen for"
     if scale > 1:
         batch_norm = batch_norm or base.model.get("batch_norm") is True
-        if base.optimizer in _BY_SIZE:
+        if base.optimizer in _LINEAR:
             changes["scaling"], factor = "linear", scale
-            reasons["scaling"] = f"one step replaces {scale:.3g} of one worker's"
+            reasons["scaling"] = f"one step replaces {scale:.3g} steps of one worker"
             changes["optimizer"], reasons["optimizer"] = _optimizer(base, batch, noise, batch_norm)
         else:
             changes["scaling"], factor = "sqrt", scale**0.5
             reasons["scaling"] = f"{base.optimizer} divides by the gradient's size"
-            reasons["optimizer"] = "as one worker"
-        reasons["rate"] = f"one worker's; {base.rate * factor:.4g} after scaling"
+            reasons["optimizer"] = "as for one worker"
+        reasons["rate"] = f"that of one worker; {base.rate * factor:.4g} after scaling"
         changes |= _warmup(base, reasons)
         if base.schedule == "constant" and base.growth_factor is None and not base.growth_from_noise:
             changes |= {"schedule": "step", "milestones": (round((1 - COOLDOWN) * base.epochs, 3),), "decay": 0.1}
-            reasons["schedule"] = "fewer and longer updates: the last ones must be short"
+            reasons["schedule"] = "there are fewer and longer updates: short ones at the end average their noise away"
             reasons["milestones"] = "the last fifth"
         if batch_norm and local_batch > base.batch and base.ghost_batch is None:
             changes["ghost_batch"] = base.batch
-            reasons["ghost_batch"] = "one worker's batch: normalisation stays as noisy as it was"
+            reasons["ghost_batch"] = "the batch of one worker: the noise of the normalisation stays the same"
     chosen = base.change(**changes)
     return chosen.change(reasons={**chosen.reasons, **reasons})
 
 
 def _optimizer(base: Recipe, batch: int, noise: PlanNoise | None, batch_norm: bool) -> tuple[str, str]:
     if base.optimizer == "larc":
-        return "larc", "as one worker"
-    limited = "sgd in which no layer moves by more than a share of its weights"
+        return "larc", "as for one worker"
+    limited = "sgd that limits the update of each layer to a fraction of its weights"
     if noise is None:
         return "larc", f"noise scale not known: {limited}"
     if batch > noise.value:
-        return "larc", f"past the noise scale {noise.value:,.0f}: {limited}"
+        return "larc", f"above the noise scale {noise.value:,.0f}: {limited}"
     if batch_norm or batch <= noise.first:
         return "sgd", f"global batch {batch:,} is below the noise scale {noise.value:,.0f}: small steps add up"
     return "larc", f"noise scale {noise.first:,.0f} at the start, and no batch norm: {limited}"
 
 
 def _warmup(base: Recipe, reasons: dict[str, str]) -> dict[str, Any]:
-    if base.schedule == "one-cycle":  # it warms up by itself
+    if base.schedule == "one-cycle":  # has its own warm-up
         return {}
     epochs = max(base.warmup_epochs, round(min(WARMUP_EPOCHS, WARMUP_SHARE * base.epochs), 3))
-    reasons["warmup_epochs"] = "5 of 90 epochs, as published"
+    reasons["warmup_epochs"] = "5 of 90 epochs, as in Goyal et al. 2017"
     return {"warmup_epochs": epochs}
 
 
-def _against(batch: int, noise: PlanNoise | None) -> str:
+def _noise_text(noise: PlanNoise | None) -> str:
     if noise is None:
         return "noise scale not measured"
     return f"noise scale {noise.value:,.0f} at step {noise.step:,}"

@@ -1,113 +1,114 @@
-"""The cluster: devices, the links between them, and the price. As a file: :mod:`rueda.plan.cluster_files`."""
+"""A cluster: its devices, the links between them, and its price. :mod:`rueda.plan.cluster_files` reads it from TOML."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from rueda.errors import ProfileError
 from rueda.records.profile import Communication, Profile
 
 DEVICE_JITTER = 0.015
-"""standard deviation of the speed of devices of one kind. Sinha et al. 2022 (2208.11035) find 8 % between the whiskers
-of a box plot, on average over five clusters; between whiskers lie 5.4 standard deviations of a normal distribution."""
+"""standard deviation of the speed among devices of the same model. Sinha et al. 2022 (2208.11035) find 8 % between the
+whiskers of a box plot, on average over five clusters; between whiskers lie 5.4 standard deviations of a normal
+distribution."""
 
 THIS_MACHINE = "this-machine"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A link: seconds of one hop, and bytes a second each way."""
+    """A link: seconds per hop, and bytes per second in each direction."""
 
     latency: float
     bandwidth: float
     efficiency: float = 1.0
-    """share of the bandwidth that an all-reduce gets"""
+    """fraction of the bandwidth that an all-reduce gets"""
 
     def __post_init__(self) -> None:
-        if not (self.latency >= 0 and self.bandwidth > 0 and 0 < self.efficiency <= 1):
-            raise ProfileError(
-                "link",
-                expected="latency >= 0, bandwidth > 0 and 0 < efficiency <= 1",
-                got=f"{self.latency}, {self.bandwidth}, {self.efficiency}",
-                do="correct the cluster",
-            )
+        if not (0 <= self.latency < inf and 0 < self.bandwidth < inf and 0 < self.efficiency <= 1):
+            got, do = f"{self.latency}, {self.bandwidth}, {self.efficiency}", "correct the cluster"
+            raise ProfileError("link", expected="latency >= 0, bandwidth > 0, 0 < efficiency <= 1", got=got, do=do)
 
     @property
     def usable(self) -> float:
-        """Bytes a second that an all-reduce gets."""
+        """Bytes per second that an all-reduce gets."""
         return self.bandwidth * self.efficiency
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What a plan knows about the machines: validated when made."""
+    """The machines that a plan is for; the values are validated on construction."""
 
     name: str
     title: str = ""
     devices_per_node: int
     max_nodes: int | None = None
-    """how many nodes there are; None: as many as one pays for"""
+    """the number of nodes; None: no limit"""
     inside: Link | None = None
-    """between the devices of a node, for each device"""
+    """the link of each device to the other devices of its node"""
     between: Link | None = None
-    """between nodes, for each node"""
+    """the link of each node to the other nodes"""
     device: str = ""
     speed: float | None = None
-    """of a device, against the profiled one; None: not known, taken as 1 and said"""
+    """speed of a device relative to the profiled one; None: not known, so the plan assumes 1 and says so"""
     jitter: float = DEVICE_JITTER
-    """standard deviation of step times between devices, as a fraction of a step"""
+    """standard deviation of the step time among devices, as a fraction of a step"""
     cycle: float = 0.0
-    """seconds between the moments at which the software looks for gradients to send (Horovod's cycle; 0: at once)"""
+    """seconds between two checks for gradients to send, as Horovod's cycle time; 0: they are sent at once"""
     price_per_hour: float | None = None
-    """of a node"""
+    """per node"""
     currency: str = "USD"
     sources: tuple[str, ...] = ()
     approximate: tuple[str, ...] = ()
-    """fields whose figures are rough"""
+    """the fields whose values are rough"""
     profile: Profile | None = None
-    """a profile of this cluster's own device, used instead of the given one"""
+    """a profile measured on a device of this cluster, used instead of the given one"""
     measured: tuple[Communication, ...] = ()
-    """all-reduces that were measured on this very machine"""
+    """the all-reduces measured on this machine"""
     contention: float = 1.0
-    """how much slower a device computes while all of its node do"""
+    """how many times longer a device computes while all devices of its node compute"""
     is_profiled: bool = False
-    """this is the machine of the profile: its own spread and overlap hold"""
+    """whether this is the profiled machine, so that the profile's own spread and overlap hold"""
 
     def __post_init__(self) -> None:
         for name in ("devices_per_node", "max_nodes", "speed", "contention"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ProfileError(f"{self.name}: {name}", expected="more than 0", got=value, do="correct it")
+            if value is not None and not 0 < value < inf:
+                expected = "more than 0 and finite"
+                raise ProfileError(f"{self.name}: {name}", expected=expected, got=value, do="correct it")
         for name in ("jitter", "cycle", "price_per_hour"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ProfileError(f"{self.name}: {name}", expected="0 or more", got=value, do="correct it")
+            if value is not None and not 0 <= value < inf:
+                raise ProfileError(f"{self.name}: {name}", expected="0 or more and finite", got=value, do="correct it")
 
     def nodes(self, workers: int) -> int:
-        """How many nodes some workers take; on a machine that cannot grow they share it."""
+        """Return how many nodes the workers need, at most ``max_nodes``; further workers share their devices."""
         nodes = -(-workers // self.devices_per_node)
         return nodes if self.max_nodes is None else min(nodes, self.max_nodes)
 
     def link(self, name: str) -> Link:
-        """Give a link that an exchange needs, or say in a line that the cluster lacks it."""
+        """Return a link that a collective needs.
+
+        Raises:
+            ProfileError: the cluster has no such link.
+        """
         found: Link | None = getattr(self, name)
         if found is None:
             where = "between the devices of a node" if name == "inside" else "between nodes"
-            do = (
-                "measure it: `rueda measure TASK --workers 2`"
-                if self.is_profiled
-                else f"add [{name}] with bandwidth and latency"
-            )
+            do = f"add [{name}] with bandwidth and latency"
+            if self.is_profiled:
+                do = "measure it (`rueda measure TASK --workers 2`, or measure_communication() in your own loop)"
             raise ProfileError(f"{self.name}: expected a link {where}, got none; {do}")
         return found
 
 
 def this_machine(profile: Profile) -> Cluster:
-    """Make a cluster of the machine that was profiled: its measured links, its contention, one node.
+    """Describe the profiled machine as a cluster of one node, with its measured links and contention.
 
-    A measured all-reduce among n workers, latency + bytes / bandwidth, is turned into the link of a ring among them
-    (2 (n - 1) hops, 2 (n - 1) / n of the bytes), so that other numbers of workers follow. Where as many workers were
-    measured, the prediction takes what was measured itself.
+    A measured all-reduce among n workers, latency + bytes / bandwidth, is converted into the link of a ring of n
+    workers (2 (n - 1) hops, 2 (n - 1) / n of the bytes), which predicts other numbers of workers. For numbers of
+    workers that were measured, predictions use the measurement itself.
     """
     links = sorted(profile.communication, key=lambda one: one.workers)
     inside = None

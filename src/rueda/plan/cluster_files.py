@@ -1,4 +1,4 @@
-"""The cluster as a small TOML file: the shipped ones by name, or one's own.
+"""Read clusters from small TOML files: the shipped ones by name, and a user's own by path.
 
 ::
 
@@ -6,41 +6,49 @@
     devices_per_node = 8
     sources = ["..."]              # where the figures come from
     approximate = ["price_per_hour"]
-    price_per_hour = 55.0          # of a node; leave it out where it is not known
+    price_per_hour = 55.0          # of a node; leave it out if it is not known
 
     [device]
     name = "H100"
-    speed = 1.0                    # against the profiled device; leave it out where it is not known
-    jitter = 0.015                 # standard deviation of step times between devices, as a fraction
+    speed = 1.0                    # relative to the profiled device; leave it out if it is not known
+    jitter = 0.015                 # standard deviation of step times among devices, as a fraction
 
     [inside]                       # between the devices of a node
-    bandwidth = 450e9              # bytes a second that a device sends while it receives as many
-    latency = 3.4e-6               # seconds of one hop
-    efficiency = 0.8               # what an all-reduce gets of it
+    bandwidth = 450e9              # bytes per second in each direction
+    latency = 3.4e-6               # seconds per hop
+    efficiency = 0.8               # fraction of the bandwidth that an all-reduce gets
 
-    [between]                      # of a node, all its network ports together
+    [between]                      # between nodes: all network ports of a node together
     bandwidth = 400e9
     latency = 14e-6
     efficiency = 0.9
 
-A cluster of one node needs no ``between`` (``max_nodes = 1``), one of single devices no ``inside``.
+A cluster of a single node (``max_nodes = 1``) needs no ``between``, and one with a single device in each node no
+``inside``.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Collection
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import ProfileError
-from rueda.plan.cluster import THIS_MACHINE, Cluster, Link
+from rueda.errors import ProfileError, read_failure, suggest
+from rueda.files.text import read_text
+from rueda.plan.cluster import THIS_MACHINE, Cluster, Link, this_machine
+from rueda.records.json_record import read_record
 from rueda.records.profile import Profile
+
+_DEVICE = {"name": "device", "speed": "speed", "jitter": "jitter", "profile": "profile"}
+"""names in the table ``[device]``, and the fields of :class:`Cluster` that they set"""
+_LINK = {field.name for field in fields(Link)}
+_TOP = {field.name for field in fields(Cluster)} - {"name", "measured", "is_profiled", *_DEVICE.values()} | {"device"}
 
 
 def cluster_names() -> list[str]:
-    """List the shipped clusters.
+    """List the names that ``--cluster`` takes.
 
     >>> "dgx-h100" in cluster_names()
     True
@@ -49,8 +57,8 @@ def cluster_names() -> list[str]:
     return [THIS_MACHINE, *shipped]
 
 
-def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Read a shipped cluster by its name, or a TOML file.
+def load_cluster(name_or_path: str | Path, profile: Profile | None = None) -> Cluster:
+    """Load a shipped cluster by its name, a TOML file, or ``this-machine``, which is made from a profile.
 
     >>> box = load_cluster("dgx-h100")
     >>> box.devices_per_node, box.inside.bandwidth / 1e9
@@ -59,22 +67,33 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     text, name = str(name_or_path), Path(name_or_path).stem
     if text.endswith(".toml") or "/" in text:
         try:
-            content = Path(text).read_text(encoding="utf-8")
+            content = read_text(text)
         except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(f"{text}: expected a cluster file, got: {error}; check the path") from None
+            raise ProfileError(f"{text}: expected a cluster file, got: {read_failure(error)}; check the path") from None
         return read_cluster(content, name=name, source=text, folder=Path(text).parent)
     if text == THIS_MACHINE:
-        raise ProfileError(f"{THIS_MACHINE} is made from a profile; call this_machine(profile)")
+        if profile is None:
+            raise ProfileError(f"{THIS_MACHINE} is made from a profile; call this_machine(profile)")
+        return this_machine(profile)
     file = _shipped() / f"{text}.toml"
     if not file.is_file():
-        close = difflib.get_close_matches(text, cluster_names(), 1)
-        do = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(cluster_names())}, or a .toml file"
+        do = suggest(text, cluster_names(), f"choose one of {', '.join(cluster_names())}, or a .toml file")
         raise ProfileError("cluster", expected="a shipped cluster or a .toml file", got=text, do=do)
     return read_cluster(file.read_text(encoding="utf-8"), name=name, source=f"{text}.toml")
 
 
 def read_cluster(text: str, *, name: str, source: str, folder: Path | None = None) -> Cluster:
-    """Read a cluster's TOML; what is wrong or missing is told in one line."""
+    """Parse the TOML of a cluster.
+
+    Args:
+        text: the TOML.
+        name: what to call the cluster.
+        source: the file, for error messages.
+        folder: the folder that the path of a profile is relative to.
+
+    Raises:
+        ProfileError: the text is not TOML, or a field is unknown, missing or wrong.
+    """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -82,76 +101,34 @@ def read_cluster(text: str, *, name: str, source: str, folder: Path | None = Non
         data = tomlkit.parse(text).unwrap()
     except TOMLKitError as error:
         raise ProfileError(f"{source}: expected TOML, got: {error}; correct the file") from None
-    device = _table(data, "device", source, {"name": str, "speed": float, "jitter": float, "profile": str})
-    values: dict[str, Any] = _flat(data, source)
-    for part in ("inside", "between"):
-        table = _table(data, part, source, {"latency": float, "bandwidth": float, "efficiency": float})
-        if table:
-            missing = [field for field in ("latency", "bandwidth") if field not in table]
-            if missing:
-                raise ProfileError(f"{source}: [{part}] lacks {missing[0]}; add it")
-            try:
-                values[part] = Link(**table)
-            except ProfileError as error:
-                raise ProfileError(f"{source}: [{part}] {error}") from None
-    if "name" in device:
-        values["device"] = device.pop("name")
-    if "profile" in device:
-        values["profile"] = Profile.load((folder or Path()) / device.pop("profile"))
-    if "devices_per_node" not in values:
-        raise ProfileError(f"{source}: expected devices_per_node, got none; add it")
-    cluster = Cluster(name=name, **values, **device)
-    for part, needed in (("inside", cluster.devices_per_node > 1), ("between", cluster.max_nodes != 1)):
-        if needed:
-            try:
+    _check_names(data, _TOP, source)
+    for part, known in (("device", _DEVICE), ("inside", _LINK), ("between", _LINK)):
+        if not isinstance(data.get(part, {}), dict):
+            raise ProfileError(f"{source}: {part}", expected="a table", got=data[part], do=f"write [{part}]")
+        _check_names(data.get(part, {}), known, f"{source}: [{part}]")
+    device = {_DEVICE[key]: value for key, value in data.pop("device", {}).items()}
+    own_profile = device.pop("profile", None)
+    try:
+        cluster = read_record(Cluster, {**data, **device, "name": name}, source)
+        for part, needed in (("inside", cluster.devices_per_node > 1), ("between", cluster.max_nodes != 1)):
+            if needed:
                 cluster.link(part)
-            except ProfileError as error:
-                raise ProfileError(f"{source}: {error}") from None
-    return cluster
+    except TypeError as error:
+        raise ProfileError(f"{error}; correct the file") from None
+    except ProfileError as error:
+        raise ProfileError(f"{source}: {error}") from None
+    if own_profile is None:
+        return cluster
+    return replace(cluster, profile=Profile.load((folder or Path()) / str(own_profile)))
 
 
 def _shipped() -> Any:
     return files("rueda.plan") / "clusters"
 
 
-_KINDS: dict[str, type] = {
-    "title": str,
-    "devices_per_node": int,
-    "max_nodes": int,
-    "cycle": float,
-    "price_per_hour": float,
-    "currency": str,
-    "contention": float,
-    "sources": list,
-    "approximate": list,
-}
-
-
-def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    known = {*_KINDS, "device", "inside", "between"}
-    for name in data:
+def _check_names(table: Collection[str], known: Collection[str], where: str) -> None:
+    """Refuse an unknown name, and suggest the one that was probably meant."""
+    for name in table:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            do = f"did you mean {close[0]}?" if close else "remove it"
-            raise ProfileError(f"{source}", expected="a known field", got=name, do=do)
-    found = {name: _take(data[name], kind, f"{source}: {name}") for name, kind in _KINDS.items() if name in data}
-    return {name: tuple(map(str, value)) if isinstance(value, list) else value for name, value in found.items()}
-
-
-def _table(data: Mapping[str, Any], name: str, source: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    table = data.get(name, {})
-    if not isinstance(table, dict):
-        raise ProfileError(f"{source}: {name}", expected="a table", got=table, do=f"write [{name}]")
-    for key in table:
-        if key not in kinds:
-            known = ", ".join(kinds)
-            raise ProfileError(f"{source}: [{name}]", expected=f"one of {known}", got=key, do="correct it")
-    return {key: _take(value, kinds[key], f"{source}: {name}.{key}") for key, value in table.items()}
-
-
-def _take(value: Any, kind: type, where: str) -> Any:
-    fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
-    if not fits:
-        noun = {int: "a whole number", float: "a number", str: "a text", list: "a list"}[kind]
-        raise ProfileError(where, expected=noun, got=value, do="correct it")
-    return float(value) if kind is float else value
+            expected = f"one of {', '.join(sorted(known))}"
+            raise ProfileError(where, expected=expected, got=name, do=suggest(name, known, "remove it"))

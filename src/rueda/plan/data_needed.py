@@ -1,15 +1,15 @@
-"""The data that a target error needs, by a power law, and the honesty not to use it where it does not hold.
+"""Extrapolate a learning curve by a power law to the data that a target error needs, or say why that is not possible.
 
-A learning curve has three zones (Hestness et al. 2017, 1712.00409): *small data* (little better than chance; its points
-are left out), *power law*, and *irreducible* (gamma is surely more than half of the error). Phases of
+A learning curve has three zones (Hestness et al. 2017, 1712.00409): *small data* (hardly better than chance; its points
+are left out), *power law*, and *irreducible* (gamma, with its interval, is more than half of the error). Phases of
 :func:`extrapolate`:
 
-**Choose** the points: those near chance are left out, and the smallest as long as the others alone lie on a law.
-**Fit** (:mod:`rueda.plan.power_law`).
-**Doubt**: nothing is extrapolated if the points are too few, the error does not fall, the points do not lie on such a
-curve (chi-squared test), or beta may be 0; nor beyond :data:`FARTHEST` times the largest measured size, nor where the
-interval of the error is wider than :data:`WIDEST` of it to either side.
-**Answer**: examples with their interval, passes over them, updates, time.
+**Choose** the points: those near chance are left out, and so are the smallest sizes until the rest fits a power law.
+**Fit** the law (:mod:`rueda.plan.power_law`).
+**Doubt**: nothing is extrapolated if there are too few points, the error does not fall, the points do not fit the law
+(chi-squared test), or beta may be 0; nor beyond :data:`FARTHEST` times the largest measured size, nor where the
+interval of the error extends more than :data:`WIDEST` of the error to either side.
+**Answer**: the examples with their interval, the passes over them, the updates, the time.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from dataclasses import replace
 import numpy as np
 
 from rueda.errors import RunError
-from rueda.plan.power_law import FEWEST_SIZES, PowerLaw, covariance, fit_power_law
-from rueda.records.forecast import BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need
+from rueda.plan.power_law import PowerLaw, covariance, fit_power_law
+from rueda.records.forecast import FEWEST_SIZES, BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need
 
 NEAR_CHANCE = 0.75
 """an error above this fraction of chance belongs to the small-data zone"""
 WIDEST = 0.25
-"""half the interval of a predicted error, as a fraction of it"""
+"""largest half-width of the interval of a predicted error, as a fraction of the error"""
 FARTHEST = 100.0
-"""times the largest measured size"""
+"""how many times the largest measured size the law may be extrapolated to"""
+CLEAR = 3.0
+"""how many standard errors the error must fall by with twice the data"""
 _MISFIT = 0.01
 _FLATTEST = 0.02
 
 
-def extrapolate(forecast: Forecast, target_error: float, *, confidence: float = 0.95, seed: int = 0) -> Forecast:
-    """Fit a law to the points of a learning curve and say what a target error needs, or why that cannot be said.
+def extrapolate(forecast: Forecast, target_error: float) -> Forecast:
+    """Fit a power law to a learning curve; return the forecast with what the target error needs, or with refusals.
 
     Args:
-        forecast: with its points; those of :func:`rueda.study.learning_curve.measure_learning_curve`.
-        target_error: a fraction above 0.
-        confidence: of the intervals.
-        seed: of the bootstrap.
+        forecast: holds the points that :func:`rueda.study.learning_curve.measure_learning_curve` measured.
+        target_error: fraction of wrong answers on the test data, between 0 and 1.
     """
     if not 0 < target_error < 1:
         raise RunError("--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05")
@@ -56,7 +56,7 @@ def extrapolate(forecast: Forecast, target_error: float, *, confidence: float = 
     rising = _does_not_fall(points, forecast.test_examples)
     if rising is not None:
         return replace(plain, notes=tuple(notes), refusals=(rising,))
-    fitted, dropped = _fit_what_holds(points, forecast.test_examples, confidence, seed)
+    fitted, dropped = _fit_largest_sizes(points, forecast.test_examples)
     law = _law(fitted)
     found = replace(plain, law=law, notes=(*notes, *dropped))
     # Doubt.
@@ -86,29 +86,29 @@ def _chosen(forecast: Forecast) -> tuple[list[CurvePoint], list[str]]:
 
 
 def _does_not_fall(points: Sequence[CurvePoint], test_examples: int) -> str | None:
-    """Test the slope of error against log size at three deviations."""
+    """Return a refusal unless the slope of the error against log2(size) is negative by :data:`CLEAR` deviations."""
     x, y = np.log2([point.examples for point in points]), np.array([point.error or 0.0 for point in points])
     weights = np.linalg.inv(covariance(points, test_examples))
     design = np.stack([np.ones_like(x), x], 1)
     information = design.T @ weights @ design
     slope, deviation = np.linalg.solve(information, design.T @ weights @ y)[1], np.linalg.inv(information)[1, 1] ** 0.5
-    if slope < -3 * deviation:
+    if slope < -CLEAR * deviation:
         return None
+    found = "does not fall" if slope >= 0 else "falls, but not clearly enough"
+    clear = f" ({-slope / deviation:.1f} standard errors; at least {CLEAR:g} are needed)" if slope < 0 else ""
     return (
-        f"the error does not fall with the data: {slope:+.4f} ± {deviation:.4f} for twice as much; train longer, or "
-        "take larger sizes or more seeds"
+        f"the error {found} with the data{clear}: {slope:+.4f} ± {deviation:.4f} for twice as much; train longer, or "
+        "use larger sizes or more seeds"
     )
 
 
-def _fit_what_holds(
-    points: Sequence[CurvePoint], test_examples: int, confidence: float, seed: int
-) -> tuple[PowerLaw, list[str]]:
-    """Fit; where the points do not lie on a curve, leave the smallest out, as long as enough remain."""
+def _fit_largest_sizes(points: Sequence[CurvePoint], test_examples: int) -> tuple[PowerLaw, list[str]]:
+    """Fit a law, leaving out the smallest sizes one by one until the rest fits or too few remain."""
     points, notes = list(points), list[str]()
     while True:
         fitted = fit_power_law(
             [point.examples for point in points], [point.error or 0.0 for point in points],
-            covariance(points, test_examples), confidence=confidence, seed=seed,
+            covariance(points, test_examples),
         )  # fmt: skip
         if fitted.misfit >= _MISFIT or len(points) == FEWEST_SIZES:
             return fitted, notes
@@ -124,12 +124,12 @@ def _law(fitted: PowerLaw) -> Law:
     return Law(
         alpha=alpha, beta=beta, gamma=gamma, confidence=fitted.confidence,
         fitted=tuple(int(size) for size in fitted.sizes), misfit=fitted.misfit, reach=_reach(fitted),
-        irreducible_from=fitted.half_floor().high,
+        irreducible_from=fitted.irreducible_from().high,
     )  # fmt: skip
 
 
 def _reach(fitted: PowerLaw) -> float:
-    """Find the size up to which the interval of the error is narrow."""
+    """Return the largest size at which the interval of the error is still narrow enough."""
     reach = largest = float(fitted.sizes.max())
     for size in np.geomspace(largest, FARTHEST * largest, 101):
         error = fitted.error(float(size))
@@ -143,7 +143,7 @@ def _doubts(law: Law) -> list[str]:
     doubts = []
     if law.misfit < _MISFIT:
         doubts.append(
-            f"the points do not lie on a power law (p = {law.misfit:.2g}); take larger sizes or train longer (--epochs)"
+            f"the points do not lie on a power law (p = {law.misfit:.2g}); use larger sizes or train longer (--epochs)"
         )
     if law.beta.high is None or law.beta.high > -_FLATTEST:
         doubts.append(

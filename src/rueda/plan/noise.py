@@ -1,16 +1,17 @@
-"""What a larger batch is worth: statistical efficiency from the gradient noise scale.
+"""The statistical efficiency of a larger batch, from the gradient noise scale.
 
-McCandlish et al. 2018 (1812.06162): with the noise scale φ, a batch B needs S updates and E = S B examples for the same
-progress, with
+McCandlish et al. 2018 (1812.06162): at a noise scale φ, a training with batch size B needs S updates and E = S B
+examples for the same progress, with
 
     S(B) = Smin (1 + φ / B),    E(B) = Emin (1 + B / φ)
 
-so against a batch B0 that is known to reach the target in so many updates,
+so that, compared with a batch size B0 that is known to reach the target,
 
     efficiency(B) = E(B0) / E(B) = (φ + B0) / (φ + B)       (Pollux, Qiao et al. 2021)
     goodput       = throughput x efficiency
 
-Below φ almost every example counts; at φ, the critical batch, half; above it, more workers only burn examples.
+Below φ, which is also called the critical batch size, almost every example contributes fully; at φ each contributes
+half as much; far above it more workers bring next to nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from __future__ import annotations
 import math
 
 from rueda.records.plan import PlanNoise
-from rueda.records.profile import NoiseScale, Profile
+from rueda.records.profile import Profile
 
 EARLY = 0.1
-"""a noise scale measured in the first tenth of a training is only a lower bound"""
+"""a noise scale measured in this first fraction of a training is only a lower bound"""
 
 
 def statistical_efficiency(batch: float, base_batch: float, noise_scale: float) -> float:
-    """Say what an example in a large batch is worth, against one in the base batch.
+    """Return how much an example in a batch contributes, relative to one in the base batch.
 
     >>> statistical_efficiency(1000, 1000, 500), statistical_efficiency(1064, 64, 936)
     (1.0, 0.5)
@@ -34,7 +35,7 @@ def statistical_efficiency(batch: float, base_batch: float, noise_scale: float) 
 
 
 def updates_needed(batch: float, base_batch: float, base_updates: float, noise_scale: float | None) -> float:
-    """Give the updates that a batch needs for the same progress; without a noise scale, those of as many epochs.
+    """Return the updates that a batch size needs for the same progress; without a noise scale, for the same epochs.
 
     >>> round(updates_needed(1024, 64, 16_000, 960)), updates_needed(1024, 64, 16_000, None)
     (1938, 1000.0)
@@ -46,11 +47,11 @@ def updates_needed(batch: float, base_batch: float, base_updates: float, noise_s
 
 
 def noise_of(profile: Profile) -> PlanNoise | None:
-    """Take the noise scale of the whole model that was measured latest, or None where there is none to trust.
+    """Return the noise scale of the whole model that was measured last; None if the profile has no finite one.
 
-    It grows while a model trains; the latest is nearest to what most of a training meets.
+    The noise scale grows during training, so the last one is the best estimate for most of the training.
     """
-    usable = [one for one in profile.noise if one.group is None and _is_good(one)]
+    usable = [one for one in profile.noise if one.group is None and math.isfinite(one.value) and one.value > 0]
     if not usable:
         return None
     first, last = (choose(usable, key=lambda one: one.step) for choose in (min, max))
@@ -61,9 +62,5 @@ def noise_of(profile: Profile) -> PlanNoise | None:
 
 
 def is_early(noise: PlanNoise, epochs: float) -> bool:
-    """Say whether it was measured too early to choose a batch by."""
+    """Tell whether a noise scale was measured too early in the training to choose a batch size by it."""
     return noise.epochs < EARLY * epochs
-
-
-def _is_good(one: NoiseScale) -> bool:
-    return math.isfinite(one.value) and one.value > 0

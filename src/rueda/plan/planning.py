@@ -1,13 +1,13 @@
-"""The plan: every number of workers with every local batch, its time and its price, and the one to take.
+"""Make a plan: predict time and cost of every number of workers at every local batch, and recommend one of them.
 
-Phases: **base**, what one worker does; **rows**, a prediction for workers x batch; **choose**, the best batch for each
-number of workers and then the number of workers; **say** it in words, with what is not known.
+Phases: **base**, the training of one worker; **rows**, a prediction for each workers x batch; **choose**, the best
+batch for each number of workers, then the number of workers; **advise** in words, and list what is not known.
 
-A batch that would leave fewer than 128 updates to the whole training is not chosen.
+A batch that would leave fewer than 128 updates in the whole training is not chosen.
 
-How many workers: the fastest that cost at most twice the cheapest, to the target. Where the cluster has no price, hours
-x workers are the cost, so that each must give at least half of what it would give alone; at the critical batch an
-example is worth half, too. Where it has one, nodes are paid whole, and devices that stand idle in them, too.
+The number of workers: the fastest plan that costs at most twice as much as the cheapest one. If the cluster has no
+price, the cost is hours x workers, so that each worker must add at least half of the progress that it makes alone. If
+it has a price, whole nodes are paid for, including devices that stand idle.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rueda.errors import ProfileError, RecipeError
 from rueda.plan.advice import FEWEST_UPDATES, WORTH, advise, cost
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency, updates_needed
-from rueda.plan.prediction import Prediction, predict
-from rueda.records.plan import Plan, PlanNoise, PlanRow
+from rueda.plan.prediction import predict
+from rueda.records.plan import Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
 
 MOST_GROWTH = 8
-"""how many times one worker's batch the global batch may be where no noise scale says more. The planned recipe kept the
-accuracy at 4 and 8 times, and lost 6.5 points at 32 times (Fashion-MNIST, 145 updates)"""
+"""how many times larger than one worker's batch the global batch may be if the noise scale is not known. The planned
+recipe kept the accuracy at 4 and 8 times, and lost 6.5 points at 32 times (Fashion-MNIST, 145 updates)"""
 
 
 def make_plan(
@@ -38,21 +38,19 @@ def make_plan(
     epochs: int | None = None,
     batch: int | None = None,
     batch_norm: bool = False,
-    command: str = "",
     environment: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Plan a training.
 
     Args:
-        profile: what was measured.
-        cluster: where it shall run.
-        workers: numbers of workers to compare; one alone is the plan for as many.
-        epochs: of one worker's training; by default those of the profiled recipe.
-        batch: local batch; by default the one with the most progress a second, or one worker's where the noise scale,
-            which decides that, is not known or was measured too early.
-        batch_norm: the model has batch norm, even if the recipe does not say so.
-        command: what was typed, to be kept.
-        environment: where it was, to be kept.
+        profile: the measured task.
+        cluster: where the training will run.
+        workers: the numbers of workers to compare; a single number is the only candidate.
+        epochs: epochs of one worker's training; by default those of the profiled recipe.
+        batch: the local batch; by default the one with the most progress per second, or that of one worker if the noise
+            scale is not known or was measured too early.
+        batch_norm: the model has batch norm even if the recipe does not say so.
+        environment: machine, versions and command line, for the record.
 
     Raises:
         ProfileError: no workers, a batch that does not fit, a cluster without links, or a profile without its recipe.
@@ -61,9 +59,10 @@ def make_plan(
         got = ",".join(map(str, workers)) or "none"
         raise ProfileError("workers", expected="numbers of 1 or more", got=got, do="give e.g. 1,2,4,8")
     if cluster.profile is not None:
-        profile = _of_its_own(profile, cluster.profile)
+        profile = _with_times_of(cluster.profile, profile)
     # Base.
-    base = base_recipe(profile, epochs)
+    base = base_recipe(profile)
+    base = base if epochs is None else base.change(epochs=epochs)
     noise = noise_of(profile)
     counts = sorted({1, *workers})
     # Rows.
@@ -71,35 +70,39 @@ def make_plan(
     # Choose.
     keep_batch = batch is None and (noise is None or is_early(noise, base.epochs))
     rows = _choose(rows, sorted(set(workers)), base, profile.examples, keep_batch=keep_batch)
-    # Say.
+    # Advise.
     plan = Plan(
         task=profile.task, device=cluster.device or profile.device, cluster=cluster.name, cluster_title=cluster.title,
         examples=profile.examples, base_batch=base.global_batch, base_rate=base.rate, base_epochs=base.epochs,
         noise=noise, rows=tuple(rows), sources=cluster.sources,
-        currency=cluster.currency if cluster.price_per_hour is not None else None, command=command,
-        environment=dict(environment or {}),
+        currency=cluster.currency if cluster.price_per_hour is not None else None,
+        command=(environment or {}).get("command", ""), environment=dict(environment or {}),
+        task_file=profile.task_file,
     )  # fmt: skip
     return advise(plan, profile, cluster, base, batch_norm=batch_norm)
 
 
-def _of_its_own(profile: Profile, other: Profile) -> Profile:
-    """Take times and memory from the profile of the cluster's own device, the training from the given one."""
+def _with_times_of(other: Profile, profile: Profile) -> Profile:
+    """Return the cluster's own profile (times, memory) with recipe, training set and noise scale of the given one."""
     if other.task != profile.task:
         raise ProfileError(
             f"the cluster's profile: expected one of {profile.task}, got {other.task}; measure that task"
         )
-    return replace(other, recipe=profile.recipe, examples=profile.examples, noise=profile.noise or other.noise)
+    return replace(
+        other, recipe=profile.recipe, examples=profile.examples, noise=profile.noise or other.noise,
+        task_file=profile.task_file,
+    )  # fmt: skip
 
 
-def base_recipe(profile: Profile, epochs: int | None = None) -> Recipe:
-    """Give the recipe with which one worker trains, from the profile."""
+def base_recipe(profile: Profile) -> Recipe:
+    """Return the recipe of one worker's training."""
     try:
         recipe = Recipe.from_toml(profile.recipe)
         base = recipe.change(workers=1, base_batch=None)
         if recipe.base_batch is not None and recipe.base_batch != base.local_batch:
-            # The rate belongs to another batch; that one is where one worker stands.
+            # The rate was chosen for another batch: that is the batch of one worker's training.
             base = base.change(batch=recipe.base_batch, accumulate=1)
-        return base if epochs is None else base.change(epochs=epochs)
+        return base
     except RecipeError as error:
         raise ProfileError(f"profile.recipe: {error}; measure again with `rueda measure`") from None
 
@@ -133,27 +136,23 @@ def _row(
     hours = updates * one.step_seconds / 3600
     price = cluster.price_per_hour
     return PlanRow(
-        workers=one.workers, nodes=one.nodes, scaling=kind, local_batch=one.local_batch, global_batch=one.global_batch,
-        step_seconds=one.step_seconds, compute_seconds=one.compute_seconds, sync_seconds=one.sync_seconds,
-        exposed_seconds=one.exposed_seconds, straggler_seconds=one.straggler_seconds,
-        images_per_second=one.images_per_second, efficiency=one.efficiency,
-        speedup=one.images_per_second / alone.images_per_second, statistical_efficiency=worth,
-        goodput=None if worth is None else worth * one.images_per_second, updates=updates,
+        **vars(one), scaling=kind, speedup=one.images_per_second / alone.images_per_second,
+        statistical_efficiency=worth, goodput=None if worth is None else worth * one.images_per_second, updates=updates,
         epochs=updates * one.global_batch / profile.examples, hours=hours,
-        money=None if price is None else hours * one.nodes * price, warnings=one.warnings,
+        money=None if price is None else hours * one.nodes * price,
     )  # fmt: skip
 
 
 def _choose(rows: list[PlanRow], asked: list[int], base: Recipe, examples: int, *, keep_batch: bool) -> list[PlanRow]:
-    """Mark the best batch of each number of workers, and the row to take.
+    """Mark the best batch of each number of workers, and the recommended row.
 
     Args:
-        rows: all.
+        rows: all rows.
         asked: the numbers of workers to choose from.
-        base: one worker's recipe.
-        examples: in the training set.
-        keep_batch: what a larger batch costs is not known, so one worker's local batch stays; it becomes smaller where
-            the global batch would grow more than 8-fold, or too few updates would be left.
+        base: the recipe of one worker.
+        examples: the size of the training set.
+        keep_batch: keep the local batch of one worker, because the statistical efficiency of larger ones is not known;
+            take a smaller one if the global batch would grow more than 8-fold, or too few updates would be left.
     """
     best: dict[int, PlanRow] = {}
     enough: dict[int, bool] = {}
@@ -167,7 +166,7 @@ def _choose(rows: list[PlanRow], asked: list[int], base: Recipe, examples: int, 
             safe = safe or [min(usable, key=lambda row: row.local_batch)]
             smaller = [row for row in safe if row.local_batch <= base.local_batch] or safe
             best[count] = max(smaller, key=lambda row: row.local_batch)
-        else:  # where it was measured rather than where it is extrapolated
+        else:  # prefer measured batches to extrapolated ones
             known = [row for row in usable if not row.warnings] or usable
             best[count] = max(known, key=lambda row: row.progress)
     candidates = [best[count] for count in asked if enough[count]] or [best[asked[0]]]

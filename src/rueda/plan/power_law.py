@@ -1,15 +1,15 @@
-"""Error as a power law of the data: the fit, with intervals.
+"""Fit the test error as a power law of the amount of data, with intervals.
 
-Hestness et al. 2017 (1712.00409): once a model is better than a guess, its test error after training on m examples is
+Hestness et al. 2017 (1712.00409): once a model is better than chance, its test error after training on m examples is
 
     error(m) = alpha m^beta + gamma,    alpha > 0,  beta < 0,  gamma >= 0
 
-Generalised least squares: mean errors are weighed by their covariance, the spread over the repeats and the error of
-counting on a finite test set (:func:`covariance`). For a given beta the best alpha and gamma have a closed form; so a
-fit is a search over beta alone. Intervals are from a parametric bootstrap: errors drawn around the fitted curve with
-that covariance (larger, if the points scatter more), fitted again.
+The fit is generalised least squares: the mean errors are weighted by their covariance, which comes from the spread over
+the repeats and from the finite test set (:func:`covariance`). For a given beta the best alpha and gamma have a closed
+form, so only beta is searched. Intervals come from a parametric bootstrap: errors are drawn around the fitted curve
+with that covariance (a larger one if the points scatter more) and fitted again.
 
-:mod:`rueda.plan.data_needed` says where such a law is to be believed.
+:mod:`rueda.plan.data_needed` decides where such a law can be trusted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rueda.errors import RunError
-from rueda.records.forecast import CurvePoint, Estimate
+from rueda.records.forecast import FEWEST_SIZES, CurvePoint, Estimate
 
-FEWEST_SIZES = 4
 _BETAS = -np.geomspace(0.01, 3.0, 400)
 
 _SHARED = 0.5
@@ -35,14 +34,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A fitted law and its bootstrap."""
+    """A fitted power law and its bootstrap samples."""
 
     alpha: float
     beta: float
     gamma: float
     sizes: Floats = field(repr=False)
     misfit: float
-    """p-value of the chi-squared test for lack of fit; 1 without points to spare"""
+    """p-value of the chi-squared test for lack of fit; 1 if there are no degrees of freedom"""
     confidence: float
     samples: Floats = field(repr=False)
     """alpha, beta, gamma of each bootstrap sample, [samples, 3]"""
@@ -53,18 +52,18 @@ class PowerLaw:
         return self._estimate(self.alpha * size**self.beta + self.gamma, alpha * size**beta + gamma)
 
     def examples(self, target: float) -> Estimate:
-        """Give the examples that reach a target error; infinite (``high`` None) where gamma is above it."""
+        """Return the examples that reach a target error; infinite (``high`` is None) if gamma is above it."""
         best = np.array([[self.alpha, self.beta, self.gamma]])
         return self._estimate(float(_inverse(best, target)[0]), _inverse(self.samples, target))
 
-    def half_floor(self) -> Estimate:
-        """Give the examples from which gamma is more than half of the error; infinite without a gamma."""
+    def irreducible_from(self) -> Estimate:
+        """Return the examples from which gamma is more than half of the error; infinite if gamma is 0."""
         samples = np.concatenate([[[self.alpha, self.beta, self.gamma]], self.samples])
         found = _inverse(samples * [1, 1, 0], samples[:, 2])
         return self._estimate(float(found[0]), found[1:])
 
     def constants(self) -> tuple[Estimate, Estimate, Estimate]:
-        """Give alpha, beta and gamma with their intervals."""
+        """Return alpha, beta and gamma with their intervals."""
         alpha, beta, gamma = self.samples.T
         return (
             self._estimate(self.alpha, alpha), self._estimate(self.beta, beta), self._estimate(self.gamma, gamma),
@@ -72,7 +71,7 @@ class PowerLaw:
 
     def _estimate(self, value: float, samples: Floats) -> Estimate:
         tail = (1 - self.confidence) / 2
-        # Not interpolated: infinite samples are honest ones.
+        # The quantile is not interpolated: some samples are infinite, rightly.
         low, high = np.quantile(samples, [tail, 1 - tail], method="nearest")
         return Estimate(value=float(value), low=float(low), high=float(high) if np.isfinite(high) else None)
 
@@ -89,12 +88,12 @@ def fit_power_law(
     """Fit alpha, beta and gamma to mean errors.
 
     Args:
-        sizes: of the training sets, at least four different ones.
-        errors: the mean error of each.
-        noise: covariance of these means, [sizes, sizes].
-        confidence: of the intervals.
-        num_samples: of the bootstrap.
-        seed: of the bootstrap.
+        sizes: sizes of the training sets, at least four different ones.
+        errors: the mean error at each size.
+        noise: the covariance of these means, [sizes, sizes].
+        confidence: confidence level of the intervals.
+        num_samples: number of bootstrap samples.
+        seed: seed of the bootstrap.
 
     >>> sizes = [100, 200, 400, 800, 1600, 3200]
     >>> law = fit_power_law(sizes, [2 * size**-0.4 + 0.05 for size in sizes], 0.002**2 * np.eye(6))
@@ -112,10 +111,10 @@ def fit_power_law(
     try:
         root = np.linalg.cholesky(noise)
     except np.linalg.LinAlgError:
-        raise RunError("noise: expected a covariance (symmetric, positive definite); estimate it anew") from None
+        raise RunError("noise: expected a symmetric positive definite matrix, got another; correct it") from None
     scale, weights = m.max(), np.asarray(np.linalg.inv(noise), dtype=np.float64)
     _, first, _, _ = _fit_all(m / scale, e[None], weights, _BETAS)
-    # The grid is fine enough for the bootstrap; the best fit goes between its points.
+    # The grid is fine enough for the bootstrap; the best fit is refined between its points.
     place = int(np.argmin(np.abs(_BETAS - first[0])))
     low, high = _BETAS[min(place + 1, len(_BETAS) - 1)], _BETAS[max(place - 1, 0)]
     found = minimize_scalar(
@@ -126,7 +125,7 @@ def fit_power_law(
     spare = len(m) - 3
     p_value = float(chi2.sf(misfit[0], spare)) if spare > 0 else 1.0
     wider = max(1.0, np.sqrt(misfit[0] / spare)) if spare > 0 else 1.0
-    # Where a curve without a floor fits nearly as well, half of the samples are drawn around that one: a floor found by
+    # If a curve without gamma fits nearly as well, half of the samples are drawn around that curve: a gamma found by
     # chance would make beta look too steep.
     curves = [alpha[0] * (m / scale) ** beta[0] + gamma[0]]
     bare_alpha, bare_beta, _, bare_misfit = _fit_all(m / scale, e[None], weights, _BETAS, floor=False)
@@ -145,7 +144,7 @@ def fit_power_law(
 def _fit_all(
     m: Floats, errors: Floats, weights: Floats, betas: Floats, *, floor: bool = True
 ) -> tuple[Floats, Floats, Floats, Floats]:  # fmt: skip
-    """Fit many draws of the errors, [n, sizes], over a grid of betas: alpha, beta, gamma and chi-squared, [n] each."""
+    """Fit each row of errors, [n, sizes], over a grid of betas; return alpha, beta, gamma and chi-squared, [n] each."""
     powers = m[None] ** betas[:, None]  # [betas, sizes]
     weighed = powers @ weights
     xx, x1, one = (weighed * powers).sum(1)[:, None], weighed.sum(1)[:, None], weights.sum()  # [betas, 1]
@@ -153,7 +152,7 @@ def _fit_all(
     determinant = np.maximum(xx * one - x1**2, 1e-300)
     alpha, gamma = (xy * one - x1 * y1) / determinant, (xx * y1 - x1 * xy) / determinant
     gamma = gamma if floor else np.full_like(gamma, -1.0)
-    # Where one would be negative, it is 0 and the other the best alone.
+    # A coefficient that would be negative is set to 0, and the other one is fitted alone.
     alpha, gamma = np.where(gamma < 0, np.maximum(xy / xx, 0), alpha), np.maximum(gamma, 0)
     gamma, alpha = np.where(alpha < 0, np.maximum(y1 / one, 0), gamma), np.maximum(alpha, 0)
     yy = ((errors @ weights) * errors).sum(1)
@@ -175,14 +174,14 @@ def covariance(points: Sequence[CurvePoint], test_examples: int) -> Floats:
 
     With v = p (1 - p) / n for an error p counted on n test examples, it is the sum of two parts:
 
-    - *Among repeats*, independent: variance / repeats. Three repeats say little about their own variance; so it is
-      mixed with a common one (a deviation in proportion to the error), as if that came from four repeats more. It is at
-      least v / 2, since examples near the border fall to either side by chance.
-    - *The test set*, which all points share: v / 2, and its correlation is 0.9 for twice the data, 0.81 for four times.
-      A set that is hard at one size is hard at the next.
+    - *Among repeats*, independent: variance / repeats. Three repeats say little about their own variance, so it is
+      averaged with a pooled one (a deviation proportional to the error) that counts as four further repeats. It is at
+      least v / 2, since examples near the decision boundary fall on either side by chance.
+    - *The test set*, which all points share: v / 2, with a correlation of 0.9 between a size and twice that size, 0.81
+      for four times: a test set that is hard at one size is hard at the next.
 
-    The halves and the 0.9 were measured: of `glyphs-cnn` from 188 to 12,000 examples 0.25 to 0.55 of v is common to the
-    repeats, and correlated by 0.92 for 4 times the data, by 0.58 for 64 times.
+    The halves and the 0.9 were measured: for `glyphs-cnn` from 188 to 12,000 examples, 0.25 to 0.55 of v is common to
+    the repeats, with a correlation of 0.92 over 4 times the data and 0.58 over 64 times.
 
     >>> one = CurvePoint(examples=100, passes=1.0, updates=1, errors=(0.2,))
     >>> float(covariance([one], test_examples=400)[0, 0] ** 0.5)  # sqrt(0.2 * 0.8 / 400)
@@ -191,7 +190,7 @@ def covariance(points: Sequence[CurvePoint], test_examples: int) -> Floats:
     errors = np.array([point.error or 0.0 for point in points])
     spreads = np.array([point.spread or 0.0 for point in points])
     freedoms = np.array([max(0, len(point.errors) - 1) for point in points])
-    # An error of 0 on n examples is not known better than to 1 / n.
+    # An error of 0 on n examples is known only to 1 / n.
     counted = np.maximum(errors * (1 - errors) / test_examples, test_examples**-2.0)
     common = (freedoms * spreads**2).sum() / max((freedoms * errors**2).sum(), 1e-300) * errors**2
     among = (_PRIOR * common + freedoms * spreads**2) / (_PRIOR + freedoms)

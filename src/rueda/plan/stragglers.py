@@ -1,6 +1,7 @@
-"""Stragglers: a synchronous step is as long as that of its slowest worker.
+"""Stragglers: a synchronous step takes as long as the step of its slowest worker.
 
-If the steps of N workers are independent and normal with mean t and standard deviation s t, the slowest takes
+If the step times of N workers are independent and normally distributed with mean t and standard deviation s t, the
+slowest one takes on average
 
     t (1 + s m(N)),    m(N) = E[max of N standard normals] = ∫ x d(Φ(x)^N)
 
@@ -18,7 +19,7 @@ QUARTILE = 0.6744897501960817
 
 @cache
 def expected_maximum(count: int) -> float:
-    """Give the expected maximum of some standard normal numbers.
+    """Return the expected maximum of independent standard normal numbers.
 
     >>> [round(expected_maximum(count), 3) for count in (1, 2, 3, 8)]
     [0.0, 0.564, 0.846, 1.424]
@@ -32,11 +33,11 @@ def expected_maximum(count: int) -> float:
 
 
 def slowdown(workers: int, deviation: float) -> float:
-    """Say how many times longer the slowest worker's step is than the mean one.
+    """Return how many times longer the slowest worker's step is than the mean one.
 
     Args:
-        workers: how many wait for each other.
-        deviation: standard deviation of their step times, as a fraction.
+        workers: the number of workers.
+        deviation: standard deviation of their step times, as a fraction of the mean.
 
     >>> round(slowdown(8, 0.015), 4)
     1.0214
@@ -45,5 +46,5 @@ def slowdown(workers: int, deviation: float) -> float:
 
 
 def _above(x: float) -> float:
-    """Give the probability that a standard normal number exceeds x."""
+    """Return the probability that a standard normal number exceeds x."""
     return 0.5 * math.erfc(x / math.sqrt(2))

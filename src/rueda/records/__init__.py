@@ -1,4 +1,4 @@
-"""What flows between the stages, on disk as TOML and JSON. Nothing here needs torch."""
+"""The files that one command writes and the next one reads (TOML and JSON), as typed records; without torch."""
 
 from __future__ import annotations
 

@@ -1,30 +1,31 @@
-"""The archive of a study: all its runs in one file of lines, ``runs.jsonl``, small enough to be committed.
+"""The archive of a study: all its runs in one file of JSON lines, ``runs.jsonl``, small enough to be committed.
 
 ::
 
     {"kind": "archive", "format": 1, "recipe": {...}}                          all fields of the first run's recipe
-    {"kind": "environment", "number": 1, "about": {"machine": ..., "commit": ...}}   what several runs share
+    {"kind": "environment", "number": 1, "about": {"machine": ..., "commit": ...}}   shared by several runs
     {"kind": "run", "run": "runs/naive-seed0", "environment": 1, "num_rows": 5, "recipe": {"workers": 8}}
     {"kind": "epoch", "run": "runs/naive-seed0", "epoch": 1, "test_accuracy": 0.31, ...}
 
-A run's recipe is what differs from the first one's. Its rows have the fields of ``metrics.jsonl`` with six digits;
-those that have their default are left out. ``study.json`` lies beside the file, and names the runs as it did before.
+The recipe of a run holds the fields that differ from the first run's. The rows have the fields of ``metrics.jsonl``,
+rounded to six digits, without those that have their default. ``study.json`` lies beside the file and names the runs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from rueda.errors import RecipeError, RunError
+from rueda.errors import RecipeError, RunError, read_failure
 from rueda.files.atomic import plain, write_atomically
+from rueda.files.text import read_text
 from rueda.records.descent import GradientDescent
 from rueda.records.json_record import FORMAT, demand, read_record
 from rueda.records.recipe.recipe import Recipe, field_names
-from rueda.records.run import NoiseRow, Row, Run
+from rueda.records.run import Row, Run
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study
 from rueda.records.throughput import Throughput
@@ -33,18 +34,18 @@ FILE = "runs.jsonl"
 _SHARED = ("machine", "versions", "commit", "provenance")
 _OTHERS = (Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE)
 _BESIDE = (FILE, Study.FILE, *_OTHERS, "README.md", "report.html")
-"""what may lie in the folder of an archive"""
+"""the files that an archive's folder may contain"""
 _AGAIN = "make it again with `rueda archive`"
 _DEFAULTS = {item.name: item.default for item in fields(Row)}
 
 
 class Archived(NamedTuple):
-    """What :func:`archive_study` wrote."""
+    """The result of :func:`archive_study`."""
 
     file: Path
     num_runs: int
     modified: tuple[str, ...]
-    """the commits, with ``+``, of runs that were trained from a modified tree"""
+    """the commits, marked ``+``, of runs that were trained from a modified work tree"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class _RunLine:
     run: str
     environment: int
     num_rows: int | None = None
-    """how many rows follow, by which a file that was cut is found; None in older files"""
+    """how many rows follow, which tells whether the file was cut; None in older files"""
     about: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, Any] = field(default_factory=dict)
@@ -62,19 +63,19 @@ class _RunLine:
 
 @dataclass(frozen=True)
 class ArchivedRun(Run):
-    """A run in an archive: it is read like a run folder, and cannot be written."""
+    """A run in an archive, which is read like a run folder and cannot be written."""
 
     file: Path
     about: Mapping[str, Any]
     values: Mapping[str, Any]
-    """of all fields of the recipe"""
+    """the values of all fields of the recipe"""
     reasons: Mapping[str, str]
     lines: tuple[tuple[int, dict[str, Any]], ...]
-    """its rows, with their line numbers"""
+    """the rows of the run, with their line numbers"""
 
     @property
     def metrics_file(self) -> Path:
-        """Where the rows stand."""
+        """The path of the archive."""
         return self.file
 
     def recipe(self) -> Recipe:
@@ -82,38 +83,26 @@ class ArchivedRun(Run):
         return Recipe().with_values(self.values).change(reasons=self.reasons)
 
     def environment(self) -> dict[str, Any]:
-        """Return where and with what it was run."""
+        """Return the task, machine, versions, commit and command of the run."""
         return dict(self.about)
 
-    def begin(self, recipe: Recipe, task: str, *, rehearsed: bool = False) -> NoReturn:
-        """Refuse to write."""
-        self._refuse()
-
-    def append_all(self, rows: Iterable[Row | NoiseRow], *, sync: bool = True) -> NoReturn:
-        """Refuse to write."""
-        self._refuse()
-
-    def forget_after(self, step: int) -> NoReturn:
-        """Refuse to write."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise RunError(f"{self.file}: expected a run folder to write, got an archive; go on in the study's own folder")
+    def _check_writable(self) -> NoReturn:
+        raise RunError(f"{self.file}: expected a run folder to write, got an archive; use the study's own folder")
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from self.lines
 
 
 def archive_study(folder: Path | str, to: Path | str) -> Archived:
-    """Copy a study's files and rows into a folder, without checkpoints; the twin of ``rueda archive``.
+    """Copy the records and rows of a study into a folder, without checkpoints; ``rueda archive`` calls it.
 
     Args:
-        folder: the study's.
-        to: another one; an older archive of the same study there is replaced.
+        folder: the folder of the study.
+        to: the folder of the archive; an older archive of the same study is replaced.
 
     Raises:
-        RunError: it is no study, has no runs, a run of it is missing, damaged or outside its folder, or the other
-            folder holds something else.
+        RunError: the folder holds no study with runs, a run is missing, damaged or outside the folder, or ``to`` holds
+            something else.
     """
     folder, to = Path(folder), Path(to)
     study = Study.load(folder)
@@ -139,15 +128,15 @@ def archive_study(folder: Path | str, to: Path | str) -> Archived:
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Say whether a run that a study names lies in the study's folder."""
+    """Tell whether a run that a study names lies in the study's folder."""
     try:
         return (folder / name).resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError):  # no path at all
+    except (OSError, ValueError):  # the name is not a valid path
         return False
 
 
 def _refuse_something_else(to: Path, study: Study) -> None:
-    """Refuse a folder that is neither empty nor an older archive of the same study."""
+    """Raise RunError unless a folder is empty or holds an older archive of the same study."""
     try:
         found = {file.name for file in to.iterdir() if not file.name.startswith(".")}
     except FileNotFoundError:
@@ -159,48 +148,40 @@ def _refuse_something_else(to: Path, study: Study) -> None:
         raise RunError(f"{to}: expected an empty folder or an older archive, got {strange[0]}; choose another folder")
     if FILE in found:
         old = Study.load(to)
-        words = "{} on {} workers, {} epochs"
-        was, now = ((one.task, one.workers, one.epochs) for one in (old, study))
-        if was != now:
-            raise RunError(
-                f"{to} holds a study of {words.format(*was)}, now asked: {words.format(*now)}; choose another folder"
-            )
-        # An older study has no recipe.
-        if old.recipe and study.recipe and _base_recipe(old, to) != _base_recipe(study, Path(Study.FILE)):
+        other = "choose another folder"
+        if old.settings != study.settings:
+            raise RunError(f"{to} holds a study of {old.settings}, now asked: {study.settings}; {other}")
+        recipes = [one.base_recipe(where, other) for one, where in ((old, to), (study, Path(Study.FILE))) if one.recipe]
+        if len(recipes) == 2 and recipes[0] != recipes[1]:  # an older study has no recipe
             raise RunError(f"{to} holds a study with another base recipe; choose another folder")
-
-
-def _base_recipe(study: Study, source: Path) -> Recipe:
-    try:
-        return Recipe.from_toml(study.recipe)
-    except RecipeError as error:
-        raise RunError(f"{source}: expected a study with a base recipe, got: {error}; choose another folder") from None
+        if old.task_file and study.task_file and old.task_file != study.task_file:
+            raise RunError(f"{to} holds a study of another version of the task file; choose another folder")
 
 
 def find_run(folder: Path, name: str, archived: Mapping[str, Run]) -> Run:
-    """Return a run of a study: its folder, or else the one in the archive.
+    """Return a run of a study from its folder, or else from the archive.
 
     Args:
-        folder: the study's.
-        name: the run's path in it, as ``study.json`` has it.
-        archived: what :func:`read_archive` found in the folder.
+        folder: the folder of the study.
+        name: the path of the run in the folder, as in ``study.json``.
+        archived: the result of :func:`read_archive`.
     """
     return Run(folder / name) if (folder / name).is_dir() else archived.get(name, Run(folder / name))
 
 
 def read_archive(folder: Path) -> dict[str, Run]:
-    """Read the runs of an archived study by their names; a folder without an archive has none.
+    """Return the runs of an archived study by name; empty if the folder has no archive.
 
     Raises:
         RunError: the file is damaged or of another format.
     """
     file = folder / FILE
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_text(file).splitlines()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{file}: expected an archive of runs, got: {error}; {_AGAIN}") from None
+        raise RunError(f"{file}: expected an archive of runs, got: {read_failure(error)}; {_AGAIN}") from None
     base: dict[str, Any] = {}
     environments: dict[int, dict[str, Any]] = {}
     found: dict[str, _RunLine] = {}
@@ -253,6 +234,7 @@ def _content(runs: Mapping[str, Run]) -> tuple[str, tuple[str, ...]]:
             values = {field_name: getattr(base, field_name) for field_name in field_names()}
             lines.append({"kind": "archive", "format": FORMAT, "recipe": values})
         about = run.environment()
+        about.pop("task_file", None)  # a path of this machine; study.json has the checksum
         shared = {key: about.pop(key) for key in _SHARED if key in about}
         if shared not in environments:
             environments.append(shared)
@@ -276,5 +258,5 @@ def _without_defaults(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    """Keep six digits, as the page does."""
+    """Round to six digits, as the page does."""
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}

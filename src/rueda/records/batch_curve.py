@@ -4,9 +4,9 @@ McCandlish et al. 2018 (1812.06162): with S updates and E = S B examples to reac
 
     (S / Smin - 1) (E / Emin - 1) = 1,    so    S(B) = Smin (1 + Bcrit / B),    Bcrit = Emin / Smin
 
-Smin is the number of updates that no batch goes below, Emin the number of examples. At Bcrit both are twice their
-least. On logarithmic axes the curve falls with the slope Bcrit / (B + Bcrit): 1 where twice the batch halves the
-updates, 0 where it saves none.
+Smin is the smallest number of updates at any batch size, Emin the smallest number of examples; at Bcrit training needs
+twice as many of both. On logarithmic axes the curve falls with the slope Bcrit / (B + Bcrit): 1 where twice the batch
+halves the updates, 0 where it saves none.
 
 Shallue et al. 2018 (1811.03600) name three regimes and give no numbers: *perfect scaling*, *diminishing returns* and
 *maximal parallelism*. Here the first lasts while the slope is 0.9 or more (B <= Bcrit / 9) and the last begins where it
@@ -16,11 +16,17 @@ more updates than the fewest; a slope of 0.8 would call a quarter more examples 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from rueda.records.json_record import Positive, Rule
 
 REGIMES = ("perfect scaling", "diminishing returns", "maximal parallelism")
 BOUNDARY = 9.0
 """perfect scaling ends at Bcrit / 9 (slope 0.9), maximal parallelism begins at 9 Bcrit (slope 0.1)"""
+
+Interval = Annotated[tuple[float, float], Rule("two batch sizes", lambda ends: 0 < ends[0] <= ends[1] < math.inf)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +38,14 @@ class BatchCurve:
     (200.0, 'perfect scaling', 'diminishing returns', (44.44444444444444, 3600.0))
     """
 
-    smallest_updates: float
-    smallest_examples: float
-    critical_batch: float
-    interval: tuple[float, float]
+    smallest_updates: Positive
+    smallest_examples: Positive
+    critical_batch: Positive
+    interval: Interval
     """5th and 95th percentile of the critical batch"""
 
     def updates(self, batch: float) -> float:
-        """Give the updates that training with a batch size needs."""
+        """Return the number of updates that a training with this batch size needs."""
         return self.smallest_updates * (1 + self.critical_batch / batch)
 
     @property
@@ -48,6 +54,6 @@ class BatchCurve:
         return self.critical_batch / BOUNDARY, self.critical_batch * BOUNDARY
 
     def regime(self, batch: float) -> str:
-        """Name the regime of a batch size."""
+        """Return the name of the regime of a batch size."""
         perfect, maximal = self.boundaries
         return REGIMES[0] if batch <= perfect else REGIMES[2] if batch >= maximal else REGIMES[1]

@@ -1,44 +1,41 @@
-"""What was found about the curvature and the sharpness of trained models, as ``curvature.json``.
+"""The curvature and the sharpness of trained models, as ``curvature.json``, from which the report is drawn.
 
 ::
 
     members[k].hessian      eigenvalues, trace and spectral density, each with its error
-    members[k].sharpness    how far the loss rises nearby, by several measures of nearby
-
-A report reads this file, and nothing else is kept in memory.
+    members[k].sharpness    how far the loss rises in several kinds of neighbourhood
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from rueda.records.json_record import FORMAT, JsonRecord
-
-FILE = "curvature.json"
+from rueda.records.examined_model import ExaminedModel
+from rueda.records.json_record import JsonRecord, Rule, demand
 
 
 @dataclass(frozen=True, kw_only=True)
 class Eigenvalue:
-    """An eigenvalue of the Hessian, as Lanczos found it."""
+    """An eigenvalue of the Hessian, computed by the Lanczos method."""
 
     value: float
     residual: float
-    """|Hv - value v| for the unit vector v that was found: a true eigenvalue lies within"""
+    """|Hv - value v| for the computed unit vector v: a true eigenvalue is at most this far away"""
     error: float
-    """estimated distance to it: the residual, or its square over the gap to the neighbours"""
+    """estimated distance to the true eigenvalue: the residual, or its square over the gap to the neighbours"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralDensity:
-    """The spread of all eigenvalues, as a curve that encloses the area 1."""
+    """The density of all eigenvalues, as a curve with an integral of 1."""
 
     positions: tuple[float, ...]
     values: tuple[float, ...]
     errors: tuple[float, ...]
     """standard errors of the values"""
     width: float
-    """standard deviation of the Gaussians that the eigenvalues are drawn as"""
+    """standard deviation of the Gaussian that stands for each eigenvalue"""
     mean: float
     """first moment: the trace over the number of parameters"""
     mean_error: float
@@ -46,35 +43,35 @@ class SpectralDensity:
     """second moment: the squared Frobenius norm over the number of parameters"""
     mean_square_error: float
     negative: float
-    """share of the eigenvalues clearly below zero (by more than the width)"""
+    """fraction of the eigenvalues that are below zero by more than the width"""
     probes: int
     steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianFound:
-    """The curvature at a point."""
+class HessianResult:
+    """The curvature of the loss at a model's parameters."""
 
     loss: float
     gradient_norm: float
     examples: int
     parameters: int
-    eigenvalues: tuple[Eigenvalue, ...]
-    """the largest ones, the largest first"""
+    eigenvalues: Annotated[tuple[Eigenvalue, ...], Rule("at least one", bool)]
+    """the largest eigenvalues in descending order"""
     converged: bool
     """every error is at most tolerance x value, and every residual at most three times that"""
     tolerance: float
     lowest: Eigenvalue
-    """the most negative value seen on the way, not driven to convergence"""
+    """the most negative eigenvalue met during the computation; not converged"""
     trace: float | None = None
     trace_error: float | None = None
     """standard error"""
     trace_converged: bool | None = None
     density: SpectralDensity | None = None
     products: int = 0
-    """Hessian-vector products that it took"""
+    """number of Hessian-vector products that were computed"""
     batch_norm: str = "none"
-    """``running statistics`` where the model has batch norm: it was in evaluation mode"""
+    """``running statistics`` if the model, which is in evaluation mode, has batch norm"""
     seed: int = 0
     seconds: float = 0.0
 
@@ -86,27 +83,27 @@ class HessianFound:
 
 @dataclass(frozen=True, kw_only=True)
 class SharpnessMeasure:
-    """How far the loss rises within some neighbourhood."""
+    """How far the loss rises within a neighbourhood of the parameters."""
 
     kind: str
     """``keskar``, ``keskar-subspace``, ``sam`` or ``adaptive``"""
     radius: float
-    """epsilon of the box, or rho of the ball"""
+    """epsilon of a box, or rho of a ball"""
     value: float
-    """Keskar: 100 (highest - loss) / (1 + loss); the others: highest - loss"""
+    """``keskar`` and ``keskar-subspace``: 100 (highest - loss) / (1 + loss); the others: highest - loss"""
     highest: float
-    """the highest loss that was found; the true maximum is at least this"""
+    """the highest loss that the search found, a lower bound of the maximum"""
     first_order: float | None = None
-    """highest after one step along the gradient (the ball measures)"""
+    """the loss after one step along the gradient (measures on a ball)"""
     evaluations: int
-    """losses with gradient that it took"""
+    """number of evaluations of the loss and its gradient"""
     converged: bool
-    """the search ended by itself: no direction rises any more within the neighbourhood"""
+    """the search converged: the loss rises in no direction within the neighbourhood"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharpnessFound:
-    """The sharpness at a point."""
+class SharpnessResult:
+    """The sharpness of the loss at a model's parameters."""
 
     loss: float
     examples: int
@@ -117,55 +114,42 @@ class SharpnessFound:
     seconds: float = 0.0
 
     def measure(self, kind: str, radius: float | None = None) -> SharpnessMeasure | None:
-        """Find a measure by its kind, the first or that of a radius."""
+        """Return the first measure of a kind, or that of a radius; None if there is none."""
         return next((one for one in self.measures if one.kind == kind and radius in (None, one.radius)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """One trained model, examined."""
+class ModelCurvature(ExaminedModel):
+    """The curvature and sharpness of one trained model."""
 
-    name: str
-    """what reports call it: the run's name, or a condition; models of one name and several seeds are shown as one"""
     seed: int | None = None
-    """of its training"""
+    """the seed of the training"""
     split: str = "train"
     """which examples: ``train`` or ``test``"""
-    hessian: HessianFound | None = None
-    sharpness: SharpnessFound | None = None
+    hessian: HessianResult | None = None
+    sharpness: SharpnessResult | None = None
     train_accuracy: float | None = None
     test_accuracy: float | None = None
     weights: str = ""
-    """a fingerprint of the parameters: another one means another model"""
-    workers: int | None = None
-    """with which it was trained; None: not known (an older file, a checkpoint without its run)"""
-    rehearsed: bool | None = None
-    """those workers were virtual, in one process; None: not known"""
+    """a checksum of the parameters: another one means another model"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curvature(JsonRecord):
-    """One or several trained models of a task, examined and put side by side."""
+    """The curvature of one or several trained models of a task."""
 
-    FILE: ClassVar = FILE
+    FILE: ClassVar = "curvature.json"
     NOUN: ClassVar = "a curvature"
     COMMAND: ClassVar = "rueda examine"
 
     task: str
-    members: tuple[Member, ...]
-    environment: dict[str, Any] = field(default_factory=dict)
-    command: str = ""
+    members: Annotated[tuple[ModelCurvature, ...], Rule("at least one model", bool)]
     kind: str = "curvature"
-    format: int = FORMAT
 
     def check(self) -> None:
-        """Refuse what would fail later, far from the file."""
-        if not self.members:
-            raise ValueError("curvature.members: expected at least one model, got none")
+        """Raise ValueError if the lists of a density have different lengths."""
         for member in self.members:
-            if member.hessian is not None:
-                if not member.hessian.eigenvalues:
-                    raise ValueError("curvature.hessian.eigenvalues: expected at least one, got none")
-                curve = member.hessian.density
-                if curve is not None and not len(curve.positions) == len(curve.values) == len(curve.errors) > 1:
-                    raise ValueError("curvature.hessian.density: expected as many positions as values and errors")
+            if member.hessian is not None and (curve := member.hessian.density) is not None:
+                lengths = [len(values) for values in (curve.positions, curve.values, curve.errors)]
+                where, expected = "curvature.hessian.density", "as many positions as values and errors"
+                demand(len(set(lengths)) == 1 and lengths[0] > 1, where, expected, lengths)

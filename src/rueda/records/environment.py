@@ -1,4 +1,4 @@
-"""What a number was measured on: machine, versions, commit and command, saved beside every result."""
+"""The environment of a measurement: machine, versions, commit and command, saved with every result."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 _PACKAGES = ("rueda", "torch", "numpy")
 _RESULTS = ("docs/results", "benchmarks/results")
-"""folders of results that are committed beside the code"""
+"""the folders of results that are committed together with the code"""
 
 
 def environment() -> dict[str, Any]:
-    """Describe this machine and process; no names of hosts, users or folders."""
+    """Return a description of this machine and process, without names of hosts, users or folders."""
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
             "processor": _processor(),
             "cores": os.cpu_count(),
-            "memory_bytes": _memory_bytes(),
+            "memory_bytes": memory_bytes(),
             "gpus": _gpus(),
             "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),  # world/instruction_sets.py
         },
@@ -33,7 +33,7 @@ def environment() -> dict[str, Any]:
             **{package: version for package in _PACKAGES if (version := _version(package)) is not None},
         },
         "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name.replace("__main__.py", "rueda"), *sys.argv[1:]]),  # python -m rueda
     }
 
 
@@ -47,7 +47,8 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
+    """Return the memory of this machine; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -55,7 +56,7 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    torch = sys.modules.get("torch")  # asked only if torch is loaded anyway
+    torch = sys.modules.get("torch")  # only if torch is loaded already: importing it takes seconds
     if torch is None or not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -69,10 +70,10 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the code in the current folder, with ``+`` if tracked files were changed since.
+    """Return the commit of the code in the current folder, followed by ``+`` if tracked files have changed since.
 
-    Results that are kept in the repository do not count as changes: the second of two measurements, one after the
-    other, would else name a modified tree because of the first.
+    Changes to committed results do not count; otherwise the first of two measurements would make the second one report
+    a modified tree.
     """
     commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:

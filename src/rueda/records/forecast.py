@@ -1,34 +1,48 @@
-"""The forecast: how the test error falls with the data, and what a target error needs, as ``forecast.json``.
+"""The forecast: how the test error falls with more data, and what a target error needs, as ``forecast.json``.
 
 ::
 
-    forecast.json       points (measured), law (fitted), band (to draw), need (the answer), refusals (why there is none)
+    forecast.json       points (measured), law (fitted), band (for the figure), need (the answer), refusals (or why not)
     runs/m1000-seed0/   the training of each size and seed
 
-Errors are fractions of the test set that the model gets wrong after the last epoch; sizes are examples.
+An error is the fraction of the test set that is misclassified after the last epoch; sizes are numbers of examples.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
+from rueda.records.json_record import (
+    Finite,
+    Fraction,
+    JsonRecord,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Rule,
+)
 from rueda.records.study import mean_and_spread
+
+BelowOne = Annotated[float, Rule("more than 0 and less than 1", lambda value: 0 < value < 1)]
+
+
+FEWEST_SIZES = 4
+"""number of sizes that the fit of a power law with three constants needs"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """One size of the training set, over some seeds."""
+    """The trainings with one size of the training set."""
 
-    examples: int
-    """m, different ones"""
-    passes: float
-    """how often each was seen"""
-    updates: int
-    errors: tuple[float, ...]
-    """test error after the last epoch, a seed each; diverged ones are not among them"""
+    examples: PositiveInt
+    """m, the number of distinct examples"""
+    passes: NotNegative
+    """how often each example was seen"""
+    updates: NotNegativeInt
+    errors: tuple[Fraction, ...]
+    """test error after the last epoch, for each seed that did not diverge"""
     seeds: tuple[int, ...] = ()
     diverged: int = 0
     images_per_second: float = 0.0
@@ -36,7 +50,7 @@ class CurvePoint:
 
     @property
     def error(self) -> float | None:
-        """Mean over the seeds.
+        """The mean test error over the seeds.
 
         >>> CurvePoint(examples=100, passes=4.0, updates=50, errors=(0.25, 0.75)).error
         0.5
@@ -45,17 +59,24 @@ class CurvePoint:
 
     @property
     def spread(self) -> float | None:
-        """Sample standard deviation over the seeds; None for one."""
+        """The sample standard deviation of the test error over the seeds; None for one seed."""
         return mean_and_spread(self.errors)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A number with its interval; ``high`` None has no upper end."""
+    """A number with its confidence interval; ``high`` is None if there is no upper end."""
 
-    value: float
-    low: float
-    high: float | None
+    value: Finite
+    low: Finite
+    high: Finite | None
+
+
+Exponent = Annotated[Estimate, Rule("an exponent from -10 to 10", lambda found: abs(found.value) <= 10)]
+"""a steeper power law would overflow at usual sizes"""
+PositiveEstimate = Annotated[
+    Estimate, Rule("numbers, more than 0", lambda found: min(found.value, found.low, found.high or 1) > 0)
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,38 +84,38 @@ class Law:
     """error(m) = alpha m^beta + gamma (Hestness et al. 2017, 1712.00409)."""
 
     alpha: Estimate
-    beta: Estimate
+    beta: Exponent
     gamma: Estimate
     """the error that no amount of data removes"""
-    confidence: float
-    """of all intervals"""
-    fitted: tuple[int, ...]
+    confidence: BelowOne
+    """confidence level of all intervals"""
+    fitted: Annotated[tuple[PositiveInt, ...], Rule("sizes from 1", bool)]
     """the sizes that the fit used"""
     misfit: float
-    """p-value of the test for lack of fit: small says that the points do not lie on such a curve"""
+    """p-value of a lack-of-fit test: a small value says that the points do not lie on such a curve"""
     reach: float
-    """examples up to which the interval of the error is narrow enough to be told"""
+    """largest size at which the interval of the error is narrow enough for a forecast"""
     irreducible_from: float | None
-    """examples from which gamma is surely more than half of the error (upper end of its interval); None: never"""
+    """size from which gamma is more than half of the error (upper end of its interval); None: never"""
 
     def error(self, examples: float) -> float:
-        """Give the error at a size."""
+        """Return the predicted error at a size."""
         return float(self.alpha.value * examples**self.beta.value + self.gamma.value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandPoint:
-    """The curve and its interval at one size."""
+    """The fitted curve and its interval at one size."""
 
-    examples: float
-    error: float
-    low: float
-    high: float
+    examples: Positive
+    error: NotNegative
+    low: Finite
+    high: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A size beyond the fit that was trained, too, and the error that had been predicted for it."""
+    """A size that was trained but not fitted, and the error that the fit predicts for it."""
 
     point: CurvePoint
     predicted: Estimate
@@ -104,58 +125,58 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What the target error needs."""
+    """The data and compute that the target error needs."""
 
-    examples: Estimate
-    """in the training set"""
-    passes: float
-    """how often each is seen"""
-    updates: float
-    processed: float
+    examples: PositiveEstimate
+    """size of the training set"""
+    passes: Positive
+    """how often each example is seen"""
+    updates: Positive
+    processed: Positive
     """examples x passes"""
-    seconds: float | None
-    """on the machine that trained the subsets, one worker; None: not known"""
+    seconds: NotNegative | None
+    """training time of one worker on the machine that trained the subsets; None: not known"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
-    """How long the need takes on a cluster."""
+    """The time and cost of the need on a cluster."""
 
     cluster: str
-    workers: int
-    local_batch: int
-    images_per_second: float
-    hours: Estimate
-    """at one worker's number of examples; a global batch beyond the critical one needs more"""
-    cost: float | None = None
-    """None: the cluster states no price"""
+    workers: PositiveInt
+    local_batch: PositiveInt
+    images_per_second: Positive
+    hours: PositiveEstimate
+    """for as many examples as one worker needs; a global batch above the critical one needs more"""
+    cost: NotNegative | None = None
+    """None: the cluster has no price"""
     currency: str = "USD"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast(JsonRecord):
-    """A learning curve, the law fitted to it, and the answer."""
+    """A learning curve, the law that was fitted to it, and what a target error needs."""
 
     FILE: ClassVar = "forecast.json"
     NOUN: ClassVar = "a forecast"
     COMMAND: ClassVar = "rueda forecast"
 
     task: str
-    examples: int
-    """in the whole training set"""
-    test_examples: int
+    examples: PositiveInt
+    """size of the whole training set"""
+    test_examples: PositiveInt
     chance: float
-    """error of always naming the most frequent class of the test set"""
-    batch: int
-    epochs: int
+    """error of always predicting the most frequent class of the test set"""
+    batch: PositiveInt
+    epochs: PositiveInt
     growth: float
-    """an epoch of m examples has examples^(1 - growth) m^growth of them, so that small subsets are seen more often"""
+    """exponent g: an epoch of a subset of m examples has examples^(1 - g) m^g, so that small ones repeat more often"""
     recipe: str
-    """with which every size was trained, as TOML"""
+    """the recipe of all trainings, as TOML"""
     points: tuple[CurvePoint, ...] = ()
     whole: CurvePoint | None = None
-    """the whole training set, trained as a check and never fitted"""
-    target_error: float | None = None
+    """the training with the whole training set, a check that is never fitted"""
+    target_error: BelowOne | None = None
     law: Law | None = None
     band: tuple[BandPoint, ...] = ()
     need: Need | None = None
@@ -164,14 +185,11 @@ class Forecast(JsonRecord):
     notes: tuple[str, ...] = ()
     """points that were left out, and why"""
     refusals: tuple[str, ...] = ()
-    """why something is not answered, a line each"""
-    command: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
+    """why a question is not answered, one line each"""
     kind: str = "forecast"
-    format: int = FORMAT
 
     def epoch_examples(self, examples: float) -> float:
-        """Give how many examples an epoch of a training set of this size has, repeated ones included.
+        """Return how many examples an epoch of a training set of this size has, counting repetitions.
 
         >>> about = {"task": "", "test_examples": 1, "chance": 0.9, "batch": 64, "epochs": 4, "recipe": ""}
         >>> Forecast(examples=10_000, growth=0.5, **about).epoch_examples(2_500)
@@ -179,53 +197,7 @@ class Forecast(JsonRecord):
         """
         return epoch_length(examples, self.examples, self.growth)
 
-    def check(self) -> None:
-        """Refuse what would fail later, far from the file."""
-        for name in ("examples", "test_examples", "batch", "epochs"):
-            demand(getattr(self, name) >= 1, f"forecast.{name}", "at least 1", getattr(self, name))
-        whole = () if self.whole is None else (self.whole,)
-        for point in (*self.points, *whole, *(check.point for check in self.checks)):
-            if point.examples < 1 or not all(0 <= error <= 1 for error in point.errors):
-                raise ValueError(f"forecast.points: expected sizes from 1 and errors from 0 to 1, got {point}")
-            demand_numbers(point, "forecast.points", from_zero=("passes", "updates"))
-        target = self.target_error
-        demand(target is None or 0 < target < 1, "forecast.target_error", "more than 0 and less than 1", target)
-        self._check_law()
-        self._check_need()
-
-    def _check_law(self) -> None:
-        law = self.law
-        if law is not None:
-            demand(bool(law.fitted) and min(law.fitted) >= 1, "forecast.law.fitted", "sizes from 1", law.fitted)
-            demand(0 < law.confidence < 1, "forecast.law.confidence", "more than 0 and less than 1", law.confidence)
-            for name, estimate in (("alpha", law.alpha), ("beta", law.beta), ("gamma", law.gamma)):
-                _check_estimate(estimate, f"forecast.law.{name}")
-            # A steeper one overflows within the sizes that there are.
-            demand(abs(law.beta.value) <= 10, "forecast.law.beta", "an exponent from -10 to 10", law.beta.value)
-        for point in self.band:
-            demand_numbers(point, "forecast.band", above=("examples",), from_zero=("error", "high"))
-            demand(math.isfinite(point.low), "forecast.band.low", "a number", point.low)
-        for check in self.checks:
-            _check_estimate(check.predicted, "forecast.checks.predicted")
-
-    def _check_need(self) -> None:
-        if self.need is not None:
-            demand_numbers(self.need, "forecast.need", above=("passes", "updates", "processed"), from_zero=("seconds",))
-            _check_estimate(self.need.examples, "forecast.need.examples", above_zero=True)
-        if self.cluster is not None:
-            above = ("workers", "local_batch", "images_per_second")
-            demand_numbers(self.cluster, "forecast.cluster", above=above, from_zero=("cost",))
-            _check_estimate(self.cluster.hours, "forecast.cluster.hours", above_zero=True)
-
 
 def epoch_length(examples: float, whole: int, growth: float) -> float:
-    """Give how many examples an epoch of a subset has, repeated ones included: whole^(1 - growth) examples^growth."""
+    """Return how many examples an epoch of a subset has, counting repetitions: whole^(1 - growth) examples^growth."""
     return float(whole ** (1 - growth) * examples**growth)
-
-
-def _check_estimate(estimate: Estimate, where: str, *, above_zero: bool = False) -> None:
-    """Refuse a value or an end that is no number; a high end of None is open."""
-    for name in ("value", "low", "high"):
-        value = getattr(estimate, name)
-        holds = value is None or (math.isfinite(value) and (value > 0 or not above_zero))
-        demand(holds, f"{where}.{name}", "a number, more than 0" if above_zero else "a number", value)

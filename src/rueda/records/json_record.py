@@ -1,8 +1,8 @@
-"""Records that stand in one JSON file: written whole, read strictly, refused in one line.
+"""Records, each in one JSON file: written atomically, read strictly; a wrong file is refused in one line.
 
-A record is a frozen dataclass below :class:`JsonRecord`. Its fields' types are what a file must hold: each value is
-checked against them, however deep, and unknown names are passed over, so that an older Rueda reads a newer file of the
-same format.
+A record is a frozen dataclass that inherits from :class:`JsonRecord`. The types of its fields say what a file must
+hold: every value is checked against them at any depth. A bounded number has a type of its own, such as
+:data:`Positive`. Unknown names are ignored, so that an older Rueda reads a newer file of the same format.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rueda.errors import RuedaError, RunError
+from rueda.errors import RuedaError, RunError, read_failure
 from rueda.files.atomic import plain, write_atomically
+from rueda.files.text import read_text
 
 FORMAT = 1
 
@@ -26,47 +27,88 @@ Kind = TypeVar("Kind")
 Own = TypeVar("Own", bound="JsonRecord")
 
 
+class Rule(NamedTuple):
+    """A condition on the value of a field, beside its type: ``Annotated[int, Rule(...)]``."""
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+def at_least(least: float) -> Rule:
+    """Make the rule that a number has a lower bound."""
+    return Rule(f"{least:g} or more", lambda value: math.isfinite(value) and value >= least)
+
+
+def one_of(*choices: str) -> Rule:
+    """Make the rule that a text is one of several."""
+    return Rule(f"{', '.join(choices[:-1])} or {choices[-1]}", lambda value: value in choices)
+
+
+_POSITIVE = Rule("a number, more than 0", lambda value: math.isfinite(value) and value > 0)
+_NOT_NEGATIVE = Rule("a number, 0 or more", lambda value: math.isfinite(value) and value >= 0)
+Positive = Annotated[float, _POSITIVE]
+PositiveInt = Annotated[int, _POSITIVE]
+NotNegative = Annotated[float, _NOT_NEGATIVE]
+NotNegativeInt = Annotated[int, _NOT_NEGATIVE]
+Finite = Annotated[float, Rule("a number", math.isfinite)]
+Fraction = Annotated[float, Rule("a fraction, from 0 to 1", lambda value: 0 <= value <= 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class JsonRecord:
-    """What all of them share; a subclass says its file, its noun, its command, and its error if it is another."""
+    """The base class of all records. A subclass names its file, its noun and its command, for messages."""
 
     FILE: ClassVar[str]
-    """its name in a folder"""
+    """the name of the file in a folder"""
     NOUN: ClassVar[str]
-    """what it is: ``a profile``"""
+    """what messages call the record, such as ``a profile``"""
     COMMAND: ClassVar[str]
-    """what makes one: ``rueda measure``"""
+    """the command that writes one, such as ``rueda measure``"""
     ERROR: ClassVar[type[RuedaError]] = RunError
     INDENT: ClassVar[int | None] = 1
 
+    command: str = ""
+    """the last command that wrote the file"""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """the machine, versions and commit of the measurement"""
+    format: int = FORMAT
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """The environment together with the command that wrote the record."""
+        return {**self.environment, "command": self.command or self.environment.get("command")}
+
     def check(self) -> None:
-        """Refuse, by ValueError, what fits its types and would fail later, far from the file."""
+        """Raise ValueError if fields contradict each other, so that the mistake is reported with the file's name."""
 
     def contents(self) -> dict[str, Any]:
-        """Give what the file holds: the fields; a subclass adds what follows from them, for other programs."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        """Return what the file holds: the fields, the shared ones last. A subclass may add derived values."""
+        values = asdict(self)
+        shared = {item.name: values.pop(item.name) for item in fields(JsonRecord)}
+        return {**values, **shared}
 
     def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity become null."""
+        """Return strict JSON, in which NaN and infinity are null."""
         return json.dumps(plain(self.contents()), indent=self.INDENT, allow_nan=False)
 
     @classmethod
     def from_json(cls: type[Own], text: str, *, source: str | None = None, again: str | None = None) -> Own:
-        """Read it back.
+        """Read a record from JSON.
 
         Args:
-            text: of the file.
-            source: its name, for messages.
-            again: what to do about a damaged one, if it is not to call the command that makes it.
+            text: the contents of the file.
+            source: the name of the file, for messages.
+            again: the advice that ends a message; by default to run the command that writes such a record.
 
         Raises:
-            RuedaError: of the record's own kind, in one line: no JSON, another file, another format, a wrong value.
+            RuedaError: the text is not JSON, is another record, has another format, or holds a wrong value.
         """
         source, again = source or cls.FILE, again or f"make it again with `{cls.COMMAND}`"
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise cls.ERROR(f"{source}: expected JSON, got: {error}; {again}") from None
-        own = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+        own = {item.name: item for item in fields(cls)}
         kind = own["kind"].default if "kind" in own else None
         got = data.get("kind") if isinstance(data, dict) else type(data).__name__
         if not isinstance(data, dict) or (kind is not None and got != kind):
@@ -85,22 +127,22 @@ class JsonRecord:
 
     @classmethod
     def load(cls: type[Own], file: Path | str, *, again: str | None = None) -> Own:
-        """Read a file, or the one of a folder; ``again`` as in :meth:`from_json`."""
+        """Read a record from a file, or from the file of the record's name in a folder; see :meth:`from_json`."""
         file = Path(file) / cls.FILE if Path(file).is_dir() else Path(file)
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_text(file)
         except (OSError, UnicodeDecodeError) as error:
             advice = again or f"make one with `{cls.COMMAND}`"
-            raise cls.ERROR(f"{file}: expected {cls.NOUN}, got: {error}; {advice}") from None
+            raise cls.ERROR(f"{file}: expected {cls.NOUN}, got: {read_failure(error)}; {advice}") from None
         return cls.from_json(text, source=str(file), again=again)
 
     def save(self, file: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         write_atomically(file, (self.to_json() + "\n").encode())
 
 
 class _Unfit(Exception):
-    """A value that is not what its type says; each container on the way out adds where in it the value stands."""
+    """A value does not fit its type. Each enclosing container adds the value's position to ``place``."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -108,7 +150,16 @@ class _Unfit(Exception):
 
 
 def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
-    """Make a dataclass from JSON, each value checked against its declared type."""
+    """Make a dataclass from decoded JSON, checking each value against its declared type.
+
+    Args:
+        kind: the dataclass.
+        data: the decoded JSON.
+        where: how messages name the outermost value.
+
+    Raises:
+        TypeError: a value does not fit; the message says where it stands.
+    """
     try:
         found: Kind = _reader(kind)(data)  # type: ignore[arg-type]
         return found
@@ -118,8 +169,10 @@ def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Make the function that checks a value of JSON against a type and converts it; made once a type."""
+    """Make the function that checks a decoded JSON value against a type and converts it; cached for each type."""
     origin = get_origin(hint)
+    if origin is Annotated:
+        return _bounded_reader(*get_args(hint))
     if origin in (Union, types.UnionType):
         inner = _reader(next(option for option in get_args(hint) if option is not type(None)))
         return lambda value: None if value is None else inner(value)
@@ -146,8 +199,21 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     return read
 
 
+def _bounded_reader(kind: Any, rule: Rule) -> Callable[[Any], Any]:
+    """Read a value of a type that must also keep a rule."""
+    inner = _reader(kind)
+
+    def read(value: Any) -> Any:
+        found = inner(value)
+        if not rule.holds(found):
+            raise _Unfit(f"expected {rule.expected}, got {_shown(value)}")
+        return found
+
+    return read
+
+
 def _tuple_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Read ``tuple[float, ...]``, or one of a fixed length such as ``tuple[float, float | None]``."""
+    """Read a tuple of any length, ``tuple[float, ...]``, or of a fixed one, ``tuple[float, float | None]``."""
     readers = [_reader(kind) for kind in kinds if kind is not Ellipsis]
     is_open = kinds[-1] is Ellipsis
 
@@ -169,8 +235,8 @@ def _tuple_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
-    """Read an object into a dataclass; unknown names are passed over, missing ones must have a default."""
-    hints = get_type_hints(kind)
+    """Read an object into a dataclass; unknown names are ignored, missing ones must have a default."""
+    hints = get_type_hints(kind, include_extras=True)
     readers = {item.name: _reader(hints[item.name]) for item in fields(kind)}
     needed = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
 
@@ -194,12 +260,12 @@ def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
 
 
 def _is_whole(value: Any) -> bool:
-    """Tell a whole number of 64 bits: JSON allows 10^400, and arithmetic with it ends in an OverflowError somewhere."""
+    """Tell whether a value is an integer of 64 bits; JSON allows 10^400, which overflows in later arithmetic."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _shown(value: Any) -> str:
-    """Write a value for a message, which is one line and no page.
+    """Return a value's repr for a message, cut to 60 characters.
 
     >>> _shown("8"), _shown(10**400)
     ("'8'", '100000000000000000000000000000000000000000000000000000000...')
@@ -209,7 +275,7 @@ def _shown(value: Any) -> str:
 
 
 def demand(holds: bool, where: str, expected: str, got: object) -> None:
-    """Refuse a value in a record's ``check``.
+    """Raise ValueError, in a record's ``check``, unless a condition holds.
 
     >>> demand(0 > 1, "plan.rows[0].workers", "1 or more", 0)
     Traceback (most recent call last):
@@ -217,19 +283,3 @@ def demand(holds: bool, where: str, expected: str, got: object) -> None:
     """
     if not holds:
         raise ValueError(f"{where}: expected {expected}, got {_shown(got)}")
-
-
-def demand_numbers(record: object, where: str, *, above: Iterable[str] = (), from_zero: Iterable[str] = ()) -> None:
-    """Refuse fields that are not finite, or not positive; None, where a field allows it, was not measured.
-
-    Args:
-        record: any dataclass.
-        where: its place in the file, for the message.
-        above: fields that must be more than 0.
-        from_zero: fields that must be 0 or more.
-    """
-    for name in (*above, *from_zero):
-        value = getattr(record, name)
-        least = "more than 0" if name in above else "0 or more"
-        holds = value is None or (math.isfinite(value) and (value > 0 if name in above else value >= 0))
-        demand(holds, f"{where}.{name}", f"a number, {least}", value)

@@ -1,4 +1,4 @@
-"""The plan: what a cluster would do with a task, as ``plan.json``. The report reads it; ``rueda plan`` writes it.
+"""The plan: the predicted training of a task on a cluster, as ``plan.json``. ``rueda plan`` writes it for the report.
 
 ::
 
@@ -8,21 +8,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
+from rueda.records.json_record import JsonRecord, NotNegative, Positive, PositiveInt, demand
+from rueda.records.task_file import TaskFile
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanNoise:
-    """The gradient noise scale that a plan uses, and where in the training it was measured."""
+    """The gradient noise scale that a plan uses, and when in the training it was measured."""
 
-    value: float
-    """in examples: the critical batch size, about; the latest measured"""
+    value: Positive
+    """the latest measurement, in examples: roughly the critical batch size"""
     first: float
-    """the earliest measured"""
+    """the earliest measurement"""
     low: float | None
     high: float | None
     step: int
@@ -31,57 +32,64 @@ class PlanNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanRow:
-    """One number of workers at one local batch."""
+class Prediction:
+    """The predicted step of a number of workers at a local batch."""
 
-    workers: int
-    nodes: int
+    workers: PositiveInt
+    nodes: PositiveInt
+    local_batch: PositiveInt
+    """examples in one forward pass of one worker"""
+    global_batch: PositiveInt
+    """workers x local_batch x gradient accumulation"""
+    compute_seconds: NotNegative
+    """a worker's step without communication, while the other workers of its node compute as well"""
+    sync_seconds: NotNegative
+    """all all-reduces of a step, whether the backward pass hides them or not"""
+    exposed_seconds: NotNegative
+    """by how much they lengthen the step"""
+    straggler_seconds: NotNegative
+    """waiting for the slowest worker"""
+    step_seconds: Positive
+    """compute + exposed + straggler"""
+    images_per_second: Positive
+    """global_batch / step_seconds"""
+    efficiency: Positive
+    """images/s per worker, divided by those of one worker alone at this local batch"""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow(Prediction):
+    """The prediction for a number of workers and a local batch, and what the training takes there."""
+
     scaling: str
-    """weak: one worker's local batch; strong: one worker's global batch; other: neither"""
-    local_batch: int
-    global_batch: int
-    step_seconds: float
-    compute_seconds: float
-    sync_seconds: float
-    exposed_seconds: float
-    straggler_seconds: float
-    images_per_second: float
-    efficiency: float
-    """images/s a worker, against one worker alone at this local batch"""
-    speedup: float
-    """images/s against one worker at the base batch"""
-    statistical_efficiency: float | None
-    """what an example is worth, against the base batch; None: no noise scale"""
-    goodput: float | None
+    """``weak``: the local batch of one worker; ``strong``: the global batch of one worker; ``other``: neither"""
+    speedup: Positive
+    """images/s, divided by those of one worker at the base batch"""
+    statistical_efficiency: Positive | None
+    """progress per example, relative to the base batch; None: the noise scale is not known"""
+    goodput: Positive | None
     """images/s x statistical efficiency"""
-    updates: float
-    """to where one worker comes"""
-    epochs: float
-    """the same, in passes over the data"""
-    hours: float
-    money: float | None
+    updates: Positive
+    """updates until the training has come as far as that of one worker"""
+    epochs: Positive
+    """the same in epochs"""
+    hours: Positive
+    money: NotNegative | None
     """hours x nodes x price"""
     best: bool = False
     """the best local batch for this number of workers"""
     recommended: bool = False
-    warnings: tuple[str, ...] = ()
 
     @property
     def progress(self) -> float:
-        """Images a second that count."""
+        """Goodput, or throughput where the noise scale is not known."""
         return self.images_per_second if self.goodput is None else self.goodput
-
-
-_ABOVE_ZERO = (
-    "workers", "nodes", "local_batch", "global_batch", "step_seconds", "images_per_second", "efficiency", "speedup",
-    "statistical_efficiency", "goodput", "updates", "epochs", "hours",
-)  # fmt: skip
-_FROM_ZERO = ("compute_seconds", "sync_seconds", "exposed_seconds", "straggler_seconds", "money")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(JsonRecord):
-    """What ``rueda plan`` found."""
+    """The result of ``rueda plan``."""
 
     FILE: ClassVar = "plan.json"
     NOUN: ClassVar = "a plan"
@@ -89,29 +97,28 @@ class Plan(JsonRecord):
     ERROR: ClassVar = ProfileError
 
     task: str
+    task_file: TaskFile | None = None
+    """the file that defines the task, as the profile has it"""
     device: str
     cluster: str
     cluster_title: str
-    examples: int
-    base_batch: int
-    """of one worker's training, which the plan shall equal"""
+    examples: PositiveInt
+    base_batch: PositiveInt
+    """the batch of one worker, whose result the plan is to match"""
     base_rate: float
-    base_epochs: int
+    base_epochs: PositiveInt
     noise: PlanNoise | None
     rows: tuple[PlanRow, ...]
     currency: str | None = None
-    """of the money, where there is a price"""
+    """currency of ``money``, if the cluster has a price"""
     advice: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """what the plan does not know"""
+    """what the plan could not take into account, one line each"""
     sources: tuple[str, ...] = ()
     recipe: str = ""
     """the planned recipe, as TOML"""
-    command: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
     kind: str = "plan"
-    format: int = FORMAT
 
     @property
     def chosen(self) -> PlanRow:
@@ -119,16 +126,11 @@ class Plan(JsonRecord):
         return next(row for row in self.rows if row.recommended)
 
     def best(self) -> list[PlanRow]:
-        """Give the best row of each number of workers, fewest first."""
+        """Return the best row of each number of workers, in ascending order."""
         return sorted((row for row in self.rows if row.best), key=lambda row: row.workers)
 
     def check(self) -> None:
-        """Refuse a plan without its one recommendation, and rows with numbers that no plan gives."""
-        demand_numbers(self, "plan", above=("examples", "base_batch", "base_epochs"))
-        if self.noise is not None:
-            demand_numbers(self.noise, "plan.noise", above=("value",))
-        for index, row in enumerate(self.rows):
-            demand_numbers(row, f"plan.rows[{index}]", above=_ABOVE_ZERO, from_zero=_FROM_ZERO)
+        """Raise ValueError unless there are best rows and exactly one recommended row."""
         demand(any(row.best for row in self.rows), "plan.rows", "a best row for each number of workers", "none")
-        if sum(row.recommended for row in self.rows) != 1:
-            raise ValueError("plan.rows: expected one recommended row")
+        recommended = sum(row.recommended for row in self.rows)
+        demand(recommended == 1, "plan.rows", "one recommended row", recommended)

@@ -1,11 +1,11 @@
-"""The run: a folder that holds all of one training.
+"""The run: a folder with the files of one training.
 
 ::
 
     recipe.toml         how it was trained
-    environment.json    machine, versions, commit, command
-    metrics.jsonl       a row an epoch, every k steps, and a measurement; append-only, readable while it grows
-    checkpoints/        what it takes to go on
+    environment.json    the task and its file, machine, versions, commit, command
+    metrics.jsonl       one row per epoch, per ``log_every`` steps and per measurement; can be read during training
+    checkpoints/        the state from which the training can be resumed
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import RunError
+from rueda.errors import RunError, read_failure
 from rueda.files.atomic import plain, write_atomically
+from rueda.files.text import read_text
 from rueda.records.environment import environment
 from rueda.records.json_record import read_record
 from rueda.records.profile import NoiseScale
 from rueda.records.recipe.recipe import Recipe
+from rueda.records.task_file import TaskFile
 
 EPOCH, STEP, NOISE = "epoch", "step", "noise"
-"""the kinds of rows"""
+"""the kinds of rows in ``metrics.jsonl``"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of ``metrics.jsonl``. What was not measured is None; a number that is not finite is None too."""
+    """One line of ``metrics.jsonl``. A value that was not measured, or is not finite, is None."""
 
     kind: str
     """``epoch`` or ``step``"""
     epoch: int
-    """epochs finished (``epoch``) or begun (``step``)"""
+    """the epochs that have ended (``epoch``) or begun (``step``)"""
     step: int
-    """updates so far"""
+    """the number of updates so far"""
     examples: int
     """training examples seen by all workers so far"""
     seconds: float
@@ -48,30 +50,32 @@ class Row:
     test_loss: float | None = None
     test_accuracy: float | None = None
     test_correct: int | None = None
-    """how many test examples were right"""
+    """the number of test examples that were classified correctly"""
     images_per_second: float
-    """of all workers, since the row before of this kind"""
+    """throughput of all workers since the previous row of this kind"""
+    model_flops_utilisation: float | None = None
+    """share of the peak of the workers' GPUs at this throughput; None: the peak is unknown, or the row of a step"""
     rate: float
     global_batch: int
     recalibrated: bool = False
     """batch-norm statistics were recomputed before this evaluation"""
     rehearsed: bool = False
-    """the workers were virtual: images/s are those of this one process"""
+    """the workers were virtual: ``images_per_second`` is the throughput of this one process"""
     diverged: bool = False
     """the loss is no longer finite"""
     noise_scale: float | None = None
-    """the gradient noise scale in examples at the end of the epoch, if it is measured; None: not known, or infinite"""
+    """gradient noise scale, in examples, at the end of the epoch; None: not measured, or infinite"""
     noise_scale_low: float | None = None
     noise_scale_high: float | None = None
-    """upper end of its interval; None: there is none"""
+    """upper end of the noise scale's interval; None: the interval is unbounded"""
 
     @property
     def mean_images_per_second(self) -> float:
-        """Images a second of all workers over the whole training so far."""
+        """The throughput of all workers over the whole training so far."""
         return self.examples / max(self.seconds, 1e-9)
 
     def to_json(self) -> str:
-        """Write strict JSON: NaN and infinity, which it lacks, become null."""
+        """Return strict JSON, in which NaN and infinity are null."""
         return json.dumps(plain(asdict(self)))
 
 
@@ -86,53 +90,78 @@ class NoiseRow:
     seconds: float
     """training time so far"""
     global_batch: int
-    """of the update it was measured in"""
+    """the global batch of the update in which the noise scale was measured"""
     noise: NoiseScale
 
     def to_json(self) -> str:
-        """Write strict JSON: an end that is infinite becomes null."""
+        """Return strict JSON, in which an infinite end of the interval is null."""
         own = {name: getattr(self, name) for name in ("epoch", "examples", "seconds", "global_batch")}
         return json.dumps(plain({"kind": NOISE, **own, **asdict(self.noise)}))
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> NoiseRow:
-        """Take a line apart; an end that is null is infinite."""
+        """Read a decoded line; an end of the interval that is null is infinite."""
         ends = {name: math.inf for name in ("value", "low", "high") if data.get(name) is None}
         return read_record(cls, {**data, "noise": {**data, **ends}}, "row")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, to be written by one worker and read by anybody."""
+    """A run folder. One worker writes it; any process may read it meanwhile."""
 
     folder: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))  # people write a string, too
+        object.__setattr__(self, "folder", Path(self.folder))  # a string is accepted, too
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.folder / "checkpoints"
 
-    def begin(self, recipe: Recipe, task: str, *, rehearsed: bool = False) -> None:
-        """Make the folder and write what is known before the first step."""
-        recipe.save(self.folder / "recipe.toml")
-        about = {"format": 1, "task": task, "rehearsed": rehearsed, **environment()}
+    def begin(self, recipe: Recipe, task: str, *, task_file: TaskFile | None = None, rehearsed: bool = False) -> None:
+        """Make the folder and write what is known before the first step.
+
+        Args:
+            recipe: how the task is trained.
+            task: the task's name.
+            task_file: the file that defines the task; None for a built-in task, or one made in a program.
+            rehearsed: the workers are virtual, in one process.
+        """
+        self._check_writable()
+        file = None if task_file is None else asdict(task_file)
+        about = {"format": 1, "task": task, "task_file": file, "rehearsed": rehearsed, **environment()}
         write_atomically(self.folder / "environment.json", json.dumps(about, indent=2).encode())
+        recipe.save(self.folder / "recipe.toml")  # after environment.json: without it, a recipe is not that of a run
         self.metrics_file.touch()
+
+    def check_folder(self, *, resume: bool = False) -> None:
+        """Check that a training may write this folder.
+
+        Raises:
+            RunError: the folder holds a run and ``resume`` is False, or a recipe that does not belong to a run.
+        """
+        has_rows = self.metrics_file.exists() and self.metrics_file.stat().st_size > 0
+        if not resume and (has_rows or any(self.checkpoints.glob("*.pt"))):
+            raise RunError(
+                f"{self.folder} holds a run already; continue it with resume=True (--resume), or choose another folder"
+            )
+        recipe = self.folder / "recipe.toml"
+        if recipe.exists() and not (self.folder / "environment.json").exists():
+            raise RunError(f"{recipe} is not that of a run, and a run would overwrite it; choose another folder")
 
     @property
     def metrics_file(self) -> Path:
-        """Where the rows stand."""
+        """The path of the file of rows."""
         return self.folder / "metrics.jsonl"
 
     def append(self, row: Row) -> None:
-        """Add a row in one write, so that a reader never sees half of it."""
+        """Append a row in one write, so that a reader never sees a part of it."""
         self.append_all([row])
 
     def append_all(self, rows: Iterable[Row | NoiseRow], *, sync: bool = True) -> None:
-        """Add rows in one write; without ``sync`` they reach the disk when the system likes, or with the next row."""
+        """Append rows in one write; without ``sync`` the operating system decides when they reach the disk."""
+        self._check_writable()
         try:
             with open(self.metrics_file, "ab", buffering=0) as stream:
                 stream.write(b"".join(row.to_json().encode() + b"\n" for row in rows))
@@ -142,11 +171,11 @@ class Run:
             raise RunError(f"cannot write {self.metrics_file}: {error.strerror}; free space and use --resume") from None
 
     def rows(self, kind: str | None = None) -> list[Row]:
-        """Read the rows of epochs and steps, or of one of these.
+        """Read the rows of epochs and steps, or only of one of the two kinds.
 
         Raises:
-            RunError: there is no file, or a line of it is damaged; a torn last line (a kill) is passed over.
-            ValueError: rows of another kind were asked for.
+            RunError: the file is missing or damaged; an incomplete last line, of a killed process, is ignored.
+            ValueError: ``kind`` is another one.
         """
         if kind not in (None, EPOCH, STEP):
             raise ValueError(f"kind: expected {EPOCH} or {STEP}, got {kind!r}; measurements are read by noise_rows()")
@@ -158,32 +187,66 @@ class Run:
         return [row for row in self._read((NOISE,)) if isinstance(row, NoiseRow)]
 
     def all_rows(self) -> tuple[list[Row], list[NoiseRow]]:
-        """Read both kinds at once."""
+        """Read the rows of epochs and steps, and the measurements of the noise scale."""
         found = list(self._read((EPOCH, STEP, NOISE)))
         return [row for row in found if isinstance(row, Row)], [row for row in found if isinstance(row, NoiseRow)]
 
     def noise_scales(self, group: str | None = None) -> list[NoiseScale]:
-        """Read the measured noise scales, of the whole model or of one group of layers; an open end is infinite."""
+        """Read the measured noise scales of the whole model, or of one group of layers."""
         return [row.noise for row in self.noise_rows() if row.noise.group == group]
 
-    def forget_after(self, step: int) -> None:
-        """Drop the rows after a step: a resumed run writes them again."""
-        kept = [json.dumps(data) for _, data in self._lines() if data.get("step", 0) <= step]
+    def forget_after(self, step: int, epochs: float = math.inf) -> None:
+        """Remove the rows after a step, and those of more epochs than had ended then; a resumed run writes them again.
+
+        A row is written before its checkpoint, so that a run that was killed between the two leaves the row of an epoch
+        which a training resumed from an earlier checkpoint of the same step ends once more.
+        """
+        self._check_writable()
+        kept = [
+            json.dumps(data)
+            for _, data in self._lines()
+            if data.get("step", 0) <= step and not (data.get("kind") == EPOCH and data.get("epoch", 0) > epochs)
+        ]
         write_atomically(self.metrics_file, "".join(line + "\n" for line in kept).encode())
 
     def recipe(self) -> Recipe:
-        """Read the recipe."""
+        """Read the recipe of the run."""
         return Recipe.load(self.folder / "recipe.toml")
 
     def environment(self) -> dict[str, Any]:
-        """Read where and with what it was run."""
+        """Read the task, machine, versions, commit and command of the run."""
         try:
-            about = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.folder}: expected a run folder with environment.json, got: {error}") from None
+            about = json.loads(read_text(self.folder / "environment.json"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(
+                f"{self.folder}: expected a run folder with environment.json, got: {read_failure(error)}"
+            ) from None
         if not isinstance(about, dict):
             raise RunError(f"{self.folder}/environment.json: expected an object, got {type(about).__name__}")
         return about
+
+    def task_file(self) -> TaskFile | None:
+        """Read which file defines the run's task; None for a built-in task, and in older runs."""
+        found = self.environment().get("task_file")
+        try:
+            return None if found is None else read_record(TaskFile, found, "task_file")
+        except TypeError as error:
+            raise RunError(f"{self.folder}/environment.json: {error}; the file is damaged") from None
+
+    def task_name(self) -> str:
+        """Return what :func:`rueda.load_task` takes to load the run's task: its file, or the name of a built-in task.
+
+        Raises:
+            RunError: the task file is no longer where it was.
+        """
+        file = self.task_file()
+        if file is None:
+            return str(self.environment().get("task"))
+        if not Path(file.path).is_file():
+            raise RunError(
+                f"{self.folder}: its task file {file.path} is no longer there; put it back, or name the task"
+            )
+        return file.path
 
     def _read(self, kinds: Container[str]) -> Iterator[Row | NoiseRow]:
         for number, data in self._lines():
@@ -194,7 +257,7 @@ class Run:
                     raise self._damaged(number, str(error)) from None
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Give each line with its number; a last one without an end is still being written."""
+        """Yield the number and contents of each line; an incomplete last line is still being written, and skipped."""
         try:
             lines = self.metrics_file.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -211,6 +274,9 @@ class Run:
             if not isinstance(data, dict):
                 raise self._damaged(number, "expected a JSON row")
             yield number, data
+
+    def _check_writable(self) -> None:
+        """Raise RunError if this run can only be read."""
 
     def _damaged(self, number: int, what: str) -> RunError:
         return RunError(f"{self.metrics_file}, line {number}: {what}; the file is damaged")

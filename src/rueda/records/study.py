@@ -1,9 +1,9 @@
-"""The study: named recipes side by side, as ``study.json``. The report reads it, and nothing else is kept in memory.
+"""The study: a comparison of named recipes, as ``study.json``, from which the report is drawn.
 
 ::
 
-    study.json          the table: a row a technique, mean and spread over seeds
-    runs/NAME-seedK/    the run of each seed of each row
+    study.json          the table: one row per technique, with mean and spread over seeds
+    runs/NAME-seedK/    the run of each row and seed
 """
 
 from __future__ import annotations
@@ -11,89 +11,105 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, ClassVar
 
-from rueda.records.json_record import FORMAT, JsonRecord, demand, demand_numbers
+from rueda.errors import RecipeError, RunError
+from rueda.records.json_record import JsonRecord, NotNegativeInt, PositiveInt, one_of
+from rueda.records.recipe.named import NAMED
+from rueda.records.recipe.recipe import Recipe
 
 BASELINE = "one-worker"
-"""the row that all others are measured against"""
+"""the row with which all others are compared"""
 KEPT_POINTS = -1.0
-"""at most one point of test accuracy below one worker counts as kept"""
+"""a row keeps the accuracy if it is at most one point of test accuracy below one worker"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRow:
-    """One line of the table. Accuracies are fractions; what was not measured is None."""
+    """A row of the table. Accuracies are fractions; a value that was not measured is None."""
 
     name: str
     """the named recipe, or several joined by ``+``"""
     summary: str
-    """what it changes, in a line"""
-    workers: int
-    global_batch: int
+    """what the recipe changes, in one line"""
+    workers: PositiveInt
+    global_batch: PositiveInt
     """at the end of the training"""
-    epochs: int
-    updates: int
+    epochs: NotNegativeInt
+    updates: NotNegativeInt
     test_accuracy: float | None
     """mean over the seeds that did not diverge"""
     test_accuracy_spread: float | None = None
     """sample standard deviation over them; None for one seed"""
     train_accuracy: float | None = None
-    """of the last epoch while it ran"""
+    """mean over the training batches of the last epoch"""
     train_accuracy_spread: float | None = None
     seconds: float
-    """training time on this machine, evaluation excluded: mean over seeds"""
+    """training time on this machine without evaluation, mean over the seeds"""
     images_per_second: float
-    """on this machine; of a rehearsal never those of N machines"""
+    """throughput of this machine; a rehearsal says nothing about the throughput of N machines"""
     rehearsed: bool
     """the workers were virtual, in one process"""
     seeds: tuple[int, ...] = ()
-    diverged: int = 0
+    diverged: NotNegativeInt = 0
     """how many seeds diverged"""
     against_one_worker: float | None = None
     """points of test accuracy above (+) or below (-) the one-worker row"""
-    verdict: str | None = None
-    """kept (within 1 point of one worker, or above), lost, or diverged"""
+    verdict: Annotated[str, one_of("kept", "lost", "diverged")] | None = None
+    """``kept`` (at most 1 point below one worker), ``lost`` or ``diverged``"""
     runs: tuple[str, ...] = ()
     """the run folders, relative to the study's"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study(JsonRecord):
-    """A table of techniques."""
+    """A table that compares techniques."""
 
     FILE: ClassVar = "study.json"
     NOUN: ClassVar = "a study"
     COMMAND: ClassVar = "rueda study"
 
     task: str
-    workers: int
+    workers: PositiveInt
     epochs: int
-    command: str = ""
-    """the last that wrote here"""
     commands: tuple[str, ...] = ()
-    """all that did, in their order; empty in older files"""
+    """all commands that wrote the file, in order; empty in older files"""
     recipe: str = ""
     """the base recipe of all rows as TOML, without its seed; empty in older files"""
     task_file: str | None = None
     """SHA-256 of the file that defines the task; None for a built-in one, and in older files"""
-    environment: dict[str, Any] = field(default_factory=dict)
     rows: tuple[StudyRow, ...] = ()
     kind: str = "techniques"
-    format: int = FORMAT
+
+    @property
+    def settings(self) -> str:
+        """What all rows share, for messages."""
+        return f"task {self.task}, {self.workers} workers, {self.epochs} epochs"
+
+    def base_recipe(self, source: Path, advice: str) -> Recipe:
+        """Return the base recipe; a damaged one raises a RunError that names the file and ends with the advice."""
+        try:
+            return Recipe.from_toml(self.recipe)
+        except RecipeError as error:
+            raise RunError(f"{source}: expected a base recipe, got: {error}; {advice}") from None
 
     def row(self, name: str) -> StudyRow | None:
-        """Find a row by its name."""
+        """Return the row of a name, or None."""
         return next((row for row in self.rows if row.name == name), None)
 
     def best(self) -> StudyRow | None:
-        """Give the rehearsed row with the highest test accuracy; one of which a seed diverged is none."""
+        """Return the rehearsed row with the highest test accuracy, among the rows in which no seed diverged."""
         many = [row for row in self.rows if row.rehearsed and row.diverged == 0 and row.test_accuracy is not None]
         return max(many, key=lambda row: row.test_accuracy or 0.0, default=None)
 
+    def ordered(self) -> list[StudyRow]:
+        """Return the rows as tables show them: one worker, the controls, then the others."""
+        return sorted(self.rows, key=lambda row: (row.name != BASELINE, BASELINE not in row.name.split("+")))
+
     def judged(self) -> Study:
-        """Compare every row with the one-worker row.
+        """Return the study with every row compared with the one-worker row.
 
         >>> row = StudyRow(name="one-worker", summary="", workers=1, global_batch=64, epochs=3, updates=561,
         ...     test_accuracy=0.913, seconds=4.0, images_per_second=9000.0, rehearsed=False)
@@ -105,18 +121,41 @@ class Study(JsonRecord):
         base = self.row(BASELINE)
         return replace(self, rows=tuple(_judge(row, base) for row in self.rows))
 
-    def check(self) -> None:
-        """Refuse a verdict that nobody gives, and numbers of things below zero."""
-        demand(self.workers >= 1, "study.workers", "1 or more", self.workers)
-        for index, row in enumerate(self.rows):
-            where = f"study.rows[{index}]"
-            demand_numbers(row, where, above=("workers", "global_batch"), from_zero=("epochs", "updates", "diverged"))
-            if row.verdict not in (None, "kept", "lost", "diverged"):
-                raise ValueError(f"verdict of row {row.name}: expected kept, lost or diverged, got {row.verdict!r}")
+
+def remedies(name: str) -> list[str]:
+    """List the named recipes that a row combines, without ``one-worker``.
+
+    >>> remedies("one-worker+batch-norm"), remedies("batch-norm+lamb (real)")
+    (['batch-norm'], ['batch-norm', 'lamb'])
+    """
+    return [part for part in name.removesuffix(" (real)").split("+") if part != BASELINE]
+
+
+def control_of(name: str) -> str | None:
+    """Return the row that trains one worker with the remedies of a row; None if that would repeat one worker's row.
+
+    >>> control_of("batch-norm+batch-growth"), control_of("linear-warmup")
+    ('one-worker+batch-norm', None)
+    """
+    parts = [part for part in remedies(name) if part in NAMED and NAMED[part].needs_control]
+    return "+".join([BASELINE, *parts]) if parts else None
+
+
+def missing_control(name: str) -> str:
+    """Say that a study lacks the control of a row, and how to add it; empty if the row needs none.
+
+    >>> missing_control("lamb")
+    'The control is missing: no row trains one worker with lamb. Add it with --rows one-worker+lamb.'
+    """
+    control = control_of(name)
+    if control is None:
+        return ""
+    what = "+".join(remedies(control))
+    return f"The control is missing: no row trains one worker with {what}. Add it with --rows {control}."
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Give mean and sample standard deviation; the latter needs two values, and both need finite ones.
+    """Return the mean and the sample standard deviation, which needs two values; NaN if a value is not finite.
 
     >>> mean_and_spread([0.5, 1.0]), mean_and_spread([0.8]), mean_and_spread([]), mean_and_spread([1.0, math.inf])
     ((0.75, 0.3535...), (0.8, None), (None, None), (nan, nan))
@@ -133,7 +172,7 @@ def _judge(row: StudyRow, base: StudyRow | None) -> StudyRow:
     if base is not None and row is not base and row.test_accuracy is not None and base.test_accuracy is not None:
         points = round(100 * (row.test_accuracy - base.test_accuracy), 6)
     verdict = None
-    if row.diverged > 0:  # a recipe that sometimes diverges keeps nothing, whatever its other seeds reach
+    if row.diverged > 0:  # even if the other seeds keep the accuracy
         verdict = "diverged"
     elif points is not None:
         verdict = "kept" if points >= KEPT_POINTS else "lost"

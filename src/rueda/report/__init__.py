@@ -1,15 +1,15 @@
-"""From the files of runs and studies to one HTML page that needs no server, no network and no torch.
+"""Make one HTML page from the files of runs and studies, without a server, a network or torch.
 
 >>> import tempfile
 >>> from pathlib import Path
->>> from rueda.records.throughput import Speed, Throughput
+>>> from rueda.records.throughput import ThroughputPoint, Throughput
 >>> folder = Path(tempfile.mkdtemp())
 >>> speeds = {8: 322.0, 512: 680.0, 700: 683.0}
->>> points = tuple(Speed(batch=batch, images_per_second=speed, spread=0.0, milliseconds_per_update=1e3 * batch / speed)
-...     for batch, speed in speeds.items())
+>>> points = tuple(ThroughputPoint(batch=batch, images_per_second=speed, spread=0.0,
+...     milliseconds_per_update=1e3 * batch / speed) for batch, speed in speeds.items())
 >>> Throughput(task="glyphs-cnn", points=points).save(folder / "throughput.json")
 >>> page = write_report([folder], folder / "report.html")
->>> page.name, "hardly more images a second beyond a local batch of 512" in page.read_text()
+>>> page.name, "Throughput saturates at a local batch of 512" in page.read_text()
 ('report.html', True)
 """
 

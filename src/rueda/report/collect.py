@@ -1,4 +1,4 @@
-"""From the paths that were asked for to the sections of the page."""
+"""Read the paths of a report into the sections of the page."""
 
 from __future__ import annotations
 
@@ -10,48 +10,51 @@ from rueda.errors import RunError
 from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.run import Run
 from rueda.report.figures.noise_scale import add_noise_scale
-from rueda.report.kinds import KINDS, STUDIES, found_in, read_kinds
+from rueda.report.kinds import FILES, STUDIES, found_in, read_others
 from rueda.report.model import Section
-from rueda.report.runs import is_run, read_run, to_entry
+from rueda.report.runs import group_seeds, is_run, read_run, to_entry
 from rueda.report.studies import read_study
 
 
 def collect(paths: Iterable[Path]) -> list[Section]:
-    """Read studies and runs: a section a study, and one for the runs of each task.
+    """Read studies and runs into sections: one for each study, and one for the runs of each task.
 
     Args:
-        paths: study folders (or a file in one), run folders, folders that hold some, or files that Rueda wrote under
-            any name (``rueda measure --output glyphs.json``).
+        paths: study folders (or a file in one), run folders, folders that hold such folders, or files that Rueda
+            wrote under any name (``rueda measure --output glyphs.json``).
 
     Raises:
-        RunError: a path is none of these, a file is damaged, or nothing was asked for.
+        RunError: a path is none of these, a file is damaged, or there is no path.
     """
     studies: list[tuple[Section, Path]] = []
     others: list[tuple[Section, Path]] = []
     loose: dict[str, Section] = {}
-    places = {place.resolve(): place for path in paths for place in _places(path)}
+    places = {place.resolve(): place for path in paths for place in _folders(path)}
     for place in places.values():
         found = found_in(place)
-        others += [(section, place) for section in read_kinds(found)]
-        if not STUDIES.keys().isdisjoint(found):
+        others += [(section, place) for section in read_others(found)]
+        if any(record.FILE in found for record in STUDIES):
             studies.append((read_study(found), place))
         elif is_run(place):
             line, notes = read_run(Run(place), place.resolve().name)
             section = loose.setdefault(line.task, Section(title=line.task, task=line.task))
-            line.entry = len(section.entries)
-            section.entries.append(to_entry(line))
             section.lines.append(line)
             section.notes += notes
+    for section in loose.values():
+        for index, lines in enumerate(group_seeds(section.lines)):
+            section.entries.append(to_entry(lines))
+            for line in lines:
+                line.entry = index
     if not studies and not loose and not others:
         raise RunError("report: expected at least one run or study folder, got none; name one, such as runs/NAME")
     trained = [*studies, *((section, Path("runs")) for section in loose.values())]
     for section, _ in trained:
         add_noise_scale(section)
-    return _told_apart([*trained, *others])
+    return _with_unique_titles([*trained, *others])
 
 
-def _told_apart(found: list[tuple[Section, Path]]) -> list[Section]:
-    """Give sections of one heading (two studies of one task) the names of their folders, or else numbers."""
+def _with_unique_titles(found: list[tuple[Section, Path]]) -> list[Section]:
+    """Add the folder's name, or else a number, to headings that occur more than once (two studies of one task)."""
     same = Counter(section.title for section, _ in found)
     seen: Counter[str] = Counter()
     for section, place in found:
@@ -63,21 +66,17 @@ def _told_apart(found: list[tuple[Section, Path]]) -> list[Section]:
     return [section for section, _ in found]
 
 
-def _places(path: Path) -> list[Path]:
-    if path.is_file() and path.name in (*STUDIES, *KINDS, "metrics.jsonl", "environment.json", ARCHIVE):
+def _folders(path: Path) -> list[Path]:
+    if path.is_file() and path.name in (*FILES, "metrics.jsonl", "environment.json", ARCHIVE):
         path = path.parent
     if _has_something(path):
         return [path]
     inside = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
     inside = [child for child in inside if _has_something(child)]
     if not inside:
-        got = "a folder without any" if path.is_dir() else "a file of none" if path.exists() else "nothing there"
-        raise RunError(
-            str(path),
-            expected="a run folder (metrics.jsonl) or a study folder (study.json), or a JSON file of Rueda's",
-            got=got,
-            do="check the path",
-        )
+        got = "a folder without any" if path.is_dir() else "another file" if path.exists() else "no such path"
+        expected = "a run folder (metrics.jsonl), a study folder (study.json) or a JSON file that Rueda wrote"
+        raise RunError(str(path), expected=expected, got=got, do="check the path")
     return inside
 
 

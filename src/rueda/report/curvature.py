@@ -1,4 +1,4 @@
-"""Curvature and sharpness on the page: what was measured of each model, side by side, and the spectra.
+"""The reader of ``curvature.json``: eigenvalues, trace and sharpness of models side by side, and their spectra.
 
 Models of one name (seeds of one condition) are shown as one, by mean and spread.
 """
@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from rueda.records.curvature import Curvature, HessianFound, Member
+from rueda.records.curvature import Curvature, HessianResult, ModelCurvature
 from rueda.records.study import mean_and_spread
-from rueda.report.figures.parts import area, colour, curve, log_axis, one_two_five, spread
+from rueda.report.figures.parts import area, colour, curve, error_bars, log_axis, one_two_five, upright
 from rueda.report.model import Cell, Section, Table
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, count, digits, percent, with_spread
-from rueda.terminal.words import with_workers
 
 _KINDS = {
     "keskar": "Keskar's sharpness, ε = {radius:g}",
@@ -31,76 +29,72 @@ _SHORT = {
     "sam": "within ρ {radius:g}",
     "adaptive": "relative ρ {radius:g}",
 }
-"""the same beside bars, where a phone has little room"""
+"""shorter names of the same measures, for the labels of a figure"""
 
 Found = tuple[float | None, float | None]
-"""mean over seeds and its spread"""
-Read = Callable[[Member], float | None]
+"""the mean over seeds and the standard deviation"""
+Read = Callable[[ModelCurvature], float | None]
 
 
-def read(place: Path) -> Section:
-    """Read the curvature of some models: the file, or ``curvature.json`` of a folder."""
-    found = Curvature.load(place)
-    groups: dict[str, list[Member]] = {}
+def to_section(found: Curvature) -> Section:
+    """Return the section about the curvature of models."""
+    groups: dict[str, list[ModelCurvature]] = {}
     for member in found.members:
-        groups.setdefault(with_workers(member.name, member.workers, member.rehearsed), []).append(member)
+        groups.setdefault(member.title, []).append(member)
     section = Section(title=f"Curvature of {found.task}" if found.task else "Curvature", task=found.task)
     section.told.append(_sentence(groups))
     section.told += _remarks(groups)
     section.tables += _tables(groups)
     section.plots += [plot for plot in (_comparison(groups), _eigenvalues(groups), _spectra(groups)) if plot]
-    section.environments.append({**found.environment, "command": found.command})
     return section
 
 
-def _top(member: Member) -> float | None:
+def _top(member: ModelCurvature) -> float | None:
     return None if member.hessian is None else member.hessian.largest
 
 
-def _trace(member: Member) -> float | None:
+def _trace(member: ModelCurvature) -> float | None:
     return None if member.hessian is None else member.hessian.trace
 
 
 def _measure(kind: str, radius: float) -> Read:
-    def value(member: Member) -> float | None:
+    def value(member: ModelCurvature) -> float | None:
         one = None if member.sharpness is None else member.sharpness.measure(kind, radius)
         return None if one is None else one.value
 
     return value
 
 
-def _over_seeds(members: Iterable[Member], read: Read) -> Found:
+def _over_seeds(members: Iterable[ModelCurvature], read: Read) -> Found:
     values = [value for value in map(read, members) if value is not None and math.isfinite(value)]
     return mean_and_spread(values)
 
 
-def _sentence(groups: dict[str, list[Member]]) -> str:
+def _sentence(groups: dict[str, list[ModelCurvature]]) -> str:
     tops = {name: _over_seeds(members, _top)[0] for name, members in groups.items()}
     known = {name: top for name, top in tops.items() if top is not None}
     if len(known) > 1:
         sharp, flat = max(known, key=lambda name: known[name]), min(known, key=lambda name: known[name])
         return (
-            f"The sharpest is {sharp}, whose largest curvature is {digits(known[sharp])}; "
+            f"The sharpest is {sharp}, whose largest eigenvalue is {digits(known[sharp])}; "
             f"the flattest is {flat} with {digits(known[flat])}."
         )
     if known:
         (name, top), = known.items()  # fmt: skip
-        largest_rate = (
-            f"; gradient descent on this valley is stable up to a rate of {digits(2 / top)}" if top > 0 else ""
-        )
-        return f"The largest curvature of {name} is {digits(top)}{largest_rate}."
-    return "How far the loss rises near each model."
+        largest_rate = f"; gradient descent is stable below a learning rate of {digits(2 / top)}" if top > 0 else ""
+        return f"The largest eigenvalue of {name} is {digits(top)}{largest_rate}."
+    return "The sharpness of each model: how far the loss rises in its neighbourhood."
 
 
-def _remarks(groups: dict[str, list[Member]]) -> list[str]:
-    """Say what has not converged and how batch norm was treated."""
+def _remarks(groups: dict[str, list[ModelCurvature]]) -> list[str]:
+    """Return sentences about eigenvalues that did not converge and about the treatment of batch norm."""
     told = []
     open_ends = [
         name for name, members in groups.items() if any(one.hessian and not one.hessian.converged for one in members)
     ]
     if open_ends:
         names = "; ".join(open_ends)
-        told.append(f"Not converged: the eigenvalues of {names} are lower bounds; allow more products.")
+        told.append(f"Not converged: the eigenvalues of {names} are lower bounds.")
     every = [one for members in groups.values() for one in members]
     parts = [part for one in every for part in (one.hessian, one.sharpness) if part is not None]
     if any(part.batch_norm != "none" for part in parts):
@@ -108,11 +102,11 @@ def _remarks(groups: dict[str, list[Member]]) -> list[str]:
     return told
 
 
-def _tables(groups: dict[str, list[Member]]) -> list[Table]:
+def _tables(groups: dict[str, list[ModelCurvature]]) -> list[Table]:
     tables = []
     hessians = [(name, [one for one in members if one.hessian]) for name, members in groups.items()]
     hessians = [(name, members) for name, members in hessians if members]
-    columns: dict[str, Callable[[tuple[str, list[Member]]], Cell]]
+    columns: dict[str, Callable[[tuple[str, list[ModelCurvature]]], Cell]]
     if hessians:
         columns = {
             "model": lambda group: group[0],
@@ -136,44 +130,46 @@ def _tables(groups: dict[str, list[Member]]) -> list[Table]:
         for kind, radius in measures:
             columns[_KINDS[kind].format(radius=radius)] = partial(_rise, read=_measure(kind, radius))
         with_any = [group for group in groups.items() if any(member.sharpness is not None for member in group[1])]
-        note = "Keskar's: 100 (highest - loss) / (1 + loss); the others: highest - loss. Highest: that was found."
+        note = "Keskar's: 100 (highest - loss) / (1 + loss); the others: highest - loss, of the highest loss found."
         tables.append(Table.of("Sharpness", with_any, columns, note))
     return tables
 
 
-def _mean(members: list[Member], read: Read, write: Callable[[float | None, float | None], str] | None = None) -> Cell:
+def _mean(
+    members: list[ModelCurvature], read: Read, write: Callable[[float | None, float | None], str] | None = None
+) -> Cell:
     found = _over_seeds(members, read)
     return found[0], (write or with_spread)(*found)
 
 
-def _rise(group: tuple[str, list[Member]], read: Read) -> Cell:
+def _rise(group: tuple[str, list[ModelCurvature]], read: Read) -> Cell:
     if any(value is not None and not math.isfinite(value) for value in map(read, group[1])):
-        return None, "without end"  # the loss overflows within the neighbourhood
+        return None, "infinite"  # the loss overflows within the neighbourhood
     return _mean(group[1], read)
 
 
-def _hessians(members: Iterable[Member]) -> list[HessianFound]:
+def _hessians(members: Iterable[ModelCurvature]) -> list[HessianResult]:
     return [one.hessian for one in members if one.hessian is not None]
 
 
-def _eigenvalue_error(found: list[HessianFound]) -> Cell:
+def _eigenvalue_error(found: list[HessianResult]) -> Cell:
     worst = max(one.eigenvalues[0].error / abs(one.largest or math.inf) for one in found)
-    return worst, f"{digits(100 * worst, 2)} %" + ("" if all(one.converged for one in found) else " (open)")
+    return worst, f"{digits(100 * worst, 2)} %" + ("" if all(one.converged for one in found) else " (not converged)")
 
 
-def _trace_error(found: list[HessianFound]) -> Cell:
+def _trace_error(found: list[HessianResult]) -> Cell:
     shares = [abs(one.trace_error) / abs(one.trace or math.inf) for one in found if one.trace_error is not None]
     return (max(shares), f"{digits(100 * max(shares), 2)} %") if shares else (None, NONE)
 
 
-def _sharpness_columns(groups: dict[str, list[Member]]) -> list[tuple[str, float]]:
+def _sharpness_columns(groups: dict[str, list[ModelCurvature]]) -> list[tuple[str, float]]:
     found = [one.sharpness for members in groups.values() for one in members if one.sharpness is not None]
     every = [one for part in found for one in part.measures]
     return list(dict.fromkeys((one.kind, one.radius) for one in every if one.kind in _KINDS))
 
 
-def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
-    """Draw every measure against the first model's: bars in groups, on a logarithmic scale; lying, for a phone."""
+def _comparison(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
+    """Draw every measure as a ratio to the first model's: dots with their spread on a logarithmic axis."""
     readers: dict[str, Read] = {"top eigenvalue": _top, "trace": _trace}
     for kind, radius in _sharpness_columns(groups):
         readers[_SHORT[kind].format(radius=radius)] = _measure(kind, radius)
@@ -190,20 +186,24 @@ def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
         drawn += ratios
         traces.append(
             {
-                "type": "bar", "orientation": "h", "name": name, "y": list(table), "marker": {"color": colour(index)},
-                "x": ratios, "error_x": spread(ends, "@muted", thickness=1.2, width=2),
-                "text": [with_spread(*row[index]) for row in table.values()], "textposition": "none",
-                "hovertemplate": "%{fullData.name}: %{text}, %{x:.3g} times the first",
+                "type": "scatter", "mode": "markers", "name": name, "marker": {"color": colour(index), "size": 9},
+                "y": [row + 0.7 * ((index + 0.5) / len(groups) - 0.5) for row in range(len(table))],
+                "x": ratios, "error_x": error_bars(ends, "@muted", thickness=1.2, width=2),
+                "text": [with_spread(*row[index]) for row in table.values()],
+                "hovertemplate": "%{fullData.name}: %{text}, %{x:.3g} times the first model's",
             }
         )  # fmt: skip
     shown = [value for value in drawn if value is not None and math.isfinite(value)]
     ticks = one_two_five(min(shown, default=1) / 3, max(shown, default=1) * 3)
     layout = {
-        "barmode": "group", "bargap": 0.15, "showlegend": True,
-        "xaxis": log_axis("times the first model's", ticks),
-        "yaxis": {"type": "category", "autorange": "reversed", "title": ""},
+        "showlegend": True, "shapes": [upright(1, "@ink", 1.2, "dot")],
+        "xaxis": log_axis("ratio to the first model", ticks),
+        "yaxis": {
+            "title": "", "tickvals": list(range(len(table))), "ticktext": list(table), "zeroline": False,
+            "range": [len(table) - 0.5, -0.5],
+        },
     }  # fmt: skip
-    note = f"Beyond 1 is sharper than the first model, {next(iter(groups))}. Lines at the ends: the spread over seeds."
+    note = f"Above 1: sharper than {next(iter(groups))}, the first model. Error bars: standard deviation over seeds."
     few = [tick for tick in ticks if math.log10(tick).is_integer()]
     narrow = {f"xaxis.{name}": log_axis("", few)[name] for name in ("tickvals", "ticktext")} if len(few) > 1 else {}
     height = 150 + len(table) * (14 + 9 * len(groups))
@@ -213,13 +213,13 @@ def _comparison(groups: dict[str, list[Member]]) -> Plot | None:
     )  # fmt: skip
 
 
-def _eigenvalues(groups: dict[str, list[Member]]) -> Plot | None:
+def _eigenvalues(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
     traces = []
     for index, (name, members) in enumerate(groups.items()):
         first = next(iter(_hessians(members)), None)
         if first is not None and len(first.eigenvalues) > 1:
             ranks, values = range(1, len(first.eigenvalues) + 1), [one.value for one in first.eigenvalues]
-            errors = spread([one.error for one in first.eigenvalues], "@muted")
+            errors = error_bars([one.error for one in first.eigenvalues], "@muted")
             told = "eigenvalue %{x}: %{y:.4g}"
             traces.append(
                 curve(ranks, values, colour(index), mode="lines+markers", name=name, error_y=errors, hovertemplate=told)
@@ -233,8 +233,8 @@ def _eigenvalues(groups: dict[str, list[Member]]) -> Plot | None:
     return Plot(name="curvature-eigenvalues", title="The largest eigenvalues", traces=traces, layout=layout)
 
 
-def _spectra(groups: dict[str, list[Member]]) -> Plot | None:
-    """Draw the densities, on a logarithmic scale: most eigenvalues are almost zero."""
+def _spectra(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
+    """Draw the spectral densities on a logarithmic axis, since most eigenvalues are almost zero."""
     traces: list[dict[str, Any]] = []
     for index, (name, members) in enumerate(groups.items()):
         found = next((one.density for one in _hessians(members) if one.density), None)
@@ -255,7 +255,7 @@ def _spectra(groups: dict[str, list[Member]]) -> Plot | None:
         "yaxis": {"title": "density", "type": "log", "exponentformat": "power"},
     }  # fmt: skip
     note = (
-        "The share of all eigenvalues at each size; the hills on the right are the few steep directions. "
+        "The share of all eigenvalues at each size; the peaks on the right are the few steep directions. "
         "Shaded: one standard error."
     )
     return Plot(name="curvature-spectrum", title="The spectrum", traces=traces, layout=layout, note=note, height=420)

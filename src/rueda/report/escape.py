@@ -1,7 +1,7 @@
-"""Text from files into a page: shown as it stands, never run.
+"""Escape text from files, so that the page shows it literally and never executes it.
 
-A task's name, a recipe, a path or a machine's name may hold anything. There are three places where it lands, and each
-has its own way out: HTML, a ``<script>`` with data, and figures (plotly reads a few tags in its labels).
+A task's name, a recipe, a path or a machine's name may hold anything. It is inserted in three contexts, and each needs
+its own escaping: HTML, a ``<script>`` with data, and figures (plotly interprets a few tags in its labels).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST = 300
-"""letters of a text in a figure's label: a recipe of a megabyte must not hide the figure"""
+"""the most characters of a label in a figure: a recipe of a megabyte must not cover the figure"""
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 class Label(str):
-    """Text with tags of plotly's own (``<b>``, ``<br>``, ``<i>``), in which what came from files has been escaped."""
+    """A label that may contain plotly's tags (``<b>``, ``<br>``, ``<i>``); text from files in it is already escaped."""
 
 
 def to_html(text: object) -> str:
-    """Write text as HTML, for elements and quoted attributes.
+    """Escape text for HTML elements and quoted attributes.
 
     >>> to_html('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
@@ -35,7 +35,7 @@ def to_html(text: object) -> str:
 
 
 def to_label(text: str) -> str:
-    """Write text so that plotly, which knows a few tags and entities, shows it as it stands.
+    """Escape text for plotly, which interprets a few tags and entities in labels.
 
     >>> to_label("<a href='x'>&amp;</a>"), to_label(Label("<b>bold</b>"))
     ("&lt;a href='x'&gt;&amp;amp;&lt;/a&gt;", '<b>bold</b>')
@@ -49,7 +49,7 @@ def to_label(text: str) -> str:
 
 
 def lines(*texts: str) -> Label:
-    """Write texts below one another.
+    """Join texts into a label with one line for each.
 
     >>> lines(bold("a < b"), "c")
     '<b>a &lt; b</b><br>c'
@@ -58,7 +58,7 @@ def lines(*texts: str) -> Label:
 
 
 def bold(text: str) -> Label:
-    """Write a text in bold letters."""
+    """Return a label in bold type."""
     return Label(f"<b>{to_label(text)}</b>")
 
 
@@ -88,7 +88,7 @@ def _labels(data: Any) -> Any:
 
 
 def _visible(text: str) -> str:
-    """Show what would be invisible: control letters, lone surrogates, and marks that turn the writing direction."""
+    """Replace invisible characters: controls, lone surrogates, and marks that change the writing direction."""
     text = re.sub(r"[\n\t\r]", " ", text)
     return "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(letter) in _HIDDEN else letter for letter in text

@@ -1,42 +1,34 @@
-"""Reading ``forecast.json``: error against examples on logarithmic axes, the law, its interval, zones and target."""
+"""The reader of ``forecast.json``: test error against training examples, the fitted law and the target."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rueda.records.forecast import CurvePoint, Estimate, Forecast
 from rueda.report.escape import lines
-from rueda.report.figures.parts import area, curve, log_axis, one_two_five, regimes, shade, spread, upright
-from rueda.report.model import Cell, Section, Table, short
+from rueda.report.figures.parts import area, curve, error_bars, log_axis, one_two_five, regimes, shade, upright
+from rueda.report.model import Cell, Section, Table, field_as, short
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import NONE, count, fixed, predicted_time, things
+from rueda.terminal.numbers import NONE, count, fixed, money, predicted_time, things
 
 
-def read(place: Path) -> Section:
-    """Read a forecast into a section of the page: the file, or ``forecast.json`` of a folder.
-
-    Raises:
-        RunError: the file is damaged.
-    """
-    found = Forecast.load(place)
-    about = {**found.environment, "command": found.command or found.environment.get("command")}
+def to_section(found: Forecast) -> Section:
+    """Return the section about a forecast."""
     return Section(
-        title=f"{found.task}: error against data", task=found.task, told=answer(found), tables=[_table(found)],
-        plots=[_plot(found)] if any(point.errors for point in found.points) else [], environments=[about],
-        notes=list(found.notes),
+        title=f"{found.task}: error against data", task=found.task, told=answer(found), tables=[to_table(found)],
+        plots=[_plot(found)] if any(point.errors for point in found.points) else [], notes=list(found.notes),
     )  # fmt: skip
 
 
 def answer(forecast: Forecast) -> list[str]:
-    """Tell what was found, in sentences: what the target needs, the law, the check, and what is not said.
+    """Return the answer in sentences: what the target needs, the fitted law, the check, and what could not be answered.
 
     >>> empty = Forecast(task="glyphs-cnn", examples=12_000, test_examples=2_000, chance=0.9, batch=64, epochs=4,
     ...     growth=0.5, recipe="", target_error=0.05, refusals=("too few sizes for a law: 2, 4 are needed",))
     >>> answer(empty)
-    ['Not told: too few sizes for a law: 2, 4 are needed.']
+    ['No forecast: too few sizes for a law: 2, 4 are needed.']
     """
     told, law, need, target = [], forecast.law, forecast.need, forecast.target_error
     if need is not None and target is not None:
@@ -54,12 +46,12 @@ def answer(forecast: Forecast) -> list[str]:
         )
     if forecast.cluster is not None:
         on = forecast.cluster
-        cost = "" if on.cost is None else f", about {on.cost:,.2f} {on.currency}"
+        cost = "" if on.cost is None else f", about {money(on.cost)} {on.currency}"
         told.append(
             f"On {things(on.workers, 'worker')} of {on.cluster}, batch {on.local_batch} each "
             f"({count(round(on.images_per_second))} images/s): {interval(on.hours, _hours)}{cost}."
         )
-    told += [f"Not told: {line}." for line in forecast.refusals]
+    told += [f"No forecast: {line}." for line in forecast.refusals]
     if law is not None:
         told.append(
             f"error = {law.alpha.value:.3g} m^{law.beta.value:.3f} + {law.gamma.value:.4f}; {law.confidence:.0%} "
@@ -75,7 +67,7 @@ def answer(forecast: Forecast) -> list[str]:
 
 
 def interval(estimate: Estimate, write: Callable[[float], str]) -> str:
-    """Write a number with its interval.
+    """Format a number with its interval.
 
     >>> interval(Estimate(value=48_212.0, low=31_044.0, high=None), "{:.0f}".format)
     '48212 (31044 or more)'
@@ -84,48 +76,34 @@ def interval(estimate: Estimate, write: Callable[[float], str]) -> str:
     return f"{write(estimate.value)} ({write(estimate.low)} {end})"
 
 
-def zone(forecast: Forecast, examples: float) -> str:
-    """Name the zone of a size."""
+def to_table(forecast: Forecast) -> Table:
+    """Return the table of the measured points, with the law's error and the zone of each."""
     law = forecast.law
-    if law is None:
-        return NONE
-    if examples < law.fitted[0]:
-        return "small data"
-    return "irreducible" if law.irreducible_from is not None and examples >= law.irreducible_from else "power law"
 
+    def predicted(point: CurvePoint) -> Cell:
+        found = None if law is None or point.examples < law.fitted[0] else law.error(point.examples)
+        return found, fixed(found, 4)
 
-def rows(forecast: Forecast) -> list[tuple[CurvePoint, str, str]]:
-    """List each measured size with its zone and what the law gives there."""
-    points = [*forecast.points, *([] if forecast.whole is None else [forecast.whole])]
-    law = forecast.law
-    return [
-        (
-            point,
-            zone(forecast, point.examples) + ", check" * (point is forecast.whole),
-            NONE if law is None or point.examples < law.fitted[0] else f"{law.error(point.examples):.4f}",
-        )
-        for point in points
-    ]
+    def zone(point: CurvePoint) -> str:
+        if law is None:
+            return NONE
+        irreducible = law.irreducible_from is not None and point.examples >= law.irreducible_from
+        where = "small data" if point.examples < law.fitted[0] else "irreducible" if irreducible else "power law"
+        return where + ", check" * (point is forecast.whole)
 
-
-def error_text(point: CurvePoint) -> str:
-    """Write a measured error with its spread."""
-    return "diverged" if point.error is None else fixed(point.error, 4, point.spread)
-
-
-def _table(forecast: Forecast) -> Table:
-    columns: dict[str, Callable[[tuple[CurvePoint, str, str]], Cell]] = {
-        "examples": lambda row: (row[0].examples, f"{row[0].examples:,}"),
-        "passes": lambda row: (row[0].passes, f"{row[0].passes:.1f}"),
-        "updates": lambda row: (row[0].updates, f"{row[0].updates:,}"),
-        "test error": lambda row: (row[0].error, error_text(row[0])),
-        "law": lambda row: (None if row[2] == NONE else float(row[2]), row[2]),
-        "zone": lambda row: row[1],
+    columns: dict[str, Callable[[CurvePoint], Cell]] = {
+        "examples": field_as("examples", count),
+        "passes": field_as("passes", "{:.1f}".format),
+        "updates": field_as("updates", count),
+        "test error": lambda one: (one.error, fixed(one.error, 4, one.spread) if one.errors else "diverged"),
+        "law": predicted,
+        "zone": zone,
     }
-    seeds = max((len(point.errors) for point in forecast.points), default=0)
-    means = f"mean ± standard deviation over up to {seeds} seeds, each with its own subset"
-    note = f"Test error after the last epoch, {means}."
-    return Table.of("Trainings on growing subsets", rows(forecast), columns, note)
+    points = [*forecast.points, *filter(None, [forecast.whole])]
+    seeds = {len(point.errors) for point in forecast.points} or {0}
+    most = f"{'up to ' * (len(seeds) > 1)}{things(max(seeds), 'seed')}"
+    note = f"Test error after the last epoch, mean ± standard deviation over {most}, each with its own subset."
+    return Table.of("Trainings on growing subsets", points, columns, note)
 
 
 def _plot(forecast: Forecast) -> Plot:
@@ -162,7 +140,7 @@ def _plot(forecast: Forecast) -> Plot:
         if at.low < high:
             zones["shapes"].append(shade(at.low, min(high, at.high or high), "@orange", 0.1))
     bottom = max(min(errors), 1e-5) / 1.3
-    top = max(min(1.0, max(errors) * 1.2), 2 * bottom)  # of errors that are all zero, too
+    top = max(min(1.0, max(errors) * 1.2), 2 * bottom)  # also if all errors are zero
     return Plot(
         name="forecast", title="Test error against training examples", height=460, traces=traces,
         layout={
@@ -171,7 +149,7 @@ def _plot(forecast: Forecast) -> Plot:
             **zones, "showlegend": True, "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
         },
         note="Both axes are logarithmic: a power law is a straight line, and bends where the irreducible error begins. "
-        "The band is the interval of the law; orange is the target, and the data that it needs.",
+        "The band is the interval of the law; orange marks the target and the data that it needs.",
     )  # fmt: skip
 
 
@@ -195,7 +173,7 @@ def _measured(name: str, colour: str, symbol: str, points: list[CurvePoint]) -> 
     return {
         "type": "scatter", "mode": "markers", "name": name, "x": [point.examples for point in points],
         "y": [short(point.error) for point in points],
-        "error_y": spread([short(point.spread or 0.0) for point in points], colour),
+        "error_y": error_bars([short(point.spread or 0.0) for point in points], colour),
         "marker": {"size": 9, "color": colour, "symbol": symbol},
         "customdata": [f"{point.passes:.1f} passes, {point.updates:,} updates" for point in points],
         "hovertemplate": lines("%{x:,} examples: error %{y:.4f}", "%{customdata}"),

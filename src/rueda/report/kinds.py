@@ -1,47 +1,54 @@
-"""The kinds of files beside runs and studies, and who reads each into a section of the page.
+"""Which files a page can show, and the reader that turns each kind into a section.
 
-A reader is a module of this folder with ``read(place: Path) -> Section``, of the file or its folder: sentences
-(``told``), ``tables`` and ``plots`` are all that it fills in. A new kind of file needs its line here and its reader,
-and nothing else.
+A reader is a function ``to_section(record) -> Section`` that fills in sentences (``told``), ``tables`` and ``plots``. A
+new kind of record needs only a reader and a line here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rueda.files.text import read_text
+from rueda.records.curvature import Curvature
+from rueda.records.descent import GradientDescent
+from rueda.records.forecast import Forecast
+from rueda.records.json_record import JsonRecord
+from rueda.records.landscape import Landscape
+from rueda.records.plan import Plan
+from rueda.records.profile import Profile
+from rueda.records.steps_to_target import StepsToTarget
+from rueda.records.study import Study
+from rueda.records.throughput import Throughput
+from rueda.report import curvature, forecasts, landscapes, plans, profiles
 from rueda.report.model import Section
 
-KINDS = {
-    "profile.json": "profiles",
-    "plan.json": "plans",
-    "forecast.json": "forecasts",
-    "landscape.json": "landscapes",
-    "curvature.json": "curvature",
+READERS: dict[type[JsonRecord], Callable[[Any], Section]] = {
+    Profile: profiles.to_section,
+    Plan: plans.to_section,
+    Forecast: forecasts.to_section,
+    Landscape: landscapes.to_section,
+    Curvature: curvature.to_section,
 }
-"""the file, and the module that reads it"""
-STUDIES = {
-    "study.json": "techniques",
-    "throughput.json": "throughput",
-    "steps.json": "steps-to-target",
-    "gd.json": "gd",
-}
-"""the files of a study folder, and what each must say of itself"""
+"""the reader of each record that makes a section of its own"""
+STUDIES = (Study, Throughput, StepsToTarget, GradientDescent)
+"""the records of a study folder, which share a section"""
+FILES = (*(record.FILE for record in STUDIES), *(record.FILE for record in READERS))
+_KINDS = {record.kind: record.FILE for record in (*STUDIES, Plan, Forecast, Landscape, Curvature)}
 
 
-def found_in(place: Path) -> dict[str, Path]:
-    """List the files of studies and of these kinds: those of a folder, or the file itself, whatever it is called."""
-    if place.is_dir():
-        return {name: place / name for name in (*STUDIES, *KINDS) if (place / name).is_file()}
-    name = kind_of(place)
-    return {} if name is None else {name: place}
+def found_in(path: Path) -> dict[str, Path]:
+    """Return the files that a page can show, by their usual names: those of a folder, or the file itself."""
+    if path.is_dir():
+        return {name: path / name for name in FILES if (path / name).is_file()}
+    name = kind_of(path)
+    return {} if name is None else {name: path}
 
 
 def kind_of(file: Path) -> str | None:
-    """Tell by its content what a file of any name is: the name under which it stands in a folder, or None.
+    """Recognise a file of any name by its content; return the name that it usually has, or None.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp(), "glyphs.json")
@@ -50,26 +57,27 @@ def kind_of(file: Path) -> str | None:
     'profile.json'
     """
     try:
-        data: Any = json.loads(file.read_text(encoding="utf-8"))
+        data: Any = json.loads(read_text(file))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict):
         return None
     kind = data.get("kind")
-    if kind is None:  # a profile says what it is by what it holds
-        return "profile.json" if {"steps", "gradient_bytes"} <= data.keys() else None
-    names = {kind: name for name, kind in STUDIES.items()} | {name.removesuffix(".json"): name for name in KINDS}
-    return names.get(kind) if isinstance(kind, str) else None
+    if kind is None:  # a profile has no such field: it is recognised by what it holds
+        return Profile.FILE if {"steps", "gradient_bytes"} <= data.keys() else None
+    return _KINDS.get(kind) if isinstance(kind, str) else None
 
 
-def read_kinds(found: Mapping[str, Path]) -> list[Section]:
-    """Read each file of these kinds into a section.
+def read_others(found: Mapping[str, Path]) -> list[Section]:
+    """Read each file that makes a section of its own.
 
     Raises:
         RuedaError: a file is damaged.
     """
-    sections: list[Section] = []
-    for name in (name for name in KINDS if name in found):
-        section: Section = import_module(f"rueda.report.{KINDS[name]}").read(found[name])
-        sections.append(section)
+    sections = []
+    for kind, to_section in READERS.items():
+        if kind.FILE in found:
+            record = kind.load(found[kind.FILE])
+            sections.append(to_section(record))
+            sections[-1].environments.append(record.provenance)
     return sections

@@ -1,74 +1,62 @@
-"""Landscapes on the page: surfaces in three dimensions and from above, lines, interpolations, the training path.
+"""The reader of ``landscape.json``: loss surfaces and contours, lines, interpolations, training paths.
 
-Several members stand side by side, with one scale for all: flat and sharp can be seen.
+Several models stand side by side on one scale, so that flat and sharp minima can be compared.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
-from rueda.records.landscape import Landscape, Member, Surface
-from rueda.report.cuts import cuts, interpolations
+from rueda.records.landscape import Landscape, ModelLandscape, Surface
+from rueda.report.figures.loss_lines import interpolation_plots, line_plots
+from rueda.report.figures.loss_surfaces import contour_plot, split_name, surface_plot
 from rueda.report.model import Cell, Section, Table, short
-from rueda.report.relief import contours, relief, split_name
 from rueda.terminal.numbers import count, digits, percent
-from rueda.terminal.words import with_workers
-
-
-def read(place: Path) -> Section:
-    """Read a landscape: the file, or ``landscape.json`` of a folder."""
-    return to_section(Landscape.load(place))
 
 
 def to_section(landscape: Landscape) -> Section:
-    """Draw one landscape, or several side by side."""
+    """Return the section of one landscape, or of several side by side."""
     members = landscape.members
-    title = f"The landscape of {_name(members[0])}" if len(members) == 1 else f"Landscapes of {landscape.task}"
+    title = f"The landscape of {members[0].title}" if len(members) == 1 else f"Landscapes of {landscape.task}"
     section = Section(title=title, task=landscape.task)
     surfaces = [(member, member.surface) for member in members if member.surface is not None]
     if surfaces:
         section.told += [_at_the_model(member, surface) for member, surface in surfaces]
         section.tables.append(_table(surfaces))
-        named = [(_name(member), surface) for member, surface in surfaces]
-        section.plots += [relief("landscape", named), contours("landscape", named)]
-    paths = [(_name(member), member.path) for member in members if member.path is not None]
+        named = [(member.title, surface) for member, surface in surfaces]
+        section.plots += [surface_plot("landscape", named), contour_plot("landscape", named)]
+    paths = [(member.title, member.path) for member in members if member.path is not None]
     if paths:
         section.told += [
             f"The plane of its path holds {percent(sum(path.trail.explained))} of the variance of the checkpoints of "
             f"{name}."
             for name, path in paths if path.trail is not None
         ]  # fmt: skip
-        section.plots += [relief("path", paths), contours("path", paths)]
+        section.plots += [surface_plot("path", paths), contour_plot("path", paths)]
     section.told = section.told or [f"{len(members)} models of {landscape.task} were examined."]
-    section.plots += [*cuts(members), *interpolations(members)]
-    section.environments.append({**landscape.environment, "command": landscape.command})
+    section.plots += [*line_plots(members), *interpolation_plots(members)]
     return section
 
 
-def _at_the_model(member: Member, surface: Surface) -> str:
+def _at_the_model(member: ModelLandscape, surface: Surface) -> str:
     sheet = surface.sheets[0]
     centre, edge = surface.centre(sheet.loss), surface.edge(sheet.loss)
     return (
-        f"{_name(member)}: {split_name(sheet.split)} loss {digits(centre)} at the model, {_high(edge)} at "
+        f"{member.title}: {split_name(sheet.split)} loss {digits(centre)} at the model, {_high(edge)} at "
         "the edge of the surface (median)."
     )
 
 
-def _name(member: Member) -> str:
-    return with_workers(member.name, member.workers, member.rehearsed)
-
-
 def _high(value: float) -> str:
-    return digits(value) if math.isfinite(value) else "beyond all numbers"
+    return digits(value) if math.isfinite(value) else "infinite"
 
 
-def _table(surfaces: Sequence[tuple[Member, Surface]]) -> Table:
+def _table(surfaces: Sequence[tuple[ModelLandscape, Surface]]) -> Table:
     rows: list[list[Cell]] = []
     for member, surface in surfaces:
         for sheet in surface.sheets:
-            row: list[Cell] = [_name(member), split_name(sheet.split)]
+            row: list[Cell] = [member.title, split_name(sheet.split)]
             for value in (surface.centre(sheet.loss), surface.edge(sheet.loss)):
                 row.append((short(value) if math.isfinite(value) else None, _high(value)))
             for part in (surface.centre, surface.edge):

@@ -1,4 +1,4 @@
-"""What a page shows, read from files and checked: numbers are numbers or None, texts are any text."""
+"""The contents of a page, as read from files: numbers are finite or None; texts are not escaped yet."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rueda.records.descent import GradientDescent
-from rueda.records.steps_to_target import StepsToTarget
-from rueda.records.throughput import Throughput
+from rueda.records.recipe.recipe import Recipe
 from rueda.report.plot import Plot
+from rueda.terminal.table import TextTable
 
 Columns = dict[str, list[float | None]]
-"""lists of one length, by name"""
+"""lists of equal length, by name"""
 
 
 @dataclass(kw_only=True)
@@ -23,18 +22,20 @@ class Line:
     task: str
     entry: int = 0
     """index of its row in the table"""
-    workers: int | None = None
-    seed: int | None = None
-    essentials: tuple[str, ...] = ()
-    """the recipe in a few words each"""
+    recipe: Recipe | None = None
+    """None if it cannot be read"""
     rehearsed: bool = False
     diverged: bool = False
     progress: Columns = field(default_factory=dict)
-    """epochs, updates, seconds and what was measured, a value an epoch"""
-    schedule: Columns = field(default_factory=dict)
-    """epochs, updates, seconds, rate and batch, more often"""
+    """epochs, updates, seconds and the measured values, one of each per epoch"""
+    rate: Columns = field(default_factory=dict)
+    """corners of the learning rate's curve: epochs, updates, seconds and rate"""
+    rate_source: str = ""
+    """how the rates are known, for the note of the figure"""
+    batch: Columns = field(default_factory=dict)
+    """corners of the global batch's curve: epochs, updates, seconds and global_batch"""
     noise: Columns = field(default_factory=dict)
-    """the gradient noise scale where it was measured: updates, value, low, high (None: no end) and global_batch"""
+    """the gradient noise scale where it was measured: updates, value, low, high (None: no bound) and global_batch"""
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,17 +55,18 @@ class Entry:
     train_accuracy_spread: float | None = None
     seconds: float | None = None
     images_per_second: float | None = None
+    model_flops_utilisation: float | None = None
     rehearsed: bool = False
     diverged: bool = False
     num_diverged: int = 0
-    """seeds that diverged: a technique that sometimes diverges keeps nothing"""
+    """the number of seeds that diverged"""
     num_seeds: int = 1
     against: float | None = None
     """points of test accuracy above (or, negative, below) one worker"""
     verdict: str | None = None
     """kept, lost or diverged"""
     role: str = "other"
-    """base (one worker), naive, best or other: who stands out in the figures"""
+    """base (one worker), naive, best, control (one worker with the best row's remedy) or other"""
 
 
 Cell = str | tuple[float | None, str]
@@ -82,13 +84,27 @@ class Table:
 
     @staticmethod
     def of(title: str, items: Iterable[Any], columns: Mapping[str, Callable[[Any], Cell]], note: str = "") -> Table:
-        """Make a table with a row for each item, from the columns by their headings."""
+        """Make a table with a row for each item; ``columns`` maps each heading to the function that makes its cell."""
         rows = [[cell(item) for cell in columns.values()] for item in items]
         return Table(title=title, heads=list(columns), rows=rows, note=note)
 
+    @property
+    def texts(self) -> list[list[str]]:
+        """The texts of all cells."""
+        return [[cell if isinstance(cell, str) else cell[1] for cell in row] for row in self.rows]
+
+    @property
+    def left(self) -> list[str]:
+        """The headings of the columns of texts; the other columns hold numbers, which are aligned to the right."""
+        return [head for at, head in enumerate(self.heads) if any(isinstance(row[at], str) for row in self.rows)]
+
+    def on_terminal(self, title: str) -> TextTable:
+        """Return the same table for a terminal."""
+        return TextTable(title, self.heads, self.texts, left=self.left, caption=self.note)
+
 
 def field_as(name: str, write: Callable[[Any], str]) -> Callable[[Any], Cell]:
-    """Give a column that shows a field of each item.
+    """Return a column that shows a field of each item.
 
     >>> field_as("real", "{:.1f}".format)(2.25)
     (2.25, '2.2')
@@ -98,32 +114,28 @@ def field_as(name: str, write: Callable[[Any], str]) -> Callable[[Any], Cell]:
 
 @dataclass(kw_only=True)
 class Section:
-    """A study, the runs of a task, or what a file of another stage says: a heading, a sentence, tables and figures."""
+    """A part of the page, with sentences, tables and figures: a study, the runs of a task, or another record."""
 
     title: str
     task: str
-    workers: int | None = None
     entries: list[Entry] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     is_study: bool = False
-    throughput: Throughput | None = None
-    steps: StepsToTarget | None = None
-    descent: GradientDescent | None = None
     told: list[str] = field(default_factory=list)
-    """sentences of a reader; those about techniques and runs stand before them"""
+    """further sentences of the readers; those about techniques and runs come first"""
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     environments: list[Mapping[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """what was left out, and why"""
+    """what was left out of the page, and why"""
 
     def with_role(self, role: str) -> Entry | None:
-        """Give the row that plays a role."""
+        """Return the row that has a role, if there is one."""
         return next((entry for entry in self.entries if entry.role == role), None)
 
 
 def short(value: float | None) -> float | None:
-    """Keep six digits: a page shows no more, and is smaller.
+    """Round to six significant digits, which is all that a page shows, so that the page is smaller.
 
     >>> short(1 / 3), short(4), short(None)
     (0.333333, 4, None)

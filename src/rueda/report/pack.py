@@ -1,4 +1,4 @@
-"""The data of the page's figures: a list of numbers or a text that stands in several places is written once."""
+"""Remove duplicates from the data of the page's figures: a list or a text that occurs several times is written once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import is_dataclass
 from typing import Any
 
 SHORTEST = {list: 8, str: 24}
-"""numbers of a list and letters of a text that are worth a reference"""
+"""the shortest list and the shortest text that are replaced by a reference"""
 
 _Shared = dict[tuple[type, Any], int]
-"""by type, too: a :class:`~rueda.report.escape.Label` is never one with a text of the same letters"""
+"""values by type and content: a :class:`~rueda.report.escape.Label` differs from a plain text of the same characters"""
 
 
 def pack(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Move long lists and texts to ``shared``; ``{"#": 3}`` then stands for the fourth. The page's script undoes it.
+    """Move long lists and texts to ``shared``; ``{"#": 3}`` refers to the fourth. The page's script resolves it.
 
     >>> pack({"s0": {"x": list(range(8)), "again": list(range(8)), "y": [1, 2]}})
     {'shared': [(0, 1, 2, 3, 4, 5, 6, 7)], 'sections': {'s0': {'x': {'#': 0}, 'again': {'#': 0}, 'y': [1, 2]}}}

@@ -1,7 +1,7 @@
-"""One page: the sentence, the table, the figures, where it was run. No request leaves it, and no text in it can run.
+"""Write one HTML page: sentences, tables, figures, provenance. It makes no request, and no text in it can be executed.
 
-The Content-Security-Policy names the two scripts by their hashes (ours and plotly's); a browser runs no other, whatever
-a file may have smuggled past the escapes, and loads nothing from anywhere. Plotly is compressed inside the page and
+The Content-Security-Policy names the two scripts by their hashes (ours and plotly's); a browser runs no other, even if
+a text has slipped through the escaping, and loads nothing from anywhere. Plotly is compressed inside the page and
 unpacked by the browser, which makes the page 2.5 times smaller.
 """
 
@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from rueda.files.atomic import write_atomically
+from rueda.records.study import control_of
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
 from rueda.report.figures.arrangement import training_figures
 from rueda.report.figures.styles import styles
-from rueda.report.model import Section
+from rueda.report.model import Entry, Section
 from rueda.report.pack import pack
 from rueda.report.plot import Plot, Switch
 from rueda.report.provenance import provenance
 from rueda.report.table import main_table, plain_table
 from rueda.report.words import sentences
-from rueda.terminal.numbers import percent, points
+from rueda.terminal.numbers import percent, points, things
 
 _SCRIPTS = ("base.js", "plots.js", "drawing.js", "page.js")
 
@@ -36,14 +37,14 @@ def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = 
     """Write one self-contained HTML page about runs and studies, from their files alone.
 
     Args:
-        paths: run folders, study folders, or folders that hold some; one or several.
-        output: the page.
+        paths: one or several run folders, study folders, folders that hold such folders, or JSON files.
+        output: the file of the page.
 
     Returns:
         The page's path.
 
     Raises:
-        RunError: a path is no run or study, a file of it is damaged, or the page cannot be written.
+        RunError: a path holds no run or record, a file is damaged, or the page cannot be written.
     """
     chosen = [paths] if isinstance(paths, (str, Path)) else paths
     output = Path(output)
@@ -52,12 +53,14 @@ def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = 
 
 
 def render(sections: list[Section]) -> str:
-    """Write the page of some sections."""
+    """Return the HTML of a page with these sections."""
     (plotly, packed), script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
     figures = [training_figures(section) for section in sections]
     data = to_script(pack({f"s{at}": _data(section, figures[at]) for at, section in enumerate(sections)}))
     alone = len(sections) == 1
     title = sections[0].title + ("" if alone else f" and {len(sections) - 1} more")
+    brand = "Rueda <span>report</span>"
+    header = f'<p class="brand">{brand}</p>' if alone else f'<h1 class="brand">{brand}</h1>{_contents(sections)}'
     body = "".join(_section(section, figures[at], f"s{at}", alone=alone) for at, section in enumerate(sections))
     policy = (
         f"default-src 'none'; script-src {plotly} {_hash(script)}; style-src 'unsafe-inline'; "
@@ -76,7 +79,7 @@ def render(sections: list[Section]) -> str:
 {_asset("page.css")}</style>
 </head>
 <body>
-<header><p class="brand">Rueda <span>report</span></p>{"" if alone else f"<h1>{to_html(title)}</h1>"}</header>
+<header>{header}</header>
 <main>
 {body}</main>
 <p id="trouble" hidden></p><i id="light" class="light" hidden></i>
@@ -91,6 +94,11 @@ def render(sections: list[Section]) -> str:
 def _data(section: Section, figures: list[list[Plot]]) -> dict[str, Any]:
     plots = [*(plot for row in figures for plot in row), *section.plots]
     return {"plots": {plot.name: plot.to_data() for plot in plots}}
+
+
+def _contents(sections: list[Section]) -> str:
+    links = "".join(f'<li><a href="#s{at}">{to_html(section.title)}</a></li>' for at, section in enumerate(sections))
+    return f'<nav aria-label="contents"><ul>{links}</ul></nav>'
 
 
 def _section(section: Section, figures: list[list[Plot]], key: str, *, alone: bool) -> str:
@@ -108,11 +116,11 @@ def _section(section: Section, figures: list[list[Plot]], key: str, *, alone: bo
     parts += [_row(key, [plot], shown) for plot in section.plots if not plot.half]
     parts.append(_row(key, [plot for plot in section.plots if plot.half], shown))
     parts.append(provenance(section))
-    return f'<section data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
+    return f'<section id="{key}" data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
 
 
 def _row(key: str, plots: list[Plot], shown: set[str]) -> str:
-    """Write the places of figures that stand beside one another; a switch stands above the first that has it."""
+    """Return the HTML of figures side by side; a switch is placed above the first figure that has it."""
     figures = ""
     for plot in plots:
         switches = [switch for switch in plot.switches if switch.name not in shown and len(switch.views) > 1]
@@ -126,34 +134,44 @@ def _row(key: str, plots: list[Plot], shown: set[str]) -> str:
 
 
 def _lead(section: Section) -> str:
-    """Say the main thing large, and what else was found below it."""
+    """Return the main sentence in large type, and the other sentences below it."""
     first, *others = sentences(section)
     more = f'<p class="also">{to_html(" ".join(others))}</p>' if others else ""
     return f'<p class="lead">{to_html(first)}</p>{more}'
 
 
 def _tiles(section: Section) -> str:
-    """Show the three numbers that tell the story: one worker, many, and the best of many."""
-    base, naive, best = (section.with_role(role) for role in ("base", "naive", "best"))
+    """Return the tiles of the headline: one worker, naive scaling, the best row, and its control."""
+    base, naive, best, control = (section.with_role(role) for role in ("base", "naive", "best", "control"))
     if not section.is_study or base is None or base.test_accuracy is None or (naive is None and best is None):
         return ""
-    tiles = []
-    for entry in (base, naive, best):
-        if entry is not None and (entry.test_accuracy is not None or entry.diverged):
-            who = "1 worker" if entry.workers == 1 else f"{entry.workers or 'N'} workers"
-            value = "diverged" if entry.diverged else percent(entry.test_accuracy)
-            told = [] if entry.diverged else ["test accuracy"]
-            told += [] if entry.against is None or entry is base else [f"{points(entry.against)} points"]
-            told += ["rehearsed"] * entry.rehearsed + ["one seed"] * (entry.num_seeds == 1)
-            tiles.append(
-                f'<div class="tile {entry.role}"><span>{who}: {to_html(entry.name)}</span>'
-                f"<strong>{value}</strong><span>{', '.join(told)}</span></div>"
-            )
-    return f'<div class="tiles">{"".join(tiles)}</div>'
+    shown = [entry for entry in (base, naive, best, control) if entry is not None]
+    tiles = "".join(_tile(entry) for entry in shown if entry.test_accuracy is not None or entry.diverged)
+    if best is not None and control is None and control_of(best.name):
+        tiles += (
+            '<div class="tile control"><span>control: one worker with the same remedy</span>'
+            "<strong>missing</strong><span>no row of this study trains it</span></div>"
+        )
+    return f'<div class="tiles">{tiles}</div>'
+
+
+def _tile(entry: Entry) -> str:
+    who = "control, " * (entry.role == "control") + things(entry.workers, "worker") + ", rehearsed" * entry.rehearsed
+    seeds = "one seed" if entry.num_seeds == 1 else f"mean of {entry.num_seeds} seeds"
+    spread = "" if entry.test_accuracy_spread is None else f" ± {100 * entry.test_accuracy_spread:.1f}"
+    value, told = percent(entry.test_accuracy), f"test accuracy{spread}, {seeds}"
+    if entry.diverged:
+        value, told = "diverged", f"{entry.num_diverged} of {things(entry.num_seeds, 'seed')}"
+    elif entry.against is not None and entry.role != "base":
+        told += f"; {points(entry.against)} points"
+    return (
+        f'<div class="tile {entry.role}"><span>{who}: {to_html(entry.name)}</span>'
+        f"<strong>{value}</strong><span>{told}</span></div>"
+    )
 
 
 def _chips(section: Section) -> str:
-    """Write a button for each row that has runs: it hides and shows them."""
+    """Return a button for each row that has runs, which hides and shows their lines."""
     chips = "".join(
         f'<button type="button" class="chip" aria-pressed="true" data-row="{index}">'
         f'<i class="{colour} {dash}"></i>{to_html(entry.name)}</button>'
@@ -181,7 +199,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """Give plotly's hash, and plotly packed; the same in every page."""
+    """Return the hash of plotly's script and the script itself, compressed."""
     from plotly.offline import get_plotlyjs  # not at import: the command answers --help without it
 
     script = str(get_plotlyjs())

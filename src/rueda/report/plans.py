@@ -1,31 +1,26 @@
-"""A plan on the page: efficiency and time against workers, the row to take, the region past the critical batch."""
+"""The reader of ``plan.json``: efficiency and time against workers, the recommended row, the critical batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rueda.records.plan import Plan, PlanRow
 from rueda.report.figures.parts import colour, curve, log_axis, shade
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import NONE, count, digits, milliseconds, percent, predicted_time, things
+from rueda.terminal.numbers import count, digits, milliseconds, money, percent, predicted_time, things
 
 
-def read(place: Path) -> Section:
-    """Read a plan: the file, or ``plan.json`` of a folder."""
-    plan = Plan.load(place)
+def to_section(plan: Plan) -> Section:
+    """Return the section about a plan."""
     section = Section(title=f"Plan for {plan.task} on {plan.cluster_title or plan.cluster}", task=plan.task)
     section.told += [*plan.advice, *(f"Beware: {text}" for text in plan.warnings)]
-    section.tables.append(_table(plan))
-    section.tables.append(_scaling(plan))
-    for title, texts in (("What this plan does not know", plan.unknown), ("The cluster's figures", plan.sources)):
-        if texts:
-            head = "from" if texts is plan.sources else "not known"
-            section.tables.append(Table.of(title, texts, {head: str}))
+    section.tables += [
+        _table(plan), _scaling(plan), Table.of("What this plan does not know", plan.unknown, {"not known": str}),
+        Table.of("Sources of the cluster's figures", plan.sources, {"source": str}),
+    ]  # fmt: skip
     section.plots += [_efficiency(plan), _time(plan), _batches(plan)]
-    section.environments.append({**plan.environment, "command": plan.command})
     return section
 
 
@@ -40,7 +35,7 @@ def _table(plan: Plan) -> Table:
         "scaling efficiency": field_as("efficiency", percent),
     }
     if plan.noise is not None:
-        columns[f"an example counts (against batch {count(plan.base_batch)})"] = field_as(
+        columns[f"statistical efficiency (against batch {count(plan.base_batch)})"] = field_as(
             "statistical_efficiency", percent
         )
     columns |= {
@@ -49,39 +44,39 @@ def _table(plan: Plan) -> Table:
         "time": field_as("hours", lambda hours: predicted_time(3600 * hours)),
     }
     if plan.currency is not None:
-        columns[f"cost ({plan.currency})"] = field_as("money", lambda money: NONE if money is None else f"{money:,.2f}")
-    columns["advice"] = lambda row: "take this" if row.recommended else ""
-    note = f"To where one worker comes in {plan.base_epochs} epochs at batch {count(plan.base_batch)}."
+        columns[f"cost ({plan.currency})"] = field_as("money", money)
+    columns["advice"] = lambda row: "recommended" if row.recommended else ""
+    note = f"Each row makes the progress of one worker in {plan.base_epochs} epochs at batch {count(plan.base_batch)}."
     return Table.of("The best local batch for each number of workers", plan.best(), columns, note)
 
 
 def _scaling(plan: Plan) -> Table:
-    """Weak scaling keeps one worker's local batch, strong scaling its global batch."""
+    """Return the table of weak scaling (constant local batch) and strong scaling (constant global batch)."""
     rows = sorted(plan.rows, key=lambda row: (row.workers, row.scaling, row.local_batch))
     columns: dict[str, Callable[[PlanRow], Cell]] = {
         "workers": field_as("workers", count),
         "scaling": lambda row: row.scaling,
         "local batch": field_as("local_batch", count),
         "compute": field_as("compute_seconds", milliseconds),
-        "exchange": field_as("sync_seconds", milliseconds),
-        "of it not hidden": field_as("exposed_seconds", milliseconds),
+        "all-reduce": field_as("sync_seconds", milliseconds),
+        "not overlapped": field_as("exposed_seconds", milliseconds),
         "waiting for the slowest": field_as("straggler_seconds", milliseconds),
-        "images/s against one": field_as("speedup", lambda speedup: f"{digits(speedup)}x"),
+        "images/s against one worker": field_as("speedup", lambda speedup: f"{digits(speedup)}x"),
         "scaling efficiency": field_as("efficiency", percent),
     }
-    note = "Weak: one worker's local batch stays. Strong: its global batch stays, cut between the workers."
+    note = "Weak: the local batch is one worker's. Strong: the global batch is one worker's, divided among the workers."
     return Table.of("Weak and strong scaling", (row for row in rows if row.scaling != "other"), columns, note)
 
 
 def _efficiency(plan: Plan) -> Plot:
     rows = plan.best()
     workers = [row.workers for row in rows]
-    traces = [_line(workers, [100 * row.efficiency for row in rows], "images/s a worker", "@blue", "%{y:.1f} %")]
+    traces = [_line(workers, [100 * row.efficiency for row in rows], "images/s per worker", "@blue", "%{y:.1f} %")]
     if plan.noise is not None:
         worth = [100 * (row.statistical_efficiency or 0) for row in rows]
-        traces.append(_line(workers, worth, "what an example counts", "@orange", "%{y:.1f} %"))
+        traces.append(_line(workers, worth, "statistical efficiency", "@orange", "%{y:.1f} %"))
         both = [100 * row.progress / (row.workers * rows[0].progress) for row in rows]
-        traces.append(_line(workers, both, "progress a worker", "@green", "%{y:.1f} %", dash="dot"))
+        traces.append(_line(workers, both, "both: progress per worker", "@green", "%{y:.1f} %", dash="dot"))
     traces.append(_mark(plan.chosen, 100 * plan.chosen.efficiency))
     return Plot(
         name="plan-efficiency", title="Efficiency against workers", traces=traces, half=True, note=_shade_note(plan),
@@ -96,8 +91,8 @@ def _time(plan: Plan) -> Plot:
     size, unit = (3600.0, "seconds") if max(hours) < 0.1 else (60.0, "minutes") if max(hours) < 3 else (1.0, "hours")
     shown = f"%{{y:,.3g}} {unit}"
     traces = [
-        _line(workers, [size * value for value in hours], "to the target", "@blue", shown),
-        _line(workers, [size * value for value in ideal], "if nothing were lost", "@muted", shown, "dot"),
+        _line(workers, [size * value for value in hours], "predicted", "@blue", shown),
+        _line(workers, [size * value for value in ideal], "ideal", "@muted", shown, "dot"),
         _mark(plan.chosen, size * plan.chosen.hours),
     ]
     layout = _against_workers(plan, {"title": unit, "type": "log"})
@@ -105,7 +100,7 @@ def _time(plan: Plan) -> Plot:
 
 
 def _batches(plan: Plan) -> Plot:
-    """Show progress a second against the global batch, a line a number of workers."""
+    """Draw progress per second against the global batch, with a line for each number of workers."""
     counts = sorted({row.workers for row in plan.rows})
     traces = []
     for index, workers in enumerate(counts):
@@ -117,7 +112,7 @@ def _batches(plan: Plan) -> Plot:
         )  # fmt: skip
         traces.append(trace)
     traces.append(_mark(plan.chosen, plan.chosen.progress, x=plan.chosen.global_batch))
-    what = "images that count / s" if plan.noise is not None else "images / s"
+    what = "images/s x statistical efficiency" if plan.noise is not None else "images/s"
     layout: dict[str, Any] = {
         "xaxis": {"title": "global batch", "type": "log"}, "yaxis": {"title": what, "type": "log"}, "showlegend": True,
     }  # fmt: skip
@@ -126,7 +121,7 @@ def _batches(plan: Plan) -> Plot:
         layout["shapes"] = [shade(plan.noise.value, largest * 1.3, "@red", 0.1)]
     return Plot(
         name="plan-batches", title="Which batch for how many workers", traces=traces, layout=layout,
-        note="Throughput x statistical efficiency. " * (plan.noise is not None) + _shade_note(plan),
+        note=_shade_note(plan),
         narrow_height=320 + 19 * len(traces),  # a line of the legend for each
     )  # fmt: skip
 
@@ -139,15 +134,15 @@ def _line(x: list[int], y: list[float], name: str, hue: str, shown: str, dash: s
 
 
 def _mark(row: PlanRow, y: float, x: float | None = None) -> dict[str, Any]:
-    text = f"{row.workers:,} workers, local batch {row.local_batch:,}"
+    text = f"recommended: {things(row.workers, 'worker')}, local batch {row.local_batch:,}"
     return {
         "type": "scatter", "mode": "markers", "x": [row.workers if x is None else x], "y": [y], "name": "recommended",
-        "marker": {"size": 15, "symbol": "star", "color": "@red"}, "text": [text], "hovertemplate": "take %{text}",
+        "marker": {"size": 15, "symbol": "star", "color": "@red"}, "text": [text], "hovertemplate": "%{text}",
     }  # fmt: skip
 
 
 def _against_workers(plan: Plan, yaxis: dict[str, Any]) -> dict[str, Any]:
-    """Give the layout; shaded are the numbers of workers whose global batch is past the critical one."""
+    """Return the layout; numbers of workers whose global batch exceeds the critical batch are shaded."""
     rows = plan.best()
     workers = [row.workers for row in rows]
     layout = {"xaxis": log_axis("workers", workers), "yaxis": yaxis, "showlegend": True}
@@ -161,8 +156,8 @@ def _against_workers(plan: Plan, yaxis: dict[str, Any]) -> dict[str, Any]:
 
 def _shade_note(plan: Plan) -> str:
     if plan.noise is None:
-        return "No noise scale was measured: what a large batch costs in epochs is not known."
+        return "No noise scale was measured: how many more epochs a large batch needs is not known."
     return (
-        f"Shaded: past the critical batch of about {plan.noise.value:,.0f}, where an example counts for less than half "
-        "of one in a tiny batch."
+        f"Shaded: beyond the critical batch of about {plan.noise.value:,.0f}, where the statistical efficiency is "
+        "below half of that of a tiny batch."
     )

@@ -1,4 +1,4 @@
-"""The figures as PNG, for papers and slides: drawn by the page itself in a browser without a window."""
+"""Export the figures as PNG files, for papers and slides: a headless browser opens the page and draws them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IMAGE = re.compile(r'<img data-file="([a-z0-9-]+)" src="data:image/png;base64,(
 
 
 def find_browser() -> str:
-    """Find a browser; ``RUEDA_BROWSER`` names another.
+    """Return the path of a browser: the one that ``RUEDA_BROWSER`` names, or the first that is installed.
 
     Raises:
         RunError: there is none.
@@ -33,17 +33,19 @@ def find_browser() -> str:
         if found := shutil.which(name):
             return found
     raise RunError(
-        f"--png: expected a browser to draw with, got none of {', '.join(names)}; install Chromium "
+        f"--png: expected a browser, got none of {', '.join(names)}; install Chromium "
         "(Debian: apt-get install chromium) or set RUEDA_BROWSER"
     )
 
 
 def write_figures(page: Path | str, folder: Path | str) -> list[Path]:
-    """Write each figure of a page as PNG, light, with its whole legend: 1,800 pixels wide, a single scene 1,300.
+    """Write each figure of a page as a PNG file with a light background and the whole legend.
+
+    Files are 1,800 pixels wide, those of a single three-dimensional scene 1,300.
 
     Args:
         page: a page by :func:`rueda.report.write_report`.
-        folder: where the files go; ``s0-techniques.png`` is the first section's.
+        folder: the folder of the files; ``s0-techniques.png`` is a figure of the first section.
 
     Raises:
         RunError: there is no browser, or it drew nothing.

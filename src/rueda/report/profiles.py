@@ -1,14 +1,13 @@
-"""A profile on the page: throughput and the stages of a step against the batch, the all-reduce, the noise scale."""
+"""The reader of ``profile.json``: throughput, the stages of a step, the all-reduce and the gradient noise scale."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 from rueda.records.profile import NoiseScale, Profile, StepTime
-from rueda.report.figures.parts import colour, curve, log_axis, spread, upright
-from rueda.report.figures.throughput import speed_line
+from rueda.report.figures.parts import colour, curve, error_bars, upright
+from rueda.report.figures.throughput import speed_plot
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import NONE, amount, count, digits, milliseconds
@@ -16,15 +15,14 @@ from rueda.terminal.numbers import NONE, amount, count, digits, milliseconds
 _STAGES = {"data": "@orange", "forward": "@sky", "backward": "@blue", "optimizer": "@green"}
 
 
-def read(place: Path) -> Section:
-    """Read a profile: the file, or ``profile.json`` of a folder."""
-    profile = Profile.load(place)
+def to_section(profile: Profile) -> Section:
+    """Return the section about a profile."""
     steps = sorted(profile.steps, key=lambda step: step.batch)
     section = Section(title=f"Profile of {profile.task}", task=profile.task)
     best = max(steps, key=lambda step: step.images_per_second)
     section.told.append(
         f"One worker on {profile.device} reaches {best.images_per_second:,.0f} images a second at a local batch of "
-        f"{count(best.batch)}; an exchange of its gradients carries {amount(profile.gradient_bytes)}."
+        f"{count(best.batch)}; an all-reduce of its gradients carries {amount(profile.gradient_bytes)}."
     )
     section.told += [_noise_words(profile.noise[-1])] if profile.noise else []
     columns: dict[str, Callable[[StepTime], Cell]] = {
@@ -39,15 +37,13 @@ def read(place: Path) -> Section:
     section.plots += [_throughput(steps), _stages(steps)]
     section.plots += [_exchange(profile)] if profile.communication else []
     section.plots += [_noise(profile.noise)] if profile.noise else []
-    section.environments.append({**profile.environment, "command": profile.command})
     return section
 
 
 def _throughput(steps: list[StepTime]) -> Plot:
     batches, speeds = [step.batch for step in steps], [step.images_per_second for step in steps]
-    trace = speed_line(batches, speeds, [step.images_per_second * step.relative_spread for step in steps])
-    layout = {"xaxis": log_axis("local batch", batches), "yaxis": {"title": "images per second", "rangemode": "tozero"}}
-    return Plot(name="profile-throughput", title="Throughput of one worker", traces=[trace], layout=layout, half=True)
+    spreads = [step.images_per_second * step.relative_spread for step in steps]
+    return speed_plot("profile-throughput", "Throughput of one worker", batches, speeds, spreads)
 
 
 def _stages(steps: list[StepTime]) -> Plot:
@@ -102,16 +98,16 @@ def _noise(measured: tuple[NoiseScale, ...]) -> Plot:
     trace = curve(
         [one.step for one in whole], [one.value for one in whole], "@blue", mode="lines+markers", showlegend=False,
         hovertemplate="after %{x:,} updates: %{y:,.0f} examples",
-        error_y=spread(above, "@blue", symmetric=False, arrayminus=below),
+        error_y=error_bars(above, "@blue", symmetric=False, arrayminus=below),
     )  # fmt: skip
     layout = {"xaxis": "updates", "yaxis": {"title": "examples", "type": "log"}}
-    title, note = "The gradient noise scale", "It grows in training: what is measured early is a lower bound."
+    title, note = "The gradient noise scale", "It grows during training: an early measurement is a lower bound."
     return Plot(name="profile-noise", title=title, traces=[trace], layout=layout, note=note, half=True)
 
 
 def _noise_words(noise: NoiseScale) -> str:
     if not math.isfinite(noise.value):
-        return "The gradient noise scale could not be told from infinity in so few steps."
+        return "The gradient noise scale is not known: after so few steps its estimate is infinite."
     high = f"{noise.high:,.0f}" if math.isfinite(noise.high) else "infinity"
     return (
         f"The gradient noise scale is about {noise.value:,.0f} examples ({noise.low:,.0f} to {high}) "

@@ -1,4 +1,4 @@
-"""What was run where: machines, versions, commits, commands."""
+"""The provenance of a section: machines, versions, commits and commands."""
 
 from __future__ import annotations
 
@@ -6,31 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from rueda.report.escape import to_html
-from rueda.report.model import Section
+from rueda.report.model import Cell, Section, Table
+from rueda.report.table import plain_table
 from rueda.terminal.numbers import number
 
 
 def provenance(section: Section) -> str:
-    """Write the last part of a section: a row for each distinct machine and version, then commands and notes."""
+    """Return the last part of a section: a row for each distinct machine and version, then commands and notes."""
     abouts = [*section.environments, *(line.environment for line in section.lines)]
     places: dict[tuple[str, str, str], list[str]] = {}
     for about in abouts:
         place = (_machine(about.get("machine")), _versions(about.get("versions")), _text(about.get("commit")))
         if any(place):
             places.setdefault(place, []).append(_text(about.get("time")))
-    rows = "".join(
-        f"<tr><td>{to_html(machine)}</td><td>{to_html(versions)}</td><td><code>{to_html(commit)}</code></td>"
-        f"<td>{to_html(_span(times))}</td></tr>"
-        for (machine, versions, commit), times in places.items()
-    )
+    rows: list[list[Cell]] = [[*place, _span(times)] for place, times in places.items()]
+    table = Table(title="What was run where", heads=["machine", "versions", "commit", "when"], rows=rows)
     commands = list(dict.fromkeys(text for about in abouts if (text := _text(about.get("command")))))
     parts = []
-    if rows:
-        heads = "".join(f'<th scope="col">{name}</th>' for name in ("machine", "versions", "commit", "when"))
-        parts.append(
-            '<div class="box" tabindex="0" role="region" aria-label="table: where it was run">'
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
     if commands:
         listed = "".join(f"<li><code>{to_html(command)}</code></li>" for command in commands)
         many = f"{len(commands)} commands" if len(commands) > 1 else "The command"
@@ -38,7 +30,7 @@ def provenance(section: Section) -> str:
     if section.notes:
         listed = "".join(f"<li>{to_html(note)}</li>" for note in section.notes)
         parts.append(f"<details open><summary>Left out</summary><ul>{listed}</ul></details>")
-    return f'<div class="provenance"><h3>What was run where</h3>{"".join(parts)}</div>' if parts else ""
+    return f'<div class="provenance">{plain_table(table)}{"".join(parts)}</div>'
 
 
 def _machine(machine: Any) -> str:

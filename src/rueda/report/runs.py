@@ -1,32 +1,40 @@
-"""Reading a run folder as a line of the figures."""
+"""The reader of run folders: each run becomes a line of the figures, and the seeds of a recipe a row of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RecipeError, RunError
-from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import EPOCH, STEP, NoiseRow, Row, Run
+from rueda.records.study import mean_and_spread
+from rueda.report.figures.parts import finite
 from rueda.report.model import Columns, Entry, Line, short
-from rueda.terminal.numbers import number, things
+from rueda.report.rates import scheduled_rates, stairs
+from rueda.report.words import describe_recipe
+from rueda.terminal.numbers import number
 
-MEASURES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "images_per_second")
+MEASURES = (
+    *("test_accuracy", "test_loss", "train_accuracy", "train_loss"),
+    *("images_per_second", "model_flops_utilisation"),
+)
 MOST_POINTS = 300
-"""of a schedule's line: more than a screen can show, few enough for a small page"""
+"""the most points of a curve: more than a screen can resolve, and few enough for a small page"""
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a folder was written by a training."""
+    """Return whether a folder is a run folder."""
     return (folder / "metrics.jsonl").is_file() or (folder / "environment.json").is_file()
 
 
 def read_run(run: Run, name: str) -> tuple[Line, list[str]]:
-    """Read a run, and what there is to note about it.
+    """Read a run; return it with notes about what could not be read.
 
     Raises:
-        RunError: it is no run folder, it is damaged, or nothing was measured yet.
+        RunError: the folder is no run folder, a file is damaged, or there are no measurements yet.
     """
     rows, noise = run.all_rows()
     if not rows and not noise:
@@ -36,9 +44,7 @@ def read_run(run: Run, name: str) -> tuple[Line, list[str]]:
     notes = []
     line = Line(name=name, task=str(about.get("task") or "task"), environment=about)
     try:
-        recipe = run.recipe()
-        line.workers, line.seed = recipe.workers, recipe.seed
-        line.essentials = tuple(essentials(recipe))
+        line.recipe = run.recipe()
     except RecipeError:
         notes.append(f"{name}: recipe.toml cannot be read")
     line.rehearsed = about.get("rehearsed") is True or any(row.rehearsed for row in rows)
@@ -49,70 +55,95 @@ def read_run(run: Run, name: str) -> tuple[Line, list[str]]:
     measured = [row for row in noise if row.noise.group is None]
     line.noise = _noise(_thin(measured)) if measured else {}
     line.progress = _columns(by_epoch or rows, an_epoch, MEASURES)
-    chosen = by_step if len(by_step) > len(by_epoch) else by_epoch or rows
-    line.schedule = _columns(_thin(chosen), an_epoch, ("rate", "global_batch"))
+    is_fine = len(by_step) > len(by_epoch)
+    noted = _thin(by_step if is_fine else by_epoch or rows)
+    line.batch = _curve(noted, an_epoch, "global_batch")
+    line.rate = {} if line.recipe is None else scheduled_rates(line.recipe, by_epoch)
+    line.rate_source = "by the recipe's schedule"
+    if not line.rate:
+        line.rate = _curve(noted, an_epoch, "rate")
+        line.rate_source = f"as recorded {'during' if is_fine else 'at the end of'} each epoch"
     return line, notes
 
 
-def to_entry(line: Line) -> Entry:
-    """Make a row of the table from one run: how it ended."""
-    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in line.progress.items()}
-    speeds = sorted(value for value in line.progress.get("images_per_second", []) if value is not None)
-    batch = (line.schedule.get("global_batch") or [None])[-1]
+def group_seeds(lines: Sequence[Line]) -> list[list[Line]]:
+    """Group the runs that differ in their seed alone; the second run of the same seed starts a group of its own."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    seen: Counter[tuple[str, bool]] = Counter()
+    for index, line in enumerate(lines):
+        key: tuple[Any, ...] = (index,)
+        if line.recipe is not None:
+            own = (line.recipe.to_toml(), line.rehearsed)
+            key = (line.recipe.change(seed=0).to_toml(), line.rehearsed, seen[own])
+            seen[own] += 1
+        groups.setdefault(key, []).append(line)
+    return list(groups.values())
+
+
+def to_entry(lines: Sequence[Line]) -> Entry:
+    """Make a row of the table from the runs of one recipe: mean and standard deviation of their final values."""
+    first, ended = lines[0], [line for line in lines if not line.diverged]
+
+    def mean(name: str, of: Sequence[Line] = ended or lines) -> tuple[float | None, float | None]:
+        lasts = [next((v for v in reversed(line.progress.get(name, [])) if v is not None), None) for line in of]
+        return mean_and_spread([value for value in lasts if value is not None])
+
+    test, train = (mean(name, ended) for name in ("test_accuracy", "train_accuracy"))
+    batch = (first.batch.get("global_batch") or [None])[-1]
     return Entry(
-        name=line.name,
-        summary="; ".join(line.essentials),
-        workers=line.workers,
+        name=_shared_name([line.name for line in lines]),
+        summary="" if first.recipe is None else "; ".join(describe_recipe(first.recipe)),
+        workers=None if first.recipe is None else first.recipe.workers,
         global_batch=None if batch is None else round(batch),
-        epochs=last["epochs"],
-        updates=last["updates"],
-        test_accuracy=None if line.diverged else last.get("test_accuracy"),
-        train_accuracy=None if line.diverged else last.get("train_accuracy"),
-        seconds=last["seconds"],
-        images_per_second=speeds[len(speeds) // 2] if speeds else None,
-        rehearsed=line.rehearsed,
-        diverged=line.diverged,
-        verdict="diverged" if line.diverged else None,
+        epochs=short(mean("epochs")[0]),
+        updates=short(mean("updates")[0]),
+        test_accuracy=test[0],
+        test_accuracy_spread=test[1],
+        train_accuracy=train[0],
+        train_accuracy_spread=train[1],
+        seconds=mean("seconds")[0],
+        images_per_second=typical(lines, "images_per_second"),
+        model_flops_utilisation=typical(lines, "model_flops_utilisation"),
+        rehearsed=first.rehearsed,
+        diverged=len(ended) < len(lines),
+        num_diverged=len(lines) - len(ended),
+        num_seeds=len(lines),
+        verdict="diverged" if len(ended) < len(lines) else None,
     )
 
 
-def essentials(recipe: Recipe) -> list[str]:
-    """Tell a recipe in a few words each; what is off is not told.
+def typical(lines: Iterable[Line], name: str) -> float | None:
+    """Return the median of a value over the epochs of each run, averaged over the runs; None if it is unknown."""
+    values = [sorted(finite(line.progress.get(name, []))) for line in lines]
+    return mean_and_spread([one[len(one) // 2] for one in values if one])[0]
 
-    >>> essentials(Recipe(workers=8, batch=128, scaling="linear", warmup_epochs=3, schedule="cosine", epochs=12))
-    ['8 × 128 = 1,024 examples an update', 'sgd, rate 0.05, linear scaling', 'warm-up 3 epochs', 'cosine schedule']
+
+def _shared_name(names: Sequence[str]) -> str:
+    """Return the common part of the names of one recipe's runs.
+
+    >>> _shared_name(["lamb-seed0", "lamb-seed1"]), _shared_name(["monday", "friday"]), _shared_name(["run-7"])
+    ('lamb', 'monday and 1 more', 'run-7')
     """
-    local = f"{recipe.workers} × {recipe.batch:,}" + (f" × {recipe.accumulate}" if recipe.accumulate > 1 else "")
-    scaling = "" if recipe.scaling == "none" else f", {recipe.scaling} scaling"
-    words: list[tuple[bool, str]] = [
-        (True, f"{local} = {recipe.global_batch:,} examples an update"),
-        (True, f"{recipe.optimizer}, rate {recipe.rate:g}{scaling}"),
-        (recipe.adascale, "AdaScale"),
-        (recipe.warmup_epochs > 0, f"warm-up {things(recipe.warmup_epochs, 'epoch')}"),
-        (recipe.schedule != "constant", f"{recipe.schedule} schedule"),
-        (recipe.growth_factor is not None, f"batch grows × {recipe.growth_factor or 1:.3g}"),
-        (recipe.growth_from_noise, "batch follows the noise scale"),
-        (recipe.weight_decay > 0, f"weight decay {recipe.weight_decay:g}"),
-        (recipe.ghost_batch is not None, f"ghost batches of {recipe.ghost_batch}"),
-        (recipe.sync_batch_norm, "batch norm over all workers"),
-        (recipe.gradient_noise > 0, f"gradient noise {recipe.gradient_noise:g}"),
-        (recipe.additive_noise > 0, f"additive noise {recipe.additive_noise:g}"),
-        (recipe.keep_updates, "as many updates as one worker"),
-        (bool(recipe.model), ", ".join(f"{name} = {value}" for name, value in recipe.model.items())),
-        (recipe.precision != "float32", recipe.precision),
-    ]
-    return [text for told, text in words if told]
+    stem = re.sub(r"[-_. ]*(seed)?[-_. ]*\d+$", "", names[0])
+    if len(names) == 1 or not stem or not all(name.startswith(stem) for name in names):
+        return names[0] + f" and {len(names) - 1} more" * (len(names) > 1)
+    return stem
+
+
+def _curve(rows: Sequence[Row], an_epoch: float | None, name: str) -> Columns:
+    columns = _columns(rows, an_epoch, (name,))
+    return stairs(columns, name) if name in columns else {}
 
 
 def _columns(rows: Sequence[Row], an_epoch: float | None, names: tuple[str, ...]) -> Columns:
-    """Turn rows into columns. The epochs of steps are fractions: examples seen, over those of an epoch."""
+    """Convert rows to columns. The epoch of a step is a fraction: examples seen / examples per epoch."""
     epochs = [row.examples / an_epoch if row.kind == STEP and row.examples and an_epoch else row.epoch for row in rows]
     columns = _along(rows, epochs, [row.step for row in rows])
     return columns | _known({name: [getattr(row, name) for row in rows] for name in names})
 
 
 def _noise(rows: Sequence[NoiseRow]) -> Columns:
-    """Turn measurements of the noise scale into columns; an end that is open is None."""
+    """Convert measurements of the noise scale to columns; an infinite bound becomes None."""
     columns = _along(rows, [row.epoch for row in rows], [row.noise.step for row in rows])
     names = ("value", "low", "high")
     measured: dict[str, list[float]] = {name: [getattr(row.noise, name) for row in rows] for name in names}
@@ -125,7 +156,7 @@ def _along(rows: Sequence[Row | NoiseRow], epochs: Sequence[float], updates: Seq
 
 
 def _known(columns: Mapping[str, Sequence[float | None]]) -> Columns:
-    """Leave out the columns in which nothing was measured."""
+    """Return the columns in which something was measured."""
     shown = {name: [short(number(value)) for value in values] for name, values in columns.items()}
     return {name: values for name, values in shown.items() if any(value is not None for value in values)}
 

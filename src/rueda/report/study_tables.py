@@ -1,4 +1,4 @@
-"""The studies beside the table of techniques, in words and tables: throughput, steps to a target, the linear model."""
+"""Sentences, tables and figures of the other studies: throughput, steps to a target, gradient descent."""
 
 from __future__ import annotations
 
@@ -6,53 +6,76 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rueda.records.descent import MEASURED, GradientDescent
-from rueda.records.steps_to_target import StepsToTarget
-from rueda.records.throughput import Speed, Throughput
+from rueda.records.json_record import JsonRecord
+from rueda.records.steps_to_target import BatchPoint, StepsToTarget
+from rueda.records.throughput import Throughput, ThroughputPoint
+from rueda.report.figures.linear_model import contours, surface
+from rueda.report.figures.steps import steps
+from rueda.report.figures.throughput import throughput
 from rueda.report.model import Cell, Section, Table, field_as
-from rueda.terminal.numbers import count, digits, milliseconds, things, with_spread
+from rueda.terminal.numbers import NONE, count, digits, milliseconds, things, with_spread
 
 
-def tell_throughput(section: Section, found: Throughput) -> None:
-    """Add a sentence and a table of the throughput to a section."""
+def add_throughput(section: Section, found: Throughput) -> None:
+    """Add the throughput to a section: a sentence, a table and a figure."""
+    section.plots += [throughput(found)] if found.points else []
+    section.tables.append(throughput_table(found))
     if found.saturates_at is not None:
-        section.told.append(
-            f"There are hardly more images a second beyond a local batch of {count(found.saturates_at)}."
-        )
-    columns: dict[str, Callable[[Speed], Cell]] = {
+        section.told.append(f"Throughput saturates at a local batch of {count(found.saturates_at)}.")
+
+
+def throughput_table(found: Throughput) -> Table:
+    """Return the table of the measured local batches."""
+    columns: dict[str, Callable[[ThroughputPoint], Cell]] = {
         "local batch": field_as("batch", count),
         "images/s": lambda point: (point.images_per_second, with_spread(point.images_per_second, point.spread)),
-        "an update": field_as("milliseconds_per_update", lambda time: milliseconds(time / 1e3)),
+        "time per update": field_as("milliseconds_per_update", lambda time: milliseconds(time / 1e3)),
     }
-    is_median = found.statistic == "median"
-    note = (
-        "Medians over repeats; ± is half the distance between the quartiles."
-        if is_median
-        else "The best of some rounds; ± is the standard deviation over them."
-    )
-    _add(section, Table.of("Throughput against local batch", _by_batch(found.points), columns, note))
+    notes = {
+        "median": "Medians over repeats; ± is half the distance between the quartiles.",
+        "best": "The best of several rounds; ± is the standard deviation over them.",
+    }
+    return Table.of("Throughput against local batch", _by_batch(found.points), columns, notes[found.statistic])
 
 
-def tell_steps(section: Section, found: StepsToTarget) -> None:
-    """Add a sentence and a table of the updates to a target to a section."""
-    where = f"{100 * found.target_accuracy:.3g} % test accuracy"
+def add_steps(section: Section, found: StepsToTarget) -> None:
+    """Add the updates to a target to a section: a sentence, a table and a figure."""
+    section.plots += [steps(found)] if any(point.updates for point in found.points) else []
+    section.tables.append(steps_table(found))
     if found.fit is not None:
         low, high = (count(round(end)) for end in found.fit.interval)
         critical = count(round(found.fit.critical_batch))
-        section.told.append(f"To {where} the critical batch size is about {critical} ({low} to {high}).")
-    columns = {
+        section.told.append(f"The critical batch size for {_target(found)} is about {critical} ({low} to {high}).")
+
+
+def steps_table(found: StepsToTarget) -> Table:
+    """Return the table of the batch sizes, with the fitted updates and the regime of each."""
+
+    def updates(point: BatchPoint) -> Cell:
+        some = f" ({len(point.seeds)} of {point.num_seeds} seeds)" if point.seeds and not point.complete else ""
+        return point.updates, _rounded(point.updates) + some
+
+    def fitted(point: BatchPoint) -> Cell:
+        value = None if found.fit is None else found.fit.updates(point.batch)
+        return value, _rounded(value)
+
+    columns: dict[str, Callable[[BatchPoint], Cell]] = {
         "batch": field_as("batch", count),
         "best rate": field_as("rate", digits),
-        "updates": field_as("updates", _rounded),
+        "updates": updates,
         "examples": field_as("examples", _rounded),
+        "fitted updates": fitted,
+        "regime": lambda point: found.regime(point.batch) or NONE,
         "seeds": field_as("num_seeds", count),
     }
-    reached = [point for point in _by_batch(found.points) if point.updates is not None]
     note = "The rate was tuned at each batch size; means over the seeds."
-    _add(section, Table.of(f"Updates to {where}", reached, columns, note))
+    return Table.of(f"Updates to {_target(found)}", _by_batch(found.points), columns, note)
 
 
-def tell_descent(section: Section, found: GradientDescent) -> None:
-    """Add a sentence and a table of gradient descent on the linear model to a section."""
+def add_descent(section: Section, found: GradientDescent) -> None:
+    """Add gradient descent on the linear model to a section: a sentence, a table and figures."""
+    section.plots += [surface(found), contours(found)]
+    section.tables.append(descent_table(found))
     rows = _by_batch(found.rows)
     if len(rows) > 1:
         small, large = rows[0], rows[-1]
@@ -61,9 +84,23 @@ def tell_descent(section: Section, found: GradientDescent) -> None:
             f"epochs with batch {count(small.batch)}, and {count(large.updates)} in {count(large.epochs)} "
             f"with batch {count(large.batch)}."
         )
+
+
+def descent_table(found: GradientDescent) -> Table:
+    """Return the table of the batch sizes."""
     columns = {"batch": field_as("batch", count), **{name: _measured(name) for name in MEASURED}}
     note = f"Means over {things(found.seeds, 'seed')}. ± is the spread over seeds. Rate {found.rate:g}."
-    _add(section, Table.of("Gradient descent on the linear model", rows, columns, note))
+    return Table.of("Gradient descent on the linear model", _by_batch(found.rows), columns, note)
+
+
+ADDED: dict[type[JsonRecord], Callable[[Section, Any], None]] = {
+    Throughput: add_throughput, StepsToTarget: add_steps, GradientDescent: add_descent
+}  # fmt: skip
+"""the function that adds each record to the section of a study"""
+
+
+def _target(found: StepsToTarget) -> str:
+    return f"{100 * found.target_accuracy:.3g} % test accuracy"
 
 
 def _measured(name: str) -> Callable[[Any], Cell]:
@@ -76,8 +113,3 @@ def _rounded(value: float | None) -> str:
 
 def _by_batch(rows: Iterable[Any]) -> list[Any]:
     return sorted(rows, key=lambda row: row.batch)
-
-
-def _add(section: Section, table: Table) -> None:
-    if table.rows:
-        section.tables.append(table)

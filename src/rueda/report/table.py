@@ -1,30 +1,15 @@
-"""The tables, as plain HTML: they are there without any script, and one click on a heading sorts them."""
+"""The tables as plain HTML: they need no script to be read; with it, a click on a heading sorts them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rueda.report.escape import to_html
 from rueda.report.model import Entry, Section, Table
-from rueda.terminal.numbers import count, duration, percent, points, things
+from rueda.terminal.numbers import NONE, count, duration, percent, points, things
 
-REHEARSED = '<span class="tag" title="the workers were virtual: one process was all of them in turn">rehearsed</span>'
+REHEARSED = '<span class="tag" title="one process computed all workers in turn">rehearsed</span>'
 _VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading, the field that it sorts by, and what stands in the cell (HTML), if not the number alone."""
-
-    title: str
-    field: str
-    cell: Callable[[Entry], str] | None = None
-
-    def to_html(self, entry: Entry) -> str:
-        """Write the cell of a row."""
-        value = getattr(entry, self.field)
-        return _cell(value, count(value) if self.cell is None else self.cell(entry))
 
 
 def _name(entry: Entry) -> str:
@@ -34,76 +19,77 @@ def _name(entry: Entry) -> str:
 
 
 def _remarked(shown: str, remark: str, is_remarked: bool) -> str:
-    """Write a value; a rehearsal's speed is that of one process, say, and says so."""
+    """Return a value with a remark below it, such as that a rehearsal's speed is that of one process."""
     return to_html(shown) + f"<small>{remark}</small>" * is_remarked
 
 
-def _speed(entry: Entry) -> str:
-    speed = entry.images_per_second
-    return _remarked(count(speed and round(speed)), "one process", entry.rehearsed and speed is not None)
-
-
-def _time(entry: Entry) -> str:
-    return _remarked(duration(entry.seconds), "one process", entry.rehearsed and entry.seconds is not None)
+def _of_machine(entry: Entry, value: float | None, write: Callable[[float], str]) -> str:
+    return NONE if value is None else _remarked(write(value), "one process", entry.rehearsed)
 
 
 def _test(entry: Entry) -> str:
     shown = percent(entry.test_accuracy, entry.test_accuracy_spread)
-    return _remarked(shown, "the other seeds", entry.diverged and entry.test_accuracy is not None)
+    return _remarked(shown, "without diverged seeds", entry.diverged and entry.test_accuracy is not None)
 
 
 def _verdict(entry: Entry) -> str:
+    """Write the points above or below one worker and, below them, the verdict: one column, which fits on a phone."""
     if entry.verdict is None:
-        return "baseline" if entry.role == "base" else "–"
+        return "baseline" if entry.role == "base" else points(entry.against)
+    shown = "" if entry.diverged else f"{points(entry.against)} "
     some = 0 < entry.num_diverged < entry.num_seeds
     which = f"<small>{entry.num_diverged} of {entry.num_seeds} seeds</small>" if some else ""
-    return f'<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>{which}'
+    return f'{shown}<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>{which}'
 
 
-_COLUMNS = (
-    Column("test accuracy", "test_accuracy", _test),
-    Column("against one worker", "against", lambda entry: points(entry.against)),
-    Column("verdict", "verdict", _verdict),
-    Column("training accuracy", "train_accuracy", lambda one: percent(one.train_accuracy, one.train_accuracy_spread)),
-    Column("workers", "workers"),
-    Column("updates", "updates"),
-    Column("global batch", "global_batch"),
-    Column("images/s", "images_per_second", _speed),
-    Column("time", "seconds", _time),
-    Column("epochs", "epochs"),
-    Column("seeds", "num_seeds"),
-)
+_Columns = dict[str, tuple[str, Callable[[Entry], str]]]
+"""by heading, the field by which a column sorts, and the function that writes its cells"""
+_COLUMNS: _Columns = {
+    "test accuracy": ("test_accuracy", _test),
+    "against one worker": ("against", _verdict),
+    "training accuracy": ("train_accuracy", lambda one: percent(one.train_accuracy, one.train_accuracy_spread)),
+    "workers": ("workers", lambda one: count(one.workers)),
+    "updates": ("updates", lambda one: count(one.updates)),
+    "global batch": ("global_batch", lambda one: count(one.global_batch)),
+    "images/s": ("images_per_second", lambda one: _of_machine(one, one.images_per_second, "{:,.0f}".format)),
+    "MFU": ("model_flops_utilisation", lambda one: _of_machine(one, one.model_flops_utilisation, percent)),
+    "time": ("seconds", lambda one: _of_machine(one, one.seconds, duration)),
+    "epochs": ("epochs", lambda one: count(one.epochs)),
+    "seeds": ("num_seeds", lambda one: count(one.num_seeds)),
+}
 
 
 def main_table(section: Section) -> str:
-    """Write the table of techniques, or of runs; columns without any value are left out."""
+    """Return the table of techniques or of runs; columns without any value are left out."""
     if not section.entries:
         return ""
-    name = Column("technique" if section.is_study else "run", "name", _name)
-    columns = [
-        column
-        for column in _COLUMNS
-        if any(getattr(entry, column.field) is not None for entry in section.entries)
-        and not (column.title in ("epochs", "seeds") and _same(section, column.field))  # told below the table, once
-    ]
-    heads = _head(name.title, "") + "".join(_head(column.title) for column in columns)
+    columns: _Columns = {"technique" if section.is_study else "run": ("name", _name)}
+    for title, (field, write) in _COLUMNS.items():
+        is_known = any(
+            getattr(one, field) is not None or (field == "against" and one.verdict) for one in section.entries
+        )
+        is_told_below = field in ("epochs", "num_seeds") and _same(section, field)
+        if is_known and not is_told_below:
+            columns[title] = field, write
+    heads = "".join(_head(title, "" if field == "name" else "number") for title, (field, _) in columns.items())
     body = "".join(
-        f'<tr class="{entry.role}">' + "".join(column.to_html(entry) for column in (name, *columns)) + "</tr>"
-        for entry in section.entries
+        f'<tr class="{one.role}">'
+        + "".join(_cell(getattr(one, field), write(one)) for field, write in columns.values())
+        + "</tr>"
+        for one in section.entries
     )
-    return _box(heads, body, "what each row reached") + _remarks(section)
+    return _box(heads, body, "results") + _remarks(section)
 
 
 def plain_table(table: Table) -> str:
-    """Write a table that a reader of another kind of file made."""
+    """Return the HTML of a plain table with its title and note."""
     if not table.rows:
         return ""
     body = ""
     for row in table.rows:
         cells = [(cell, cell) if isinstance(cell, str) else cell for cell in row]
         body += "<tr>" + "".join(_cell(value, to_html(shown), "text") for value, shown in cells) + "</tr>"
-    kinds = ["" if isinstance(cell, str) else "number" for cell in table.rows[0]]
-    heads = "".join(_head(title, kind) for title, kind in zip(table.heads, kinds, strict=True))
+    heads = "".join(_head(title, "" if title in table.left else "number") for title in table.heads)
     note = f'<p class="remark">{to_html(table.note)}</p>' if table.note else ""
     return f'<h3 class="above">{to_html(table.title)}</h3>{_box(heads, body, table.title)}{note}'
 
@@ -117,16 +103,18 @@ def _remarks(section: Section) -> str:
     each = " each" * (len(section.entries) > 1)
     if _same(section, "epochs") and (epochs := section.entries[0].epochs):
         remarks.append(f"{things(epochs, 'epoch')}{each}.")
-    if section.is_study and _same(section, "num_seeds"):
+    if _same(section, "num_seeds") and (section.is_study or section.entries[0].num_seeds > 1):
         seeds = section.entries[0].num_seeds
         remarks.append("One seed." if seeds == 1 else f"{things(seeds, 'seed')}{each}.")
     if any(entry.test_accuracy_spread for entry in section.entries):
-        remarks.append("± is the spread over seeds.")
+        remarks.append("± is the standard deviation over seeds.")
     if any(entry.rehearsed for entry in section.entries):
         remarks.append(
-            "<b>Rehearsed</b>: one process was all the workers in turn. Accuracies are those of as many real workers; "
-            "images/s and time are those of this one process, and say nothing about as many machines."
+            "<b>Rehearsed</b>: one process computed all workers in turn. Accuracies are those of as many real workers; "
+            "images/s and time are those of this one process, not of as many machines."
         )
+    if any(entry.model_flops_utilisation is not None for entry in section.entries):
+        remarks.append("<b>MFU</b>, model flops utilisation: share of the peak of the GPUs that the model uses.")
     return f'<p class="remark">{" ".join(remarks)}</p>' if remarks else ""
 
 

@@ -1,6 +1,6 @@
-"""Many runs side by side: the technique table, throughput against batch, steps to a target, gradient descent.
+"""Studies that compare many trainings: techniques, throughput, updates to a target accuracy, gradient descent.
 
-Importing the package loads no torch; some of its names do, when they are first used.
+Importing this package does not load torch; using some of its names does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The conditions of a study: named recipes, each on its own, and some of them combined.
+"""The conditions of a study: every named recipe on its own, and some of them combined.
 
-A name joined by ``+`` applies the named changes one after the other: ``batch-norm+linear-warmup``. With ``one-worker``
-among them it is a control: one worker with the other changes, so that a gain of the technique itself is not taken for
-one of its effect on large batches.
+A name such as ``batch-norm+linear-warmup`` applies the changes of both recipes, one after the other. A condition with
+``one-worker`` among its parts is a control: it trains one worker with the other changes. It distinguishes a technique
+that helps any training from one that helps only with large batches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COMBINATIONS = (
     "batch-norm+batch-growth",
     "ghost-batch-norm+linear-warmup",
 )
-"""run by default beside every named recipe on its own"""
+"""combinations that are trained by default, in addition to every named recipe"""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A row of the table before it is run."""
+    """A row of the table: its name and the recipe that it is trained with."""
 
     name: str
     summary: str
@@ -40,7 +40,7 @@ class Condition:
 
 
 def condition(name: str, base: Recipe, workers: int) -> Condition:
-    """Make a condition from the recipe with which one worker trains well.
+    """Derive a condition from the base recipe, with which one worker trains well.
 
     >>> both = condition("batch-norm + linear-warmup", Recipe(epochs=12), workers=8)
     >>> both.name, both.recipe.workers, both.recipe.scaling, dict(both.recipe.model)
@@ -62,14 +62,14 @@ def condition(name: str, base: Recipe, workers: int) -> Condition:
 def conditions(
     task: Task, base: Recipe, workers: int, names: Sequence[str] | None = None
 ) -> tuple[list[Condition], list[str]]:
-    """Make the conditions of a study, and lines about those that do not fit the task.
+    """Return the conditions of a study, and one line for each reason why default conditions do not fit the task.
 
     Args:
-        task: what is trained; its model may lack what a technique needs, such as ``batch_norm``.
-        base: one worker's recipe.
-        workers: how many workers all rows but the controls have.
-        names: the rows; by default all named recipes and :data:`COMBINATIONS`. What was named must fit; of the
-            default rows, those that do not are left out.
+        task: the task; its model may lack what a technique needs, such as an argument ``batch_norm``.
+        base: the recipe of one worker.
+        workers: the number of workers of all conditions except the controls.
+        names: the conditions to train; one that does not fit the task is an error. By default all named recipes and
+            :data:`COMBINATIONS`, without those that do not fit.
     """
     from rueda.train.normalisation import convert
 
@@ -77,7 +77,7 @@ def conditions(
         raise RecipeError("rows", expected="a named recipe or more", got=list(names), do="see `rueda recipe list`")
     asked = list(names) if names is not None else [*NAMED, *COMBINATIONS]
     found: dict[str, Condition] = {}
-    left_out = []
+    left_out: dict[str, list[str]] = {}
     for name in asked:
         try:
             one = condition(name, base, workers)
@@ -86,7 +86,7 @@ def conditions(
             if names is not None:
                 prefix = "" if str(error).startswith(f"row {name}:") else f"row {name}: "
                 raise type(error)(f"{prefix}{error}") from None
-            left_out.append(f"{name} is left out: {error}")
+            left_out.setdefault(str(error).removeprefix(f"row {name}: "), []).append(name)
             continue
         found[one.name] = one
-    return list(found.values()), left_out
+    return list(found.values()), [f"left out: {', '.join(rows)}: {reason}" for reason, rows in left_out.items()]

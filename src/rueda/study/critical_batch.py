@@ -1,7 +1,7 @@
-"""Fitting the curve of updates against batch size (:mod:`rueda.records.batch_curve`) to measured points.
+"""Fits the curve of updates against batch size (:mod:`rueda.records.batch_curve`) to measured points.
 
-Smin and Bcrit are fitted in log space, since the points span orders of magnitude. The interval comes from a bootstrap
-of the residuals.
+Smin (the smallest number of updates) and Bcrit (the critical batch size) are fitted in log space, because the points
+span orders of magnitude. The interval of Bcrit comes from a bootstrap of the residuals.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Floats = NDArray[np.float64]
 def fit_curve(
     batches: Sequence[float], updates: Sequence[float], *, num_samples: int = 400, seed: int = 0
 ) -> BatchCurve:
-    """Fit Smin and Emin to measured (batch, updates).
+    """Fit Smin (fewest updates) and Emin (fewest examples) to measured pairs (batch, updates).
 
     Args:
         batches: batch sizes, at least three different ones.
-        updates: updates to the target at each.
-        num_samples: of the bootstrap.
-        seed: of the bootstrap.
+        updates: number of updates to the target at each batch size.
+        num_samples: number of bootstrap samples.
+        seed: seed of the bootstrap.
 
     >>> batches = [16, 64, 256, 1024, 4096]
     >>> curve = fit_curve(batches, [100 * (1 + 400 / batch) for batch in batches])
@@ -38,14 +38,14 @@ def fit_curve(
         raise RunError(f"a curve of two constants needs three batch sizes or more, got {len(set(batches))}; add some")
     best = _least_squares(sizes, steps)
     fitted = _model(best, sizes)
-    # Residuals of a fit are smaller than the errors: two of the points' freedoms went into the constants.
+    # Residuals are smaller than the true errors, since two degrees of freedom went into the constants: rescale them.
     residuals = (steps - fitted) * np.sqrt(len(steps) / max(1, len(steps) - 2))
     draws = np.random.default_rng(seed)
     samples = [
         _least_squares(sizes, fitted + draws.choice(residuals, len(residuals)), start=best)[1]
         for _ in range(num_samples)
     ]
-    low, high = np.exp(np.percentile(samples, [5, 95])) if samples else (np.nan, np.nan)
+    low, high = np.exp(np.percentile(samples, [5, 95]))
     smallest, critical = np.exp(best)
     return BatchCurve(
         smallest_updates=float(smallest), smallest_examples=float(smallest * critical),
@@ -54,7 +54,7 @@ def fit_curve(
 
 
 def _model(constants: Floats, sizes: Floats) -> Floats:
-    """log S of (log Smin, log Bcrit) at batch sizes."""
+    """Return log S at each batch size, for the constants (log Smin, log Bcrit)."""
     return np.asarray(constants[0] + np.logaddexp(0.0, constants[1] - np.log(sizes)))
 
 
@@ -63,7 +63,7 @@ def _least_squares(sizes: Floats, steps: Floats, start: Floats | None = None) ->
 
     if start is None:
         start = np.array([steps.min() - 0.1, np.log(sizes).mean()])
-    # A curve without a bend among the points leaves its constants open: keep them within reach of the points.
+    # Points that show no bend do not determine both constants, so the constants are bounded to the range of the points.
     reach = 8.0
     low = np.array([steps.min() - reach, np.log(sizes.min()) - reach])
     high = np.array([steps.max() + 1.0, np.log(sizes.max()) + reach])

@@ -1,105 +1,132 @@
-"""The runs of a study: what each is asked, and how they are made."""
+"""The trainings that a study or a learning curve consists of: what each is asked to do, and how they are executed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rueda import jobs as starter
-from rueda.errors import RuedaError
+from rueda.errors import RuedaError, RunError
 from rueda.jobs import Job
 from rueda.records import Recipe
+from rueda.study.progress import StudyProgress
+from rueda.study.runs import check_same_recipe, is_finished
 from rueda.train.request import TrainAnswer, TrainRequest, train_job
+from rueda.world import instruction_sets
 
 if TYPE_CHECKING:
-    from rueda.study.progress import StudyProgress
     from rueda.tasks import Task
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to make."""
+    """A training to execute, or to resume if it was interrupted."""
 
     name: str
-    """of its row"""
+    """the name of the row that it belongs to"""
     seed: int
     recipe: Recipe
     folder: Path
 
     def request(self, task: str) -> TrainRequest:
-        """Ask for this run; one that was interrupted goes on. One worker is not rehearsed: its images/s are real."""
+        """Return the request of this training. One worker is not rehearsed, so that its images/s are real."""
         return TrainRequest(
             task=task, recipe=self.recipe, folder=self.folder, resume=True, progress=False,
             rehearse=self.recipe.workers > 1,
         )  # fmt: skip
 
     def job(self, task: str) -> Job[TrainAnswer]:
-        """Make its job, for a task by name or file."""
+        """Return the job that trains it in another process, for a task given by name or file."""
         return train_job(self.request(task))
 
-    def part_of(self, task: Task) -> Task:
-        """Give the task that it trains, made from one that is loaded."""
+    def trained_task(self, task: Task) -> Task:
+        """Return the task that is trained, derived from the loaded one; here it is the same."""
         return task
 
 
-def make_runs(
+def execute(
     task: Task | str,
-    runs: Sequence[PlannedRun],
+    planned: Sequence[PlannedRun],
     jobs: int,
-    show: StudyProgress,
     *,
-    started: Callable[[PlannedRun], None] = lambda run: None,
+    progress: bool,
     finished: Callable[[], object],
-) -> list[tuple[str, Exception]]:
-    """Make the runs: ``jobs`` at a time in processes of their own, or one by one here if the task is in no file.
+    started: Callable[[], None] = lambda: None,
+    notes: Sequence[str | None] = (),
+) -> RunError | None:
+    """Execute the runs that are not finished: ``jobs`` processes at a time, or one by one here for a Task object.
 
     Args:
-        task: as the user gave it.
-        runs: those that are not finished.
-        jobs: processes at a time.
-        show: told what happens.
-        started: called before a run begins.
-        finished: called when one has ended well.
+        task: a name, a file, or the task itself.
+        planned: all runs; a folder that holds another recipe is refused before anything is trained.
+        jobs: how many processes train at the same time.
+        progress: whether a bar or lines are shown.
+        finished: called after each run that ended without an error.
+        started: called before each run.
+        notes: lines that are shown first.
 
     Returns:
-        a line about each run that failed, with its error; the others are made all the same.
+        None, or an error that says how many runs failed and why the first one did; the others are completed first.
     """
+    for run in planned:
+        check_same_recipe(run.folder, run.recipe)
+    remaining = [run for run in planned if not is_finished(run.folder, run.recipe)]
     failures: list[tuple[str, Exception]] = []
+    with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(remaining)) as show:
 
-    def start(run: PlannedRun) -> None:
-        started(run)
-        show.started(run)
+        def start(run: PlannedRun) -> None:
+            started()
+            show.started(run)
 
-    def finish(run: PlannedRun) -> None:
-        finished()
-        show.finished(run)
+        def finish(run: PlannedRun) -> None:
+            finished()
+            show.finished(run)
 
-    def fail(run: PlannedRun, error: Exception) -> None:
-        failures.append((f"{run.name}, seed {run.seed}: {_reason(error)}", error))
-        show.finished(run, failures[-1][0])
+        def fail(run: PlannedRun, error: Exception) -> None:
+            failures.append((f"{run.name}, seed {run.seed}: {_reason(error)}", error))
+            show.finished(run, failures[-1][0])
 
-    if isinstance(task, str):
-        starter.run_many(
-            runs, lambda run: run.job(task), jobs, started=start, finished=finish, failed=fail, waiting=show.waiting
-        )
-        return failures
-    from rueda.train.job import train_task
-
-    for run in runs:
-        part = run.part_of(task)
-        start(run)
-        try:
-            train_task(part, run.request(part.name))
-        except Exception as error:  # as a process of its own would end alone, whatever it was
-            fail(run, error)
+        for line in filter(None, notes):
+            show.say(line)
+        if isinstance(task, str):
+            _limit_instruction_sets(remaining, show)
+            starter.run_many(
+                remaining, lambda run: run.job(task), jobs, started=start, finished=finish, failed=fail,
+                waiting=show.waiting,
+            )  # fmt: skip
         else:
-            finish(run)
-    return failures
+            from rueda.train.job import train_task
+
+            for run in remaining:
+                trained = run.trained_task(task)
+                start(run)
+                try:
+                    train_task(trained, run.request(trained.name))
+                except Exception as error:  # only this run fails, as it would in a process of its own
+                    fail(run, error)
+                else:
+                    finish(run)
+    if not failures:
+        return None
+    line, first = failures[0]
+    failed = RunError(f"{len(failures)} of {len(planned)} runs failed ({line}); the same command tries them again")
+    failed.__cause__ = first
+    return failed
+
+
+def _limit_instruction_sets(runs: Sequence[PlannedRun], show: StudyProgress) -> None:
+    """Limit oneDNN for all runs where this CPU's AMX is faulty, and say so once: the output of a run is not shown."""
+    for precision in {run.recipe.precision for run in runs}:
+        limit = instruction_sets.limits(os.environ, precision).get(instruction_sets.VARIABLE)
+        if limit is not None:
+            os.environ[instruction_sets.VARIABLE] = limit
+            show.say(instruction_sets.told(limit))
 
 
 def _reason(error: Exception) -> str:
-    """Say in a line why a run failed."""
+    """Describe an error in one line."""
     text = str(error) if isinstance(error, RuedaError) else f"{type(error).__name__}: {error}"
     return " ".join(text.splitlines())

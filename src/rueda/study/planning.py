@@ -1,7 +1,7 @@
-"""The plan of a technique table, which needs the task itself: its recipe, its model, the size of its training set.
+"""Plans the rows of a study, which requires the task itself: its recipe, its model and the size of its training set.
 
-``rueda study`` asks for it in a process of its own (:func:`plan`), so that the process that waits for the runs loads no
-torch and executes no task file.
+``rueda study`` plans in another process (:func:`plan`), so that the process that waits for the runs neither loads torch
+nor executes the task file.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.errors import DataError, TaskError
 from rueda.files.start_directory import located
-from rueda.jobs import Job
 from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.study.conditions import Condition, conditions
 from rueda.study.runs import is_finished
 from rueda.study.study_folder import runs_of
-from rueda.study.task_file import checksum_of
 from rueda.tasks.naming import folder_name
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRequest:
-    """What a technique table is asked to compare; the fields are those of :func:`rueda.study.study_techniques`."""
+    """What a study is asked to compare; the fields are those of :func:`rueda.study.study_techniques`."""
 
     task: str
     workers: int
@@ -37,22 +35,22 @@ class StudyRequest:
     settings: tuple[str, ...] = ()
     folder: Path | None = None
     directory: Path = field(default_factory=Path.cwd)
-    """where the request was made: the folder and a task file are relative to it"""
+    """the working directory of the user, to which relative paths refer"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """The rows of a technique table, checked against the task."""
+    """The rows of a study, checked against the task."""
 
     task: str
-    """what the task calls itself"""
+    """the name of the task"""
     task_file: str | None
-    """checksum of the file that defines it; None for a built-in task"""
+    """checksum of the file that defines the task; None for a built-in task"""
     base: Recipe
-    """one worker's recipe, of which all rows are made"""
+    """the recipe of one worker, from which all rows are derived"""
     conditions: tuple[Condition, ...]
     left_out: tuple[str, ...]
-    """a line for each default row that does not fit the task"""
+    """one line for each reason why default rows do not fit the task"""
     folder: Path
     environment: dict[str, Any]
 
@@ -61,36 +59,30 @@ def plan(request: StudyRequest) -> StudyPlan:
     """Load the task and plan its study."""
     from rueda.tasks import load_task
 
-    task = load_task(request.task)
-    return plan_task(task, request, checksum_of(str(located(Path(request.task), request.directory))))
+    return plan_task(load_task(request.task), request)
 
 
-def plan_job(request: StudyRequest) -> Job[StudyPlan]:
-    """Make the job of a plan."""
-    return Job(function="rueda.study.planning:plan", request=request, answer=StudyPlan)
-
-
-def plan_task(task: Task, request: StudyRequest, checksum: str | None = None) -> StudyPlan:
+def plan_task(task: Task, request: StudyRequest) -> StudyPlan:
     """Plan the study of a task that is loaded already.
 
     Raises:
         RuedaError: the task has no metric, a row does not fit it, or a batch is larger than its training set.
     """
     if task.metric is None:
-        raise TaskError(f"a study compares accuracy, which task {task.name} has not; give it a metric")
+        raise TaskError(f"a study compares accuracy, but task {task.name} has none; give it a metric")
     base = task.recipe.with_settings(request.settings).change(workers=1, target_accuracy=None)
     base = base if request.epochs is None else base.change(epochs=request.epochs)
     chosen, left_out = conditions(task, base, request.workers, request.rows)
     folder = request.folder or Path("runs", f"study-{folder_name(task.name)}-{request.workers}")
     _check_batches(task, chosen, located(folder, request.directory), range(base.seed, base.seed + request.seeds))
     return StudyPlan(
-        task=task.name, task_file=checksum, base=base, conditions=tuple(chosen), left_out=tuple(left_out),
-        folder=folder, environment=environment(),
+        task=task.name, task_file=None if task.file is None else task.file.sha256, base=base,
+        conditions=tuple(chosen), left_out=tuple(left_out), folder=folder, environment=environment(),
     )  # fmt: skip
 
 
 def _check_batches(task: Task, chosen: list[Condition], root: Path, seeds: range) -> None:
-    """Refuse, before anything is trained, a global batch larger than the training set."""
+    """Refuse a global batch that is larger than the training set, before anything is trained."""
     from rueda.data.partition import check_batch
 
     todo = [run for one in chosen for run in runs_of(root, one, seeds) if not is_finished(run.folder, run.recipe)]

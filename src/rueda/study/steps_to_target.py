@@ -1,32 +1,34 @@
-"""Updates and examples to a target accuracy against the batch size, the rate tuned anew at each.
+"""Counts the updates and examples to a target accuracy at each batch size, with the learning rate tuned for each.
 
-The measurement of Shallue et al. 2018 (1811.03600): a batch size is judged by the fewest updates it needs, and a rate
-that is right for one is wrong for another. So at each batch the rate climbs a geometric grid (factors of 2, at the top
-of root 2) from the batch before, scaled by the root of the ratio, as long as that needs fewer updates; a trial that has
-used up the best so far is given up. The test accuracy is looked at every 10 % more updates, and the crossing
-interpolated.
+This is the measurement of Shallue et al. 2018 (1811.03600): a batch size is judged by the smallest number of updates
+that it needs, and the learning rate that is best for one batch size is not the best for another. At each batch size the
+search begins with the best rate of the previous batch size, scaled by the square root of the ratio of the batch sizes.
+It then follows a geometric grid (factors of 2, finally of the square root of 2) as long as fewer updates are needed. A
+trial that needs more updates than the best one so far is stopped. The test accuracy is evaluated each time the number
+of updates has grown by 10 %, and the crossing of the target is interpolated.
 
-The rate is tuned on the first seed; the others train with it, and some of them may not reach the target at all. The
-mean over those that do would be too low, so such a batch size is shown as what it is and left out of the curve.
+The rate is tuned on the first seed and used for the others, some of which may not reach the target. The mean over the
+seeds that reach it would be too low, so such a batch size is marked and left out of the fitted curve.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
+from rueda.files.start_directory import located
 from rueda.records import Recipe
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
 from rueda.records.recipe.batches import check_batches, check_counts
+from rueda.records.recipe.values import refuse_settings
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
+from rueda.records.study import mean_and_spread
 from rueda.study.critical_batch import fit_curve
-from rueda.study.task_file import checksum_of
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.evaluate import Evaluator
@@ -40,14 +42,17 @@ _MOST_RATES = 7
 
 
 def tune(start: float, trial: Callable[[float, float], float | None], limit: float) -> dict[float, float | None]:
-    """Climb the grid of rates from ``start``: upwards while fewer updates are needed, then downwards, then refine.
+    """Search the grid of rates: upwards from ``start`` while fewer updates are needed, then downwards, then refined.
 
-    Where nothing has reached the target (the first rate may be far too high), it goes on down until something does.
+    While no rate has reached the target (``start`` may be far too high), the search continues downwards.
 
     Args:
         start: the first rate.
-        trial: from a rate and a limit to the updates needed, or None.
-        limit: updates after which the first trial is given up.
+        trial: a function of a rate and a limit that returns the updates needed, or None.
+        limit: the number of updates after which the first trial is stopped.
+
+    Returns:
+        the updates that each rate needed, or None where the trial was stopped.
 
     >>> tune(0.1, lambda rate, limit: abs(math.log2(rate / 0.4)) * 10 + 100, limit=1e9)
     {0.1: 120.0, 0.2: 110.0, 0.4: 100.0, 0.8: 110.0, 0.5656...: 105.0..., 0.2828...: 105.0...}
@@ -67,7 +72,7 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
     rate = start * _FACTOR
     while len(found) < _MOST_RATES and better(rate):
         rate *= _FACTOR
-    if best_rate in (start, None):  # going up did not help
+    if best_rate in (start, None):  # no higher rate was better
         rate = start / _FACTOR
         while len(found) < _MOST_RATES and (better(rate) or best_rate is None):
             rate /= _FACTOR
@@ -79,14 +84,14 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
 
 
 class Reached(NamedTuple):
-    """Where a training crossed the target accuracy, between two evaluations."""
+    """When a training reached the target accuracy, interpolated between two evaluations."""
 
     updates: float
     examples: float
 
 
 def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> Reached | None:
-    """Train until the test accuracy reaches the target; None if it diverges or passes the limit, in updates."""
+    """Train until the test accuracy reaches the target; None if that takes more updates than the limit, or diverges."""
     training = Training(task, recipe, open_world())
     evaluator, state, evaluate_at = Evaluator(training), training.state, 1
     before, accuracy_before = Reached(0.0, 0.0), 0.0
@@ -123,38 +128,44 @@ def study_steps_to_target(
     folder: Path | str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> StepsToTarget:
-    """Find the updates to a target at each batch size; the twin of ``rueda steps-to-target``.
+    """Count the updates to a target accuracy at each batch size, as ``rueda steps-to-target`` does.
 
     Args:
-        task: what is trained, by name, file or itself.
-        target_accuracy: test accuracy to reach, a fraction.
-        batches: batch sizes; by default 16, 32, 64 ... up to a quarter of the training data.
-        seeds: trainings at the best rate of each batch.
-        epochs: after which a trial is given up, of the batch that it begins with; by default 8 times the task's own.
+        task: a built-in name, a task file, or a :class:`Task`.
+        target_accuracy: the test accuracy to reach, as a fraction.
+        batches: batch sizes; by default 16, 32, 64 ... up to a quarter of the training set.
+        seeds: trainings at the best rate of each batch size.
+        epochs: number of epochs after which a trial is stopped; by default 8 times that of the task's recipe.
         settings: fields of the recipe, as ``name=value``.
-        folder: where ``steps.json`` is written after each batch, and taken up again; None writes nothing.
-        say: told a line for each trial, each further seed and each batch.
+        folder: where ``steps.json`` is written after each batch size, and read to resume; None writes nothing.
+        say: called with a line after each trial, each further seed and each batch size.
     """
     if not 0 < target_accuracy <= 1:
         raise RecipeError("--target-accuracy", expected="a fraction", got=target_accuracy, do="give e.g. 0.85")
     check_counts(seeds=seeds)
+    start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
     if loaded.metric is None:
         raise TaskError(f"steps to a target accuracy need an accuracy, which task {loaded.name} has not; add a metric")
     num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
+    refuse_settings(
+        settings, {"workers": "every trial has one worker", "target_accuracy": "give --target-accuracy"}
+    )  # fmt: skip
     base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
     epochs = 8 * base.epochs if epochs is None else epochs
     check_counts(epochs=epochs)
+    if base.rate_note:
+        say(base.rate_note)
     if batches is None:
         batches = [2**power for power in range(4, max(5, (num_examples // 4).bit_length()))]
     check_batches(batches, num_examples)
-    file = None if folder is None else Path(folder) / StepsToTarget.FILE
+    file = None if folder is None else located(Path(folder), start) / StepsToTarget.FILE
     result = StepsToTarget(
         task=loaded.name, target_accuracy=target_accuracy, recipe=base.to_toml(), epochs=epochs,
-        task_file=checksum_of(task), points=(), environment=environment(),
+        task_file=None if loaded.file is None else loaded.file.sha256, points=(), environment=environment(),
     )  # fmt: skip
     points = {} if file is None else _read(file, result)
-    for batch in batches:  # before the first is measured: one may be larger than growth may make it
+    for batch in batches:  # refuse all sizes that batch growth does not allow before the first is measured
         try:
             batch_at(base.change(batch=batch, base_batch=batch, accumulate=1), 0, num_examples)
         except RecipeError as error:
@@ -190,14 +201,9 @@ def _measure(
         return found.updates
 
     tried = tune(recipe.rate, trial, limit)
-    pairs = tuple(sorted(tried.items()))
-    if not reached:
-        return BatchPoint(
-            batch=recipe.batch, rate=None, updates=None, examples=None, num_seeds=seeds, seeds=(), tried=pairs
-        )
-    rate = min(reached, key=lambda one: reached[one].updates)
-    found = [reached[rate]]
-    for seed in range(recipe.seed + 1, recipe.seed + seeds):
+    rate = min(reached, key=lambda one: reached[one].updates, default=None)
+    found = [] if rate is None else [reached[rate]]
+    for seed in range(recipe.seed + 1, recipe.seed + seeds if found else 0):
         one = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit)
         ended = (
             f"not reached: diverged, or {limit:,.0f} updates passed" if one is None else f"{one.updates:,.0f} updates"
@@ -206,14 +212,14 @@ def _measure(
         if one is not None:
             found.append(one)
     return BatchPoint(
-        batch=recipe.batch, rate=rate, updates=statistics.fmean(one.updates for one in found),
-        examples=statistics.fmean(one.examples for one in found), num_seeds=seeds,
-        seeds=tuple(one.updates for one in found), tried=pairs,
+        batch=recipe.batch, rate=rate, num_seeds=seeds, tried=tuple(sorted(tried.items())),
+        updates=mean_and_spread([one.updates for one in found])[0], seeds=tuple(one.updates for one in found),
+        examples=mean_and_spread([one.examples for one in found])[0],
     )  # fmt: skip
 
 
 def _fit(points: Sequence[BatchPoint]) -> BatchCurve | None:
-    """Fit the curve to the batch sizes of which every seed reached the target, if there are three."""
+    """Fit the curve to the batch sizes at which every seed reached the target, if there are at least three."""
     pairs = [(point.batch, steps) for point in points if point.complete for steps in point.seeds]
     enough = len({batch for batch, _ in pairs}) >= 3
     return fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
@@ -228,26 +234,22 @@ def _line(point: BatchPoint) -> str:
 
 
 def _read(file: Path, now: StepsToTarget) -> dict[int, BatchPoint]:
-    """Take up the batches that an interrupted study has measured; refuse a study of something else."""
+    """Return the batch sizes that an interrupted study has measured; refuse a study of something else."""
     if not file.exists():
         return {}
     again = f"remove {file} to begin anew"
     old = StepsToTarget.load(file, again=again)
     try:
-        Recipe.from_toml(old.recipe)
+        recipe = Recipe.from_toml(old.recipe)  # an older Rueda wrote fewer fields
     except RecipeError as error:
         raise RunError(f"{file}: expected a recipe, got: {error}; {again}") from None
-    names = ("task", "target_accuracy", "recipe", "epochs", "task_file")
-    differs = next((name for name in names if not _same(name, getattr(old, name), getattr(now, name))), None)
-    if differs is not None:
-        raise RunError(f"{file} was made with another {differs.replace('_', ' ')}; choose another --folder")
+    differs = {
+        "task": old.task != now.task,
+        "target accuracy": old.target_accuracy != now.target_accuracy,
+        "recipe": recipe != Recipe.from_toml(now.recipe),
+        "epochs": old.epochs != now.epochs,
+        "task file": None not in (old.task_file, now.task_file) and old.task_file != now.task_file,
+    }
+    for name in filter(differs.get, differs):
+        raise RunError(f"{file} was made with another {name}; choose another --folder")
     return {point.batch: point for point in old.points}
-
-
-def _same(name: str, was: object, now: object) -> bool:
-    """Compare what two studies are about; an older Rueda wrote fewer fields of a recipe, and no checksum."""
-    if name == "task_file":
-        return was is None or now is None or was == now
-    if name == "recipe":
-        return Recipe.from_toml(str(was)) == Recipe.from_toml(str(now))
-    return was == now

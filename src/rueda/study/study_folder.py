@@ -1,4 +1,4 @@
-"""The study's folder: which study it holds, its runs, and the table in ``study.json``."""
+"""The folder of a study: it holds the runs, and in ``study.json`` the table that summarises them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rueda.errors import RecipeError, RunError
+from rueda.errors import RunError
 from rueda.records import Recipe
 from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.study import BASELINE, Study, StudyRow
@@ -24,15 +24,15 @@ _AGAIN = "remove it: the runs are kept, and the same command writes it again"
 
 
 class StudyFolder:
-    """A folder with one study: its rows share the task, the number of workers and the base recipe."""
+    """A folder that holds one study, whose rows share the task, the number of workers and the base recipe."""
 
     def __init__(self, plan: StudyPlan, task: Task | str, workers: int) -> None:
-        """Open a folder, new or old.
+        """Open a new folder, or one to continue.
 
         Args:
-            plan: its rows and the recipe of which they are made.
-            task: as the user gave it.
-            workers: of all rows but the controls.
+            plan: the rows and the recipe from which they are derived.
+            task: a name, a file, or the task itself.
+            workers: the number of workers of all rows except the controls.
 
         Raises:
             RunError: the folder holds another study, or a damaged one.
@@ -45,7 +45,7 @@ class StudyFolder:
             commands=(command,), recipe=_without_seed(base), task_file=checksum,
         )  # fmt: skip
         self.kept: dict[str, StudyRow] = {}
-        """rows that an earlier study in this folder made"""
+        """rows that are in ``study.json`` already, from an earlier command"""
         if (root / ARCHIVE).exists():
             raise RunError(f"{root} holds an archived study, without its runs; choose another --folder")
         old = Study.load(self._file, again=_AGAIN) if self._file.exists() else None
@@ -61,18 +61,14 @@ class StudyFolder:
         self._study = replace(self._study, commands=commands, task_file=checksum or old.task_file)
 
     def _check_settings(self, old: Study, base: Recipe) -> None:
-        was, now = ((one.task, one.workers, one.epochs) for one in (old, self._study))
+        was, now = old.settings, self._study.settings
         if was != now:
-            words = "task {}, {} workers, {} epochs"
-            raise RunError(
-                f"{self.root} holds a study of {words.format(*was)}, now asked: {words.format(*now)}; "
-                "choose another --folder"
-            )
+            raise RunError(f"{self.root} holds a study of {was}, now asked: {now}; choose another --folder")
         recorded = _base_of(old, self._file)
         refuse_another(self.root, None if recorded is None else recorded.change(seed=base.seed), base)
 
     def write(self) -> Study:
-        """Summarise what is finished and write ``study.json``; rows of earlier studies stay."""
+        """Summarise the finished runs and write ``study.json``, keeping the rows of earlier commands."""
         found = dict(self.kept)
         for one in self._chosen:
             runs = [
@@ -91,7 +87,7 @@ class StudyFolder:
 
 
 def runs_of(root: Path, one: Condition, seeds: Sequence[int]) -> list[PlannedRun]:
-    """List the runs of a row in a study's folder."""
+    """Return the runs of a condition in the folder of a study, one for each seed."""
     return [
         PlannedRun(one.name, seed, one.recipe.change(seed=seed), root / "runs" / f"{one.name}-seed{seed}")
         for seed in seeds
@@ -99,23 +95,20 @@ def runs_of(root: Path, one: Condition, seeds: Sequence[int]) -> list[PlannedRun
 
 
 def _seeds_in(root: Path, name: str) -> list[int]:
-    """List the seeds of a row that the folder holds."""
+    """Return the seeds with which the folder holds runs of a row."""
     texts = [folder.name.removeprefix(f"{name}-seed") for folder in (root / "runs").glob(f"{name}-seed*")]
     return sorted(int(text) for text in texts if text.isdigit())
 
 
 def _without_seed(base: Recipe) -> str:
-    """Write the base recipe; its seed is no part of it, so that seeds can be added."""
+    """Return the base recipe as TOML without its seed, so that a later command may add seeds."""
     return "".join(line for line in base.to_toml().splitlines(keepends=True) if not line.startswith("seed ="))
 
 
 def _base_of(old: Study, file: Path) -> Recipe | None:
-    """Find the base recipe of a study; one of an older Rueda shows it in the rows that change nothing else."""
+    """Return the base recipe of a study; for a study of an older Rueda, read it from a run that used it unchanged."""
     if old.recipe:
-        try:
-            return Recipe.from_toml(old.recipe)
-        except RecipeError as error:
-            raise RunError(f"{file}: expected a base recipe, got: {error}; {_AGAIN}") from None
+        return old.base_recipe(file, _AGAIN)
     for name in (BASELINE, "naive"):
         row = old.row(name)
         for run in row.runs if row is not None else ():

@@ -1,4 +1,4 @@
-"""A subset of a task's training data, and the trainings on it: the part of a learning curve that needs the task."""
+"""Draws subsets of a task's training set and trains on them: the part of a learning curve that loads the task."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rueda.data import Arrays
 from rueda.errors import TaskError
 from rueda.records.environment import environment
 from rueda.records.forecast import Forecast, epoch_length
+from rueda.records.recipe.values import refuse_settings
 from rueda.study.learning_curve import CurveRequest, SubsetRequest
 from rueda.tasks.loading import load_task_and_data
 from rueda.tasks.task import Task
@@ -23,7 +24,7 @@ from rueda.world.seeds import derive
 
 
 def balanced_subset(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Draw indices of ``size`` examples at random, every class within one example of its share.
+    """Draw the indices of ``size`` random examples, with every class within one example of its share.
 
     >>> labels = np.array([0] * 60 + [1] * 30 + [2] * 10)
     >>> np.bincount(labels[balanced_subset(labels, 20, seed=0)]).tolist()
@@ -32,7 +33,7 @@ def balanced_subset(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[
     draw = np.random.default_rng(derive("subset", seed, size))
     order = draw.permutation(len(labels))
     place = np.empty(len(labels))
-    # Spread each class evenly over [0, 1): then the first m of all have each class's share.
+    # Spread each class evenly over [0, 1): the first m of all examples then hold the share of each class.
     for label in np.unique(labels):
         members = order[labels[order] == label]
         place[members] = (np.arange(len(members)) + draw.random()) / len(members)
@@ -40,13 +41,13 @@ def balanced_subset(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[
 
 
 def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
-    """Give the task with a subset of its training data, repeated to the length of its epoch.
+    """Return the task with a subset of its training set, repeated to the length of an epoch.
 
     Args:
-        task: with its training data.
-        size: different examples; that of the whole set changes nothing.
-        seed: of the draw.
-        growth: how an epoch grows with the size, from 0 to 1.
+        task: the task with the whole training set.
+        size: number of distinct examples; with the size of the whole set, the data stay as they are.
+        seed: seed of the random draw.
+        growth: how the length of an epoch grows with the size, from 0 to 1.
     """
     data: Any = task.load("train")
     whole = len(data)
@@ -54,16 +55,16 @@ def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
         return replace(task, train=data)
     labels = data.targets.numpy() if isinstance(data, Arrays) else np.zeros(whole, dtype=np.int64)
     if labels.dtype != np.int64 or labels.ndim != 1:
-        labels = np.zeros(whole, dtype=np.int64)  # no classes: any examples do
+        labels = np.zeros(whole, dtype=np.int64)  # without class labels, all examples count as one class
     chosen = balanced_subset(labels, size, seed)
     length = round(epoch_length(size, whole, growth))
-    repeated = np.resize(chosen, length)  # over and over; the last round may be a part, equal in classes, too
+    repeated = np.resize(chosen, length)  # the last repetition may be incomplete; its classes are balanced, too
     part = data.subset(repeated) if isinstance(data, Arrays) else Subset(data, repeated.tolist())
     return replace(task, train=part)
 
 
 def train_subset(request: SubsetRequest) -> TrainAnswer:
-    """Train on a subset that the seed of the recipe draws."""
+    """Train on the subset that belongs to the seed of the recipe."""
     training = request.training
     assert training.recipe is not None
     task = load_task_and_data(training.task)
@@ -71,14 +72,18 @@ def train_subset(request: SubsetRequest) -> TrainAnswer:
 
 
 def plan(request: CurveRequest) -> Forecast:
-    """Load the task and say what is measured, before anything is."""
+    """Load the task and return a forecast without points: the recipe and the sizes of the data."""
     return plan_task(load_task_and_data(request.task), request)
 
 
 def plan_task(task: Task, request: CurveRequest) -> Forecast:
-    """Say what is measured of a task that is loaded already."""
+    """Do the same as :func:`plan` for a task that is loaded already."""
     if task.metric is None:
-        raise TaskError(f"a forecast is about the share of wrong answers; task {task.name} has no metric; add one")
+        raise TaskError(f"a forecast predicts the fraction of wrong answers; task {task.name} has no metric; add one")
+    refuse_settings(
+        request.settings,
+        {"workers": "every training has one worker", "target_accuracy": "every training makes all its epochs"},
+    )
     recipe = task.recipe.with_settings(request.settings).change(workers=1, target_accuracy=None)
     recipe = recipe if request.epochs is None else recipe.change(epochs=request.epochs)
     train, test = task.load("train"), task.load("test")
@@ -90,7 +95,7 @@ def plan_task(task: Task, request: CurveRequest) -> Forecast:
 
 
 def _chance(test: Arrays | Dataset[Any]) -> float:
-    """Error of always naming the most frequent class; 1 where the classes are not to be seen."""
+    """Return the error of always predicting the most frequent class; 1 if the classes of the data are not known."""
     if not isinstance(test, Arrays) or test.targets.dtype != torch.int64 or test.targets.ndim != 1:
         return 1.0
     return 1 - int(torch.bincount(test.targets).max()) / len(test)

@@ -1,78 +1,55 @@
-"""Which state of a user's task file a run was trained with: rows of two states must not stand in one table.
+"""Keeps rows that were trained with different versions of a user's task file out of one table.
 
-A checksum of the file lies beside the run's recipe (``task.json``) and in ``study.json``. Only the file itself counts,
-not what it imports; built-in tasks have none.
+Every run records the checksum of its task file (:class:`rueda.records.task_file.TaskFile`), and so does ``study.json``.
+Only the file itself is compared, not what it imports; built-in tasks have no file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rueda.errors import RunError, TaskError
-from rueda.files.atomic import write_atomically
+from rueda.errors import RunError
+from rueda.records import Run
+from rueda.records.task_file import TaskFile
 
 if TYPE_CHECKING:
     from rueda.tasks import Task
 
-_RECORD = "task.json"
 
-
-def checksum_of(task: Task | str) -> str | None:
-    """Give the SHA-256 of a task's file; None for a built-in task and for one that exists in no file."""
-    if not isinstance(task, str):
-        return None
-    from rueda.tasks.loading import task_file
-
-    file = task_file(task)
-    return None if file is None else _digest(file)
-
-
-def _digest(file: Path) -> str:
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        raise TaskError(f"cannot read {file}: {error.strerror}; check the path") from None
-
-
-def sign(folder: Path, task: Task | str, checksum: str | None) -> None:
-    """Write beside a run's recipe which state of the file it is trained with; refuse one that has changed meanwhile."""
-    if checksum is None:
-        return
-    if _digest(Path(str(task))) != checksum:
+def refuse_changed_file(task: Task | str, checksum: str | None) -> None:
+    """Refuse to start a run if the task file has changed since the study was planned."""
+    if checksum is not None and isinstance(task, str) and TaskFile.read(Path(task)).sha256 != checksum:
         raise RunError(f"{task} was changed while the study ran; put the old file back, or choose another --folder")
-    write_atomically(folder / _RECORD, json.dumps({"sha256": checksum}).encode())
-
-
-def signature(folder: Path) -> str | None:
-    """Read what :func:`sign` wrote; None if there is nothing, as in runs of an older Rueda."""
-    try:
-        found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        return str(found["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def refuse_mixture(root: Path, rows: Iterable[str], task: Task | str, checksum: str | None) -> None:
-    """Refuse to go on in a study's folder of which some rows are of another state of the file.
+    """Refuse to continue a study some of whose rows were trained with another version of the task file.
 
     Args:
-        root: the study's folder.
-        rows: those that are known to be of another state; what the runs say is added.
-        task: as the user gave it.
-        checksum: of the file as it is.
+        root: the folder of the study.
+        rows: rows that ``study.json`` already attributes to another version; rows whose runs record one are added.
+        task: the task as the user named it.
+        checksum: the checksum of the file as it is now; None for a built-in task.
     """
     if checksum is None:
         return
     older = set(rows)
     for folder in (root / "runs").glob("*-seed*"):
-        if signature(folder) not in (None, checksum):
+        if _recorded_checksum(folder) not in (None, checksum):
             older.add(folder.name.rpartition("-seed")[0])
     if older:
         raise RunError(
             f"{task} has changed since these rows were trained in {root}: {', '.join(sorted(older))}; "
             "choose another --folder, or put the old file back"
         )
+
+
+def _recorded_checksum(folder: Path) -> str | None:
+    """Read the checksum that a run recorded; None if it has not begun, or belongs to a built-in task."""
+    try:
+        file = Run(folder).task_file()
+    except RunError:
+        return None
+    return None if file is None else file.sha256

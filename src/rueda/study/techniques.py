@@ -1,12 +1,13 @@
-"""The technique table: what N workers do to the accuracy, and which technique brings it back.
+"""The study of techniques: how much accuracy is lost with N workers, and which technique restores it.
 
-Each row is a named recipe (or several combined), rehearsed: N virtual workers in one process give the numbers of N
-real ones (:mod:`rueda.train.rehearsal`). One worker trains in earnest. Phases: **plan** the runs, **run** what is not
-finished, **summarise** after every run, and on request **confirm** the best row on real processes.
+Each row is a named recipe, or several combined, and is rehearsed: N virtual workers in one process compute the same
+numbers as N real ones (:mod:`rueda.train.rehearsal`). The row with one worker is not rehearsed. Phases: **plan** the
+runs, **run** those that are not finished and summarise after each, on request **confirm** the best row on N processes.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +15,15 @@ from typing import TYPE_CHECKING
 from rueda import jobs as starter
 from rueda.errors import RecipeError, RuedaError, RunError, TaskError
 from rueda.files.lock import held
+from rueda.jobs import Job
 from rueda.records.recipe.batches import check_counts
 from rueda.records.study import Study, StudyRow
 from rueda.study.conditions import Condition
-from rueda.study.planned_run import make_runs
-from rueda.study.planning import StudyRequest, plan_job, plan_task
-from rueda.study.progress import StudyProgress
+from rueda.study.planned_run import execute
+from rueda.study.planning import StudyPlan, StudyRequest, plan_task
 from rueda.study.runs import check_same_recipe, is_finished, recorded_recipe, summarise
 from rueda.study.study_folder import StudyFolder, runs_of
-from rueda.study.task_file import sign
+from rueda.study.task_file import refuse_changed_file
 from rueda.train.request import TrainRequest, train_job
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RunsFailed(RunError):
-    """Some runs of a study failed; ``study`` is what the others came to."""
+    """Some runs of a study failed; ``study`` holds the rows of the others."""
 
     def __init__(self, message: str, study: Study) -> None:
         super().__init__(message)
@@ -50,83 +51,77 @@ def study_techniques(
     confirm: bool = False,
     progress: bool = True,
 ) -> Study:
-    """Run named recipes side by side; the twin of ``rueda study``.
+    """Train named recipes and compare their accuracies, as ``rueda study`` does.
 
-    What is finished in the folder is not run again, what was interrupted goes on; ``study.json`` there is written
-    after every run.
+    Finished runs in the folder are not repeated, interrupted ones are resumed; ``study.json`` is written after every
+    run.
 
     Args:
-        task: the name of a built-in task or the path of a file that defines one. A :class:`Task` itself is trained in
-            this process, run after run.
-        workers: how many workers are rehearsed.
-        rows: named recipes, joined by ``+`` where combined; by default all, and some combinations.
-        seeds: trainings of each row; the first has the recipe's own seed.
-        epochs: of all rows (``longer-training`` multiplies them); by default the task's own.
+        task: a built-in name, a task file, or a :class:`Task`, which is trained in this process, one run at a time.
+        workers: the number of workers to rehearse.
+        rows: named recipes, joined by ``+`` where combined; by default all of them and some combinations.
+        seeds: trainings of each row; the first uses the seed of the recipe.
+        epochs: number of epochs of all rows (``longer-training`` multiplies it); by default that of the task's recipe.
         folder: where to write; by default ``runs/study-TASK-N``.
         settings: fields of the base recipe, as ``name=value``.
-        jobs: runs at a time.
-        confirm: run the best row on real processes, too; the task must have a name or a file.
+        jobs: trainings that run at the same time.
+        confirm: train the best row on real processes, too; this requires a task name or file.
         progress: show a bar or lines.
 
     Raises:
-        RunError: the folder holds another study or another process writes there.
-        RunsFailed: a run failed, or the confirmation; the others are finished first.
-        Stopped: by Ctrl-C or SIGTERM; what ran has saved.
+        RunError: the folder holds another study, or another process writes to it.
+        RunsFailed: a run or the confirmation failed; the other runs are completed first.
+        Stopped: Ctrl-C or SIGTERM interrupted the study; the runs have saved checkpoints.
     """
     check_counts(workers=workers, seeds=seeds, jobs=jobs)
     if confirm and workers == 1:
         raise RecipeError("--confirm runs the best row of many workers on real processes, got 1 worker; leave it out")
     if confirm and not isinstance(task, str):
         raise TaskError(f"workers can be started for a task by name or file only, got {type(task).__name__}")
+    if workers == 1 and rows is None:
+        raise RecipeError("workers", expected="2 or more", got=1, do="or name the rows to train on one worker: --rows")
     # Plan.
     request = StudyRequest(
         task=task if isinstance(task, str) else task.name, workers=workers, rows=None if rows is None else tuple(rows),
         seeds=seeds, epochs=epochs, settings=tuple(settings), folder=None if folder is None else Path(folder),
     )  # fmt: skip
-    plan = starter.run(plan_job(request), show=progress) if isinstance(task, str) else plan_task(task, request)
+    if isinstance(task, str):
+        job = Job(function="rueda.study.planning:plan", request=request, answer=StudyPlan)
+        plan = starter.run(job, show=progress)
+    else:
+        plan = plan_task(task, request)
     with held(plan.folder):
         table = StudyFolder(plan, task, workers)
         every_seed = range(plan.base.seed, plan.base.seed + seeds)
         planned = [run for one in plan.conditions for run in runs_of(plan.folder, one, every_seed)]
-        for run in planned:
-            check_same_recipe(run.folder, run.recipe)
-        todo = [run for run in planned if not is_finished(run.folder, run.recipe)]
+        table.write()
         # Run.
-        with StudyProgress(speak=progress, total=len(planned), done=len(planned) - len(todo)) as show:
-            for line in plan.left_out:
-                show.say(line)
-            table.write()
-            failures = make_runs(
-                task, todo, jobs, show, started=lambda run: sign(run.folder, task, plan.task_file), finished=table.write
-            )
-            study = table.write()
-            best = study.best()
-            if confirm and not failures:
-                show.say(
-                    f"{best.name} on {workers:,} real workers:"
-                    if best is not None
-                    else f"nothing to confirm: no row of {workers:,} workers ended without diverging"
-                )
-        if failures:
-            line, first = failures[0]
-            raise RunsFailed(
-                f"{len(failures)} of {len(planned)} runs failed ({line}); the others stand in {plan.folder}", study
-            ) from first
+        failed = execute(
+            task, planned, jobs, progress=progress, notes=(plan.base.rate_note, *plan.left_out), finished=table.write,
+            started=lambda: refuse_changed_file(task, plan.task_file),
+        )  # fmt: skip
+        study = table.write()
+        if failed is not None:
+            raise RunsFailed(str(failed), study) from failed.__cause__
         # Confirm.
-        if confirm and best is not None:
-            study = _confirm(table, best, str(task), plan.task_file, progress)
-        return study
+        if not confirm:
+            return study
+        best = study.best()
+        if progress:
+            nothing = f"nothing to confirm: no row of {workers:,} workers ended without diverging"
+            print(nothing if best is None else f"{best.name} on {workers:,} real workers:", file=sys.stderr)
+        return study if best is None else _confirm(table, best, str(task), plan.task_file, progress)
 
 
 def _confirm(table: StudyFolder, best: StudyRow, task: str, checksum: str | None, progress: bool) -> Study:
-    """Train the best row on as many processes, and add it as a row of its own."""
+    """Train the best row on as many processes as it has workers, and add the result as a row."""
     folder = table.root / best.runs[0]
     recipe = recorded_recipe(folder)
     assert recipe is not None
     real = folder.with_name(f"{folder.name}-real")
     check_same_recipe(real, recipe)
     if not is_finished(real, recipe):
-        sign(real, task, checksum)
+        refuse_changed_file(task, checksum)
         request = TrainRequest(task=task, recipe=recipe, folder=real, resume=True, progress=progress)
         try:
             starter.run(train_job(request), workers=recipe.workers)

@@ -1,9 +1,9 @@
-"""Images per second against the local batch: a processor is idle below some batch, and saturated above it.
+"""Measures images per second against the local batch: a small batch leaves a processor idle, a large one saturates it.
 
-One worker makes the timed steps of ``rueda measure`` (:mod:`rueda.measure.steps`) at local batches 1, 2, 4 ...: the
-batches take turns, so that a busy machine disturbs all alike, and the medians count. Throughput *saturates* at the
-smallest batch that reaches 95 % of the best: a larger one only makes the global batch harder to train. Where that is
-the largest of all, nothing shows that a still larger one would not be faster: it is not saturated.
+One worker is timed as in ``rueda measure`` (:mod:`rueda.measure.steps`) at local batches 1, 2, 4 ... The batch sizes
+take turns, so that other load on the machine affects all of them alike, and the median is used. Throughput *saturates*
+at the smallest batch that reaches 95 % of the highest images/s; a larger batch only makes the global batch harder to
+train. If only the largest batch measured reaches 95 %, a still larger one may be faster: throughput is not saturated.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rueda.files.start_directory import located
 from rueda.measure.steps import Stepper, measure_steps
 from rueda.records.environment import environment
 from rueda.records.profile import StepTime, update_seconds
 from rueda.records.recipe.batches import check_batches
-from rueda.records.throughput import Speed, Throughput
+from rueda.records.throughput import Throughput, ThroughputPoint
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.terminal.phases import PhasesProgress
@@ -31,16 +32,17 @@ def study_throughput(
     folder: Path | str | None = None,
     progress: bool = True,
 ) -> Throughput:
-    """Measure images/s against the local batch; the twin of ``rueda throughput``.
+    """Measure images/s against the local batch, as ``rueda throughput`` does.
 
     Args:
-        task: what is trained, by name, file or itself.
-        batches: local batches; by default 1, 2, 4 ... up to 1024 and an eighth of the training data.
+        task: a built-in name, a task file, or a :class:`Task`.
+        batches: local batches; by default 1, 2, 4 ... up to 1024 or an eighth of the training set.
         settings: fields of the recipe, as ``name=value``.
-        seconds: time for each batch, in all rounds together.
+        seconds: how long each batch size is timed, in all rounds together.
         folder: where ``throughput.json`` is written; None writes nothing.
         progress: show a bar, or a line.
     """
+    start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
     recipe = loaded.recipe.with_settings(settings).change(workers=1, ghost_batch=None)
     num_examples = len(loaded.load("train")) // recipe.accumulate  # type: ignore[arg-type]
@@ -58,15 +60,15 @@ def study_throughput(
     points = tuple(_speed(step, recipe.accumulate) for step in steps)
     result = Throughput(task=loaded.name, points=points, statistic="median", environment=environment())
     if folder is not None:
-        result.save(Path(folder) / Throughput.FILE)
+        result.save(located(Path(folder), start) / Throughput.FILE)
     return result
 
 
-def _speed(step: StepTime, accumulate: int) -> Speed:
-    """Give the speed of updates of several such steps; it is computed from the single step, not timed."""
+def _speed(step: StepTime, accumulate: int) -> ThroughputPoint:
+    """Compute the speed of updates that accumulate several such steps from the time of a single step."""
     update = update_seconds(step.seconds, min(step.optimizer, step.seconds), accumulate)
     speed = step.batch * accumulate / update
-    return Speed(
+    return ThroughputPoint(
         batch=step.batch, images_per_second=speed, spread=speed * step.relative_spread,
         milliseconds_per_update=1e3 * update,
     )  # fmt: skip

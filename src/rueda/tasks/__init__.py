@@ -1,4 +1,4 @@
-"""What to train: the task, the built-in ones, their models and data sets. The package's names load torch when used."""
+"""Tasks: what is trained. The built-in tasks with their models and data sets; torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from rueda.lazy import lazily
 
 if TYPE_CHECKING:
+    from rueda.tasks.keras_task import KerasTask
     from rueda.tasks.loading import load_task
     from rueda.tasks.task import Task
 
-__all__ = ["Task", "load_task"]
+__all__ = ["KerasTask", "Task", "load_task"]
 
-__getattr__ = lazily(__name__, {"Task": "task", "load_task": "loading"})
+__getattr__ = lazily(__name__, {"KerasTask": "keras_task", "Task": "task", "load_task": "loading"})

@@ -1,14 +1,16 @@
-"""From a task's name, which may be any text, to the name of a folder that stays where it is put."""
+"""The names of tasks: the built-in ones, and the folder name that is made from any task's name."""
 
 from __future__ import annotations
 
 import re
 
+BUILTIN_TASKS = ("linear", "glyphs-cnn", "fashion-mnist-cnn", "fashion-mnist-wrn", "cifar10-cnn", "cifar10-resnet")
+"""the functions of :mod:`rueda.tasks.builtin`, with hyphens; known here without loading torch"""
 _LONGEST = 80
 
 
 def folder_name(name: str) -> str:
-    """Give a task's name as one part of a path: letters, digits and ``._+-``; all else becomes a hyphen.
+    """Return a task's name as a folder name of letters, digits and ``._+-``; other characters become hyphens.
 
     >>> folder_name("glyphs-cnn"), folder_name("../../etc/[bold]x"), folder_name("..")
     ('glyphs-cnn', 'etc-bold-x', 'task')

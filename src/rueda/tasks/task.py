@@ -1,6 +1,6 @@
-"""The task: what to train. A model factory, training and test data, a loss, a metric.
+"""The task says what to train: a model factory, training and test data, a loss and a metric.
 
-One's own task is a Python file that defines ``task``::
+A user's own task is a Python file that defines ``task``::
 
     import rueda
     from torch import nn
@@ -29,46 +29,59 @@ from torch.utils.data import Dataset, IterableDataset
 from rueda.data import Arrays, Augmentation
 from rueda.errors import TaskError
 from rueda.records import Recipe
+from rueda.records.task_file import TaskFile
 
 Data = Arrays | Dataset[Any]
 PerExample = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each example, [B, classes] and [B] -> [B]."""
+    """Return the cross-entropy of each example, [B, classes] and [B] -> [B]."""
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each example, [B] and [B] -> [B]."""
+    """Return the squared error of each example, [B] and [B] -> [B]."""
     return (outputs - targets).square()
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Whether the largest output is the right class, [B, classes] and [B] -> bool [B]."""
+    """Tell for each example whether the largest output is the right class, [B, classes] and [B] -> bool [B]."""
+    check_labels(targets)
     return outputs.argmax(1) == targets
+
+
+def check_labels(targets: Tensor) -> None:
+    """Refuse floating-point targets, as in regression, for which the default metric would always tell 0."""
+    if targets.is_floating_point():
+        raise TaskError(
+            "the task's metric: accuracy, the default, needs class labels, but the targets are floating point; "
+            "give metric=None (no accuracy) or a metric of its own"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What to train; how to train it is the :class:`rueda.Recipe`."""
+    """What to train; the :class:`rueda.Recipe` says how."""
 
     name: str
-    """what reports call it"""
+    """the name in reports and folders"""
     model: Callable[..., nn.Module]
     """builds the model; takes the recipe's ``model`` table as keyword arguments"""
     train: Data | Callable[[], Data]
-    """training data, or a function that loads them when they are needed"""
+    """training data, or a function that loads them"""
     test: Data | Callable[[], Data]
     """test data, or a function that loads them"""
     loss: PerExample = cross_entropy
-    """(outputs, targets) -> a loss an example, shape [B]: torch's with ``reduction="none"``"""
+    """(outputs, targets) -> the loss of each example, shape [B]: torch's losses with ``reduction="none"``"""
     metric: PerExample | None = accuracy
-    """(outputs, targets) -> True where an example is right, shape [B]; None if there is no such thing"""
+    """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without accuracy"""
     augment: tuple[Augmentation, ...] = ()
-    """random changes of the training images (array data only)"""
+    """data augmentation of the training images (array data only)"""
     recipe: Recipe = field(default_factory=Recipe)
-    """how one worker trains it well: the base of every other recipe"""
+    """the recipe with which one worker trains the task well, the base of all other recipes"""
+    file: TaskFile | None = field(default=None, compare=False, repr=False)
+    """the file that defines it; :func:`rueda.load_task` sets it"""
 
     def __post_init__(self) -> None:
         for name in ("model", "loss"):
@@ -78,51 +91,65 @@ class Task:
                 )
 
     def load(self, split: str) -> Data:
-        """Load ``train`` or ``test`` data, and refuse a stream: workers share examples by their numbers."""
+        """Load the ``train`` or ``test`` data.
+
+        Raises:
+            TaskError: the data are not a data set, or are a stream, which cannot be partitioned by index; or the metric
+                is the accuracy, but the targets are not class labels.
+        """
         source = self.train if split == "train" else self.test
         data: Any = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
         if not isinstance(data, (Arrays, Dataset)):
             expected, do = "rueda.Arrays or a torch Dataset", "wrap the tensors: rueda.Arrays(inputs, targets)"
         elif isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            expected = "examples with numbers and a length"
+            expected = "a data set with an index and a length"
             do = "give it __len__ and __getitem__, or read the stream into rueda.Arrays"
         else:
+            if isinstance(data, Arrays) and self.metric is accuracy:
+                check_labels(data.targets)
             return data
         what = f"the {split} data of task {self.name}"
         raise TaskError(what, expected=expected, got=type(data).__name__, do=do)
 
     def build(self, recipe: Recipe) -> nn.Module:
-        """Build the model that the recipe asks for."""
+        """Build the model with the arguments of the recipe's ``model`` table."""
         try:
-            model = self.model(**recipe.model)
+            model: Any = self.model(**recipe.model)
         except TypeError as error:
+            for name, value in recipe.model.items():
+                if f"unexpected keyword argument {name!r}" in str(error):
+                    raise TaskError(
+                        f"model.{name} = {value} of the recipe needs a model factory with a parameter "
+                        f"{name}{'=False' * (value is True)}, which that of task {self.name} lacks; add it, or leave "
+                        "this out"
+                    ) from None
             raise TaskError(
                 f"the model of task {self.name} does not take model = {dict(recipe.model)} of the recipe ({error}); "
                 "correct the recipe or the factory"
             ) from None
-        if not isinstance(model, nn.Module):
+        except Exception as error:
+            if not recipe.model:  # a mistake within the factory, which its traceback shows
+                raise
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
             raise TaskError(
-                f"the model of task {self.name}",
-                expected="a torch.nn.Module",
-                got=type(model).__name__,
-                do="return the module from the factory",
-            )
+                f"the model of task {self.name} cannot be built with model = {dict(recipe.model)} of the recipe "
+                f"({what}); correct these values"
+            ) from None
+        if not isinstance(model, nn.Module):
+            expected, do = "a torch.nn.Module", "return the module from the factory"
+            raise TaskError(f"the model of task {self.name}", expected=expected, got=type(model).__name__, do=do)
         return model
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Compute the loss of each example, [B], and refuse a loss that has been averaged already."""
+        """Compute the loss of each example, [B]; raise TaskError if the task's loss is already reduced."""
         losses = self.loss(outputs, targets)
         if losses.shape != targets.shape[:1]:
-            raise TaskError(
-                f"the loss of task {self.name}",
-                expected=f"one value an example, shape [{targets.shape[0]}]",
-                got=list(losses.shape),
-                do='use reduction="none"',
-            )
+            expected, do = f"one value per example, shape [{targets.shape[0]}]", 'use reduction="none"'
+            raise TaskError(f"the loss of task {self.name}", expected=expected, got=list(losses.shape), do=do)
         return losses
 
     def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Say which examples are right, [B] of 0 and 1 as int64; zeros without a metric."""
+        """Return 1 for each correct example and 0 for the others, int64 [B]; zeros if the task has no metric."""
         if self.metric is None:
             return torch.zeros(targets.shape[0], dtype=torch.int64, device=outputs.device)
         return self.metric(outputs.detach(), targets).to(torch.int64)

@@ -1,1 +1,1 @@
-"""What is drawn on a terminal: progress bars, tables, and the words for numbers and times that the page uses, too."""
+"""Terminal output: progress bars, tables, and the formatting of numbers and times, which the report uses as well."""

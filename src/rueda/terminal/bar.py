@@ -1,6 +1,6 @@
-"""One bar on a terminal: what every progress of the project begins and ends with.
+"""The base class of all progress displays: a bar on a terminal, plain lines elsewhere.
 
-A worker's own output is a pipe to its launcher, which names the user's terminal in ``RUEDA_TERMINAL``.
+A worker's output is a pipe to its launcher, which names the user's terminal in the variable ``RUEDA_TERMINAL``.
 """
 
 from __future__ import annotations
@@ -8,25 +8,24 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import ExitStack
-from types import TracebackType
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-Own = TypeVar("Own", bound="OnTerminal")
+Display = TypeVar("Display", bound="ProgressDisplay")
 
 
-class OnTerminal:
-    """A progress that is a bar on a terminal, and something else elsewhere; silent unless told to speak.
+class ProgressDisplay:
+    """Shows progress as a bar on a terminal and as lines elsewhere; without ``speak`` it shows nothing.
 
-    A subclass names its ``COLUMNS``: ``bar``, ``spinner``, ``elapsed``, ``remaining``, or a text with fields, and says
-    in :meth:`begin` what there is at the start. ``_bar`` is rich's, or None where there is no terminal; ``_task``
-    is the line of it that a subclass shows.
+    A subclass lists its ``COLUMNS`` (``bar``, ``spinner``, ``elapsed``, ``remaining``, or a format string of rich) and
+    shows the initial state in :meth:`begin`. ``_bar`` is rich's ``Progress``, or None where there is no terminal;
+    ``_task`` is the task in it that the subclass updates.
     """
 
     BAR_SECONDS = 0.2
-    """between two states of the bar"""
+    """seconds between two updates of the bar"""
     LINE_SECONDS = 10.0
-    """between two plain lines where there is no bar"""
+    """seconds between two lines where there is no bar"""
     COLUMNS: tuple[str, ...] = ("{task.description}", "bar", "{task.completed}/{task.total}", "remaining")
 
     def __init__(self, *, speak: bool) -> None:
@@ -37,54 +36,66 @@ class OnTerminal:
         self._last = time.monotonic()
 
     def begin(self) -> None:
-        """Show what there is before the first step."""
+        """Show the initial state."""
 
     @property
     def due(self) -> bool:
-        """True when something new would be shown: only then is it worth computing."""
+        """Whether enough time has passed since the last update to compute and show a new one."""
         wait = self.LINE_SECONDS if self._bar is None else self.BAR_SECONDS
         return self._speak and time.monotonic() - self._last > wait
 
     def say(self, line: str) -> None:
-        """Print a line: above the bar, or by itself."""
+        """Print a line, above the bar if there is one."""
         if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False)
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             self.line(line)
 
+    def announce(self, line: str) -> None:
+        """Print a line above the bar, or without a bar on standard error, even if nothing else is to be shown."""
+        with suppress(OSError, ValueError):  # the terminal has been closed
+            if self._bar is not None:
+                self.say(line)
+            else:
+                print(line, file=sys.stderr, flush=True)
+
     def line(self, line: str) -> None:
-        """Print a plain line where there is no bar; what is due next comes later."""
+        """Print a line if there is no bar, and wait ``LINE_SECONDS`` until the next one is :attr:`due`."""
         if self._speak and self._bar is None:
             print(line, file=sys.stderr, flush=True)
             self._last = time.monotonic()
 
     def start(self) -> None:
-        """Start the bar, if there is a terminal."""
+        """Start the bar if standard error, or the terminal named by the launcher, can show one."""
         name = os.environ.get("RUEDA_TERMINAL")
-        if self._speak and (name or sys.stderr.isatty()):
+        if self._speak and (name or sys.stderr.isatty()) and os.environ.get("TERM") != "dumb":
             from rich import progress
             from rich.console import Console
+            from rich.table import Column
 
             kinds: dict[str, type[progress.ProgressColumn]] = {
-                "bar": progress.BarColumn,
                 "spinner": progress.SpinnerColumn,
                 "elapsed": progress.TimeElapsedColumn,
                 "remaining": progress.TimeRemainingColumn,
             }
-            columns = [kinds[one]() if one in kinds else progress.TextColumn(one, markup=False) for one in self.COLUMNS]
+            whole = Column(no_wrap=True)  # on a narrow terminal only the bar shrinks
+            columns = [
+                progress.BarColumn() if one == "bar"
+                else kinds[one](table_column=whole) if one in kinds
+                else progress.TextColumn(one, markup=False)
+                for one in self.COLUMNS
+            ]  # fmt: skip
             file = self._terminal.enter_context(open(name, "w")) if name else None  # noqa: SIM115 - ExitStack
             console = Console(file=file, force_terminal=True) if file else Console(stderr=True)
             self._bar = progress.Progress(*columns, console=console, transient=True)
             self._bar.start()
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self: Display) -> Display:
         self.start()
         self.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         self._terminal.close()

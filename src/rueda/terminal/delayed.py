@@ -1,21 +1,21 @@
-"""What the user sees of work that is usually over at once: nothing for two seconds, then a bar, or plain lines."""
+"""Progress of work that is usually quick: nothing is shown for two seconds, then a bar or lines."""
 
 from __future__ import annotations
 
-from rueda.terminal.bar import OnTerminal
+from rueda.terminal.bar import ProgressDisplay
 
 
-class DelayedProgress(OnTerminal):
-    """Counts whatever is counted, such as the bytes of a download, if it takes more than two seconds."""
+class DelayedProgress(ProgressDisplay):
+    """Shows a count, such as the bytes of a download, once the work has taken two seconds."""
 
     COLUMNS = ("{task.description}", "bar", "{task.percentage:>3.0f} %", "remaining")
     LINE_SECONDS = 2.0
 
     def start(self) -> None:
-        """Wait with the bar until there is something to show."""
+        """Do nothing yet: :meth:`show` starts the bar."""
 
     def show(self, what: str, done: int, total: int | None) -> None:
-        """Show how far the work is; a new ``what`` takes the bar over."""
+        """Show how much is done of the work named ``what``; a new name reuses the bar."""
         if self._bar is None:
             if not self.due:
                 return

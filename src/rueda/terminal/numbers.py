@@ -1,4 +1,4 @@
-"""Numbers, times and sizes as people write them: one way, for terminals and pages alike."""
+"""Formatting of numbers, times and sizes, the same for the terminal and the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def number(value: Any) -> float | None:
-    """Take a finite number; anything else counts as not measured.
+    """Return a finite number unchanged, and None for anything else.
 
     >>> number(3), number("3"), number(float("inf")), number(True)
     (3, None, None, None)
@@ -19,12 +19,12 @@ def number(value: Any) -> float | None:
         return None
     try:
         return value if math.isfinite(value) else None
-    except OverflowError:  # a whole number beyond any float
+    except OverflowError:  # an integer that is too large for a float
         return None
 
 
 def percent(fraction: float | None, spread: float | None = None) -> str:
-    r"""Write a fraction, with its spread over seeds if there is one.
+    r"""Write a fraction in percent, with its spread over seeds if there is one.
 
     >>> percent(0.7134), percent(0.7134, 0.004), percent(None)
     ('71.3\xa0%', '71.3\xa0±\xa00.4\xa0%', '–')
@@ -36,7 +36,7 @@ def percent(fraction: float | None, spread: float | None = None) -> str:
 
 
 def points(value: float | None) -> str:
-    """Write a difference in points.
+    """Write a difference in percentage points, with its sign.
 
     >>> points(-28.94), points(0.3), points(0.01)
     ('−28.9', '+0.3', '±0.0')
@@ -48,7 +48,7 @@ def points(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Write a number of things; what is no finite number is none.
+    """Write a count; a dash stands for None and for numbers that are not finite.
 
     >>> count(1164), count(5.6), count(None), count(0.0123), count(float("nan"))
     ('1,164', '5.6', '–', '0.0123', '–')
@@ -59,7 +59,7 @@ def count(value: float | None) -> str:
 
 
 def things(value: float | None, name: str) -> str:
-    """Write a number of things with their name.
+    """Write a count and a noun, in the plural unless the count is 1.
 
     >>> things(1, "epoch"), things(1164, "update"), things(None, "epoch")
     ('1 epoch', '1,164 updates', '– epochs')
@@ -68,7 +68,7 @@ def things(value: float | None, name: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write a time.
+    """Write a duration in seconds, minutes or hours.
 
     >>> duration(3.21), duration(75), duration(4000)
     ('3.2 s', '1 min 15 s', '1 h 6 min')
@@ -82,7 +82,7 @@ def duration(seconds: float | None) -> str:
 
 
 def predicted_time(seconds: float | None) -> str:
-    """Write a time that was predicted, with two digits: more would promise too much.
+    """Write a predicted duration with two significant digits, since it is not known more precisely.
 
     >>> [predicted_time(3600 * hours) for hours in (0.001, 0.2, 5, 100, 1000)]
     ['3.6 s', '12 min', '5 h', '4.2 days', '42 days']
@@ -98,20 +98,20 @@ def predicted_time(seconds: float | None) -> str:
 
 
 def milliseconds(seconds: float | None, spread: float | None = None) -> str:
-    """Write a short time with three digits, or all before the point; from ten seconds on in seconds.
+    """Write a duration below ten seconds in milliseconds, with its spread if any; a longer one as `duration` does.
 
     >>> milliseconds(0.0123456), milliseconds(1.5904, 0.45), milliseconds(75), milliseconds(float("inf"))
     ('12.3 ms', '1,590 ± 450 ms', '1 min 15 s', '–')
-    >>> milliseconds(0.9999)
-    '1,000 ms'
+    >>> milliseconds(0.9999), milliseconds(0.0123456, 0.00021), milliseconds(0.002, float("nan"))
+    ('1,000 ms', '12.35 ± 0.21 ms', '2 ms')
     """
     if seconds is None or number(seconds) is None or seconds >= 10:
         return duration(seconds)
-    return digits(1e3 * seconds, 3) + (f" ± {digits(1e3 * spread, 2)}" if spread and number(spread) else "") + " ms"
+    return with_spread(1e3 * seconds, 1e3 * (spread or 0)) + " ms"
 
 
 def digits(value: float | None, num_digits: int = 3) -> str:
-    """Write so many digits, and all of those before the point.
+    """Write a number with ``num_digits`` significant digits; below a million, no digit before the point is rounded.
 
     >>> digits(9936.4), digits(0.0123456), digits(18.7923), digits(1590.4, 2), digits(None), digits(2.5e7)
     ('9,936', '0.0123', '18.8', '1,590', '–', '2.5e+07')
@@ -120,12 +120,22 @@ def digits(value: float | None, num_digits: int = 3) -> str:
     """
     if value is None or number(value) is None:
         return NONE
-    rounded = abs(float(f"{value:.{num_digits}g}"))  # 999.96 has four digits before the point when it is rounded
+    rounded = abs(float(f"{value:.{num_digits}g}"))  # 999.96 is rounded to 1,000, which has four digits
     return f"{value:,.0f}" if 10**num_digits <= rounded < 1e6 else f"{value:.{num_digits}g}"
 
 
+def money(value: float | None) -> str:
+    """Write an amount of money with two decimal places, or two significant digits if it is small.
+
+    >>> money(1234.5), money(0.5), money(0.0000213), money(0.0), money(None)
+    ('1,234.50', '0.50', '0.000021', '0.00', '–')
+    """
+    places = 1 - math.floor(math.log10(value)) if value and 0 < value < 0.1 else 2
+    return fixed(value, places)
+
+
 def fixed(value: float | None, places: int, spread: float | None = None) -> str:
-    """Write so many places after the point, with the spread if there is one.
+    """Write a number with a fixed number of decimal places, and its spread if there is one.
 
     >>> fixed(87.12, 1, 0.41), fixed(87.12, 1), fixed(0.0312, 4, 0.0), fixed(None, 1)
     ('87.1 ± 0.4', '87.1', '0.0312 ± 0.0000', '–')
@@ -136,19 +146,19 @@ def fixed(value: float | None, places: int, spread: float | None = None) -> str:
 
 
 def with_spread(value: float | None, spread: float | None) -> str:
-    """Write a mean up to the second digit of its spread.
+    """Write a mean and its spread, both to the second significant digit of the spread.
 
     >>> with_spread(10.0589, 0.25307), with_spread(2901.38, 479.9), with_spread(470.0, None), with_spread(None, 1.0)
     ('10.06 ± 0.25', '2,901 ± 480', '470', '–')
     """
-    if value is None or not spread or spread < 1e-9:
+    found = number(spread)
+    if not found or found < 1e-9:
         return digits(value)
-    places = max(0, 1 - math.floor(math.log10(spread)))
-    return fixed(value, places, spread)
+    return fixed(value, max(0, 1 - math.floor(math.log10(found))), found)
 
 
 def amount(num_bytes: float) -> str:
-    """Write bytes for people.
+    """Write a number of bytes in B, kB, MB or GB.
 
     >>> amount(4), amount(16_777_216), amount(2.5e9)
     ('4 B', '17 MB', '2.5 GB')

@@ -1,12 +1,12 @@
-"""What the user sees of work in phases: a bar over them on a terminal, plain lines elsewhere."""
+"""Progress of work in phases: a bar on a terminal, a line for each phase elsewhere."""
 
 from __future__ import annotations
 
-from rueda.terminal.bar import OnTerminal
+from rueda.terminal.bar import ProgressDisplay
 
 
-class PhasesProgress(OnTerminal):
-    """Shows the phases; silent unless told to speak."""
+class PhasesProgress(ProgressDisplay):
+    """Counts phases and shows the name of the current one."""
 
     COLUMNS = ("spinner", "{task.description}", "bar", "{task.completed}/{task.total}", "elapsed")
 
@@ -15,18 +15,18 @@ class PhasesProgress(OnTerminal):
         self._phases, self._done = phases, done
 
     def begin(self) -> None:
-        """Show what is done already."""
+        """Show how many phases are done already."""
         if self._bar is not None:
             self._task = self._bar.add_task("", total=self._phases, completed=self._done)
 
     def phase(self, text: str) -> None:
-        """Begin a phase."""
+        """Begin the next phase."""
         if self._bar is not None:
             self._bar.update(self._task, description=text, completed=self._done)
         self.line(f"{self._done + 1}/{self._phases} {text}")
         self._done += 1
 
     def tell(self, text: str) -> None:
-        """Say what the phase is at; only a bar shows it."""
+        """Show a detail of the current phase in the bar; without a bar nothing is shown."""
         if self._bar is not None:
             self._bar.update(self._task, description=text)

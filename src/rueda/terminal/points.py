@@ -1,14 +1,14 @@
-"""What the user sees while points are computed: a bar on a terminal, a plain line every ten seconds elsewhere."""
+"""Progress while many points, such as those of a loss landscape, are computed: a bar, or a line every ten seconds."""
 
 from __future__ import annotations
 
 import time
 
-from rueda.terminal.bar import OnTerminal
+from rueda.terminal.bar import ProgressDisplay
 
 
-class PointsProgress(OnTerminal):
-    """Counts points; silent on all workers but the one that is told to speak."""
+class PointsProgress(ProgressDisplay):
+    """Shows how many points have been computed; a worker without ``speak`` shows nothing."""
 
     def __init__(self, *, speak: bool, description: str, total: int, done: int = 0) -> None:
         super().__init__(speak=speak)
@@ -16,14 +16,14 @@ class PointsProgress(OnTerminal):
         self._started = time.monotonic()
 
     def begin(self) -> None:
-        """Show how many points are there already."""
+        """Show how many points an earlier run computed."""
         if self._bar is not None:
             self._task = self._bar.add_task(self._description, total=self._total, completed=self._first)
         elif self._first:
-            self.line(f"{self._description}: {self._first:,} of {self._total:,} points are there already")
+            self.line(f"{self._description}: {self._first:,} of {self._total:,} points are already computed")
 
     def show(self, done: int) -> None:
-        """Show how many points there are."""
+        """Show that ``done`` points have been computed."""
         self._last = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=done)

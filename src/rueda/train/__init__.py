@@ -1,6 +1,6 @@
-"""Training: the state, the step, the loop around it, its checkpoints, and the rehearsal of many workers.
+"""Training a task: the loop, its checkpoints, and the rehearsal of many workers in one process.
 
-Importing the package loads no torch; its names do, when they are first used.
+Importing the package does not import torch; using one of its names does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from rueda.lazy import lazily
 
 if TYPE_CHECKING:
     from rueda.train.loop import Result, fit
+    from rueda.train.own_loop import Checkpoint
 
-__all__ = ["Result", "fit"]
+__all__ = ["Checkpoint", "Result", "fit"]
 
-__getattr__ = lazily(__name__, {"Result": "loop", "fit": "loop"})
+__getattr__ = lazily(__name__, {"Checkpoint": "own_loop", "Result": "loop", "fit": "loop"})

@@ -1,6 +1,9 @@
-"""The buffers of a model on several workers: running statistics of batch norm, and whatever else a model keeps."""
+"""Synchronise the buffers of a model on several workers: batch-norm running statistics and any others."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -10,36 +13,64 @@ from rueda.world import World
 
 
 def synchronize_buffers(model: nn.Module, world: World) -> None:
-    """Make the buffers equal on all workers: the mean of the running statistics, and rank 0's of all other buffers.
+    """Make all buffers equal on all workers: average running statistics, broadcast all others from rank 0.
 
-    While it trains, each worker normalises by its own batch and keeps its own running averages, so nothing is sent at
-    each step. The averages are linear in what they have seen: the mean over the workers is the running average of
-    the mean statistics, N times better than rank 0's alone. No rule says how to average other buffers; there rank 0's
-    count. Every worker must call it.
+    During training each worker normalises by its own batch and keeps its own running averages, so no step needs a
+    collective for them. A running average is linear in the batch statistics: its mean over N workers is the running
+    average of the workers' mean statistics, estimated from N times as many examples as rank 0 alone has seen. For
+    other buffers no meaningful average is known, so rank 0's values are used. Every worker must call this function.
     """
     if world.size == 1:
         return
-    tracked = [
-        buffer
-        for module in model.modules()
-        if isinstance(module, _NormBase)
-        for buffer in (module.running_mean, module.running_var)
-        if buffer is not None
-    ]
-    if tracked:
-        flat = world.all_reduce(torch.cat([buffer.flatten() for buffer in tracked]), "mean")
-        for buffer, mean in zip(tracked, torch.split(flat, [buffer.numel() for buffer in tracked]), strict=True):
-            buffer.copy_(mean.view_as(buffer))
+    statistics = running_statistics(model)
+    if statistics is not None:
+        write_running_statistics(model, world.all_reduce(statistics, "mean"))
     others = list(other_buffers(model).values())
     if others:
-        # As bytes: not every backend sends every type, and one message does for all.
+        # Sent as bytes: not every backend supports every dtype, and one broadcast is then enough for all buffers.
         raw = [buffer.detach().reshape(-1).contiguous().view(torch.uint8) for buffer in others]
         parts = torch.split(world.broadcast(torch.cat(raw)), [one.numel() for one in raw])
         for buffer, part in zip(others, parts, strict=True):
             buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))
 
 
+def running_statistics(model: nn.Module) -> Tensor | None:
+    """Return all running means and variances of the normalisation layers as one vector; None if there are none."""
+    tracked = _tracked(model)
+    return torch.cat([buffer.flatten() for buffer in tracked]) if tracked else None
+
+
+def write_running_statistics(model: nn.Module, statistics: Tensor) -> None:
+    """Write a vector of :func:`running_statistics` back into the layers."""
+    tracked = _tracked(model)
+    parts = torch.split(statistics, [buffer.numel() for buffer in tracked])
+    write_buffers(tracked, [part.view_as(buffer) for part, buffer in zip(parts, tracked, strict=True)])
+
+
+def _tracked(model: nn.Module) -> list[Tensor]:
+    layers = [module for module in model.modules() if isinstance(module, _NormBase)]
+    return [buffer for layer in layers for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+
 def other_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """List the buffers that are not those of a normalisation with running statistics."""
+    """Return the buffers that do not belong to a normalisation layer with running statistics."""
     norms = {id(buffer) for m in model.modules() if isinstance(m, _NormBase) for buffer in m.buffers(recurse=False)}
     return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in norms}
+
+
+@contextmanager
+def buffers_restored(buffers: Iterable[Tensor]) -> Iterator[None]:
+    """Restore the contents of buffers at the end of the block."""
+    buffers = list(buffers)
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        write_buffers(buffers, kept)
+
+
+def write_buffers(buffers: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Copy values into buffers."""
+    with torch.no_grad():
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)

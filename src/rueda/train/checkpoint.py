@@ -1,9 +1,9 @@
-"""Checkpoints: all it takes to go on, written whole or not at all, checked when read.
+"""Checkpoint files: everything a training needs to continue, written atomically and verified when read.
 
-A checkpoint is one file, ``step-00000120.4f1c20d96f9b3a57.pt``: the number of updates, then a checksum (BLAKE2b) of its
-own bytes. The name is given by the last, atomic rename, so a file that is torn, cut or damaged later does not match
-its name; it is passed over with a warning and the one before it is used. ``best.<checksum>.pt`` is a second name
-of the file with the best test result.
+A checkpoint is one file. Its name, such as ``step-00000120.4f1c20d96f9b3a57.pt``, holds the number of updates and a
+BLAKE2b checksum of the file's bytes. A complete file gets this name by an atomic rename. A file that is truncated or
+damaged does not match the checksum in its name; it is skipped with a warning and the checkpoint before it is used.
+``best.<checksum>.pt`` is a copy of the checkpoint with the best test result, so that damage to one spares the other.
 
 Reading never runs code from the file (``weights_only``): it holds tensors, numbers, text, lists and dictionaries.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,47 +26,97 @@ from rueda.files.atomic import write_atomically
 _NAME = re.compile(r"(?:step-(\d{8,})|best)\.([0-9a-f]{16})\.pt")
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any], *, step: int, keep: int, best: bool = False) -> Path:
-    """Write a checkpoint and drop all but the last ``keep`` and the best.
+def save_checkpoint(
+    folder: Path, state: dict[str, Any], *, step: int, keep: int, best: bool = False, known: set[Path] | None = None
+) -> Path:
+    """Write a checkpoint, and delete all others but the last ``keep`` intact ones and the best.
+
+    Checkpoints of the same or a later step are deleted, too: the training has gone back behind them.
 
     Args:
-        folder: where the checkpoints stand.
-        state: tensors, numbers, text, lists, dictionaries.
+        folder: the folder of the checkpoints.
+        state: the contents, which may be tensors, numbers, text, lists and dictionaries.
         step: updates made so far.
-        keep: how many of the last ones stay.
-        best: name this one the best, too.
+        keep: how many of the newest checkpoints are kept; damaged ones do not count.
+        best: whether this one has the best test result so far.
+        known: files that are known to be intact, and are therefore not read again; the new one is added.
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
     file = folder / f"step-{step:08d}.{_checksum(content)}.pt"
     write_atomically(file, content)
+    known = set() if known is None else known
+    known.add(file)
     if best:
-        _name_best(file)
-    for old in list_checkpoints(folder)[keep:]:
-        old.unlink(missing_ok=True)
-    for left_over in folder.glob(".*.part"):  # of a process that was killed while it wrote
+        _write_best(folder, content)
+    remove_from(folder, step, but=file)
+    num_kept = 0
+    for other in list_checkpoints(folder):
+        if num_kept < keep and (other in known or _is_intact(other)):
+            known.add(other)
+            num_kept += 1
+        else:
+            other.unlink(missing_ok=True)
+            known.discard(other)
+    for left_over in folder.glob(".*.part"):  # from a process that was killed while writing
         left_over.unlink(missing_ok=True)
     return file
 
 
+def remove_from(folder: Path, step: int, *, but: Path) -> None:
+    """Remove the checkpoints of a step and of all later ones, except for one file."""
+    for file in list_checkpoints(folder):
+        if step_of(file) >= step and file != but:
+            file.unlink(missing_ok=True)
+
+
+def copy_as_step(file: Path, step: int) -> Path:
+    """Return the file of a checkpoint under the name of its step; the best one is copied to it if it is not there."""
+    named = file.with_name(f"step-{step:08d}.{file.name.split('.')[1]}.pt")
+    if not named.exists():
+        write_atomically(named, read_checkpoint(file))
+    return named
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints, newest first, unread; the best one under its second name is left out."""
-    found = [(int(match[1]), file) for file in folder.glob("step-*.pt") if (match := _NAME.fullmatch(file.name))]
-    return [file for _, file in sorted(found, reverse=True)]
+    """List the checkpoint files, newest first, without reading them; ``best.*.pt`` is not among them."""
+    found = []
+    for file in folder.glob("step-*.pt"):
+        with suppress(FileNotFoundError):  # the training that writes it may remove it meanwhile
+            if match := _NAME.fullmatch(file.name):  # of one step, the file that was written last comes first
+                found.append((int(match[1]), file.stat().st_mtime_ns, file))
+    return [file for _, _, file in sorted(found, reverse=True)]
+
+
+def step_of(file: Path) -> int:
+    """Return the number of updates in the name of a checkpoint that :func:`list_checkpoints` found."""
+    return int(file.name.split(".")[0].removeprefix("step-"))
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """Find the checkpoint with the best test result."""
+    """Return the checkpoint with the best test result, or None."""
     return next((file for file in folder.glob("best.*.pt") if _NAME.fullmatch(file.name)), None)
 
 
+def find_checkpoint(folder: Path, wanted: str) -> Path | None:
+    """Return the newest checkpoint (``last``), the best one (``best``), or that of a step; None if there is none."""
+    if wanted == "best":
+        return best_checkpoint(folder)
+    return next((file for file in list_checkpoints(folder) if wanted in ("last", str(step_of(file)))), None)
+
+
 def load_checkpoint(file: Path) -> dict[str, Any]:
-    """Read one checkpoint and check it against its name.
+    """Read a checkpoint and verify it against the checksum in its name.
 
     Raises:
-        CheckpointError: it is missing, torn, damaged, or not a checkpoint.
+        CheckpointError: the file is missing, truncated, damaged, or not a checkpoint.
     """
+    return parse_checkpoint(file, read_checkpoint(file))
+
+
+def read_checkpoint(file: Path) -> bytes:
+    """Read the bytes of a checkpoint and verify them against the checksum in its name; see :func:`load_checkpoint`."""
     match = _NAME.fullmatch(file.name)
     if match is None:
         raise CheckpointError(f"{file}: expected a name like step-00000120.<checksum>.pt; it is not a checkpoint")
@@ -75,7 +125,12 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror}") from None
     if _checksum(content) != match[2]:
-        raise CheckpointError(f"{file} is torn or damaged: its bytes do not match the checksum in its name")
+        raise CheckpointError(f"{file} is truncated or damaged: its bytes do not match the checksum in its name")
+    return content
+
+
+def parse_checkpoint(file: Path, content: bytes) -> dict[str, Any]:
+    """Return the contents of a checkpoint from its bytes; ``file`` is named in messages."""
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
@@ -86,30 +141,62 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
     return state
 
 
-def latest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Read the newest checkpoint that is whole; a damaged one is passed over with a warning."""
-    for file in list_checkpoints(folder):
+def read_newest(folder: Path, wanted: str = "last") -> tuple[Path, bytes] | None:
+    """Read a checkpoint for a training that continues.
+
+    Args:
+        folder: the folder of the checkpoints.
+        wanted: ``last``, the newest one that is intact (damaged ones are skipped with a warning); ``best``; or a step.
+
+    Returns:
+        The file and its verified bytes; None if the last one is wanted and the folder has none.
+
+    Raises:
+        CheckpointError: all checkpoints are damaged, or there is none of that step.
+    """
+    files = list_checkpoints(folder)
+    if wanted != "last":
+        file = find_checkpoint(folder, wanted)
+        if file is None:
+            steps = ", ".join(str(step_of(file)) for file in reversed(files))
+            expected = f"last, best or the step of a checkpoint ({steps or 'there is none'})"
+            raise CheckpointError(str(folder), expected=expected, got=wanted, do="choose one of them")
+        return file, read_checkpoint(file)
+    for file in files:
         try:
-            return file, load_checkpoint(file)
+            return file, read_checkpoint(file)
         except CheckpointError as error:
-            warnings.warn(f"{error}; using the one before it", RuntimeWarning, stacklevel=2)
-    return None
+            warnings.warn(f"{error}; it is skipped", RuntimeWarning, stacklevel=2)
+    if not files:
+        return None
+    best = best_checkpoint(folder)
+    instead = "" if best is None or not _is_intact(best) else "resume from the best one, which is intact (best), or "
+    raise CheckpointError(
+        f"{folder}: all {len(files)} checkpoints are damaged; {instead}restore one from a copy, or start a new run in "
+        "another folder"
+    )
 
 
-def _name_best(file: Path) -> None:
-    checksum = file.name.split(".")[1]
-    new = file.with_name(f"best.{checksum}.pt")
-    link = file.with_name(f".best.{os.getpid()}.part")
-    link.unlink(missing_ok=True)
-    try:
-        os.link(file, link)
-        os.replace(link, new)
-        link.unlink(missing_ok=True)  # rename of two links to one file leaves both
-    except OSError:  # a file system without links
-        write_atomically(new, file.read_bytes())
-    for old in file.parent.glob("best.*.pt"):
+def latest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Load the newest intact checkpoint; see :func:`read_newest`."""
+    found = read_newest(folder)
+    return None if found is None else (found[0], parse_checkpoint(*found))
+
+
+def _write_best(folder: Path, content: bytes | memoryview) -> None:
+    new = folder / f"best.{_checksum(content)}.pt"
+    write_atomically(new, content)
+    for old in folder.glob("best.*.pt"):
         if old != new:
             old.unlink(missing_ok=True)
+
+
+def _is_intact(file: Path) -> bool:
+    try:
+        read_checkpoint(file)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _checksum(content: bytes | memoryview) -> str:

@@ -1,65 +1,105 @@
-"""Ctrl-C and SIGTERM while training: finish the step, save, and leave; all workers at the same step.
+"""Signals during training: all workers finish the same step and write a checkpoint; then they stop or go on.
 
-A signal reaches the workers at different moments, and one that left alone would leave the others waiting in a
-collective. So a signal only raises a flag, and the workers compare flags about once a second.
+A signal reaches the workers at different times. A worker that stopped at once would leave the others blocked in a
+collective. So the handler only sets a flag, and an all-reduce compares the workers' flags, at every step or about four
+times a second. A long evaluation is stopped in the same way; the epoch is then evaluated when the run is resumed.
+:mod:`rueda.world.signals` defines what each signal asks for.
 """
 
 from __future__ import annotations
 
 import math
-import signal
-import threading
-from types import FrameType, TracebackType
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import TypeVar
 
 import torch
 
+from rueda.jobs.stopping import Stopped, handled_signals
 from rueda.world import World
+from rueda.world.signals import SAVING, Request, SignalFilter
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Batch = TypeVar("Batch")
+
+
+class EvaluationStopped(Exception):
+    """Raised on all workers when a signal stops the training in the middle of an evaluation."""
 
 
 class Interruption:
-    """Watches for signals inside a ``with`` block; :meth:`agreed` says whether all workers shall stop now."""
+    """Catches signals inside a ``with`` block; :meth:`agreed` returns what all workers do now."""
 
     def __init__(self, world: World) -> None:
         self.signal: int | None = None
+        """the signal that stops the training"""
+        self._save = False
         self._world = world
-        self._old: dict[int, Any] = {}
+        self._signals = SignalFilter()
+        self._handling = handled_signals(self._set_flag)
         self._interval = 1
         self._since = 0
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a script's background want it
-                    self._old[number] = signal.signal(number, self._raise_flag)
+        self._handling.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: object) -> None:
+        self._handling.__exit__(None, None, None)
 
-    def _raise_flag(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:  # the second Ctrl-C does not wait
-            signal.signal(number, self._old[number])
-            signal.raise_signal(number)
-        self.signal = number
+    def _set_flag(self, number: int, frame: FrameType | None) -> None:
+        request = self._signals.request(number)
+        if request is Request.SAVE:
+            self._save = True
+        elif request is Request.STOP:
+            self.signal = number
+        elif request is Request.END:
+            raise Stopped(number)
 
-    def agreed(self, seconds_per_step: float) -> bool:
-        """Say, after each step and on every worker, whether to stop; compares flags about once a second."""
-        if self._world.size == 1:
-            return self.signal is not None
-        self._since += 1
-        if self._since < self._interval:
-            return False
-        self._since = 0
-        told = torch.tensor([float(self.signal or 0), seconds_per_step], device=self._world.device)
-        number, slowest = self._world.all_reduce(told, "max").tolist()
-        # The slowest worker's time gives all of them the same interval.
-        self._interval = max(1, min(1000, math.ceil(1.0 / max(slowest, 1e-6))))
-        if number:
-            self.signal = int(number)
-        return bool(number)
+    def agreed(self, seconds_per_step: float, *, due: bool = False) -> Request | None:
+        """Return whether all workers save and stop, or save and go on, after this step.
+
+        Every worker calls it after each step; flags are compared about four times a second.
+
+        Args:
+            seconds_per_step: this worker's time for a step.
+            due: a checkpoint is due on this worker, as if a signal had asked for it.
+        """
+        stop, save = self._compare(self._save or due, seconds_per_step)
+        if save:
+            self._save = False
+            self._signals.request(SAVING)  # the same signal may reach this worker only now: it has been obeyed
+        return Request.STOP if stop else Request.SAVE if save else None
+
+    def until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Iterate over the batches of an evaluation, of which every worker has equally many.
+
+        A signal to save and go on waits for the end of the evaluation.
+
+        Raises:
+            EvaluationStopped: a signal stops the training; all workers raise it after the same batch.
+        """
+        self._interval, self._since = 1, 0  # a batch here may take much longer than a step
+        began = time.monotonic()
+        for num_done, batch in enumerate(batches, 1):
+            yield batch
+            stop, _ = self._compare(False, (time.monotonic() - began) / num_done)
+            if stop:
+                raise EvaluationStopped
+        self._interval, self._since = 1, 0
+
+    def _compare(self, save: bool, seconds: float) -> tuple[bool, bool]:
+        """Return whether any worker stops, and whether any saves; both are False where flags are not compared."""
+        stop = self.signal or 0
+        if self._world.size > 1:
+            self._since += 1
+            if self._since < self._interval:
+                return False, False
+            self._since = 0
+            told = torch.tensor([float(stop), float(save), seconds], device=self._world.device)
+            number, any_save, slowest = self._world.all_reduce(told, "max").tolist()
+            # All workers derive the interval from the slowest one's time, so that it is the same on all.
+            self._interval = max(1, min(1000, math.ceil(0.25 / max(slowest, 1e-6))))
+            stop, save = int(number), bool(any_save)
+        self.signal = stop or None
+        return bool(stop), save

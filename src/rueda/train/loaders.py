@@ -1,7 +1,8 @@
-"""A task's data, as loaders: whole batches from arrays, example by example from any torch data set."""
+"""Loaders for a task's data: arrays are read in whole batches, any other torch data set example by example."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,22 +18,25 @@ from rueda.world import World
 
 
 def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype: torch.dtype) -> Loader | DatasetLoader:
-    """Give this worker's share of the training data, in batches of ``recipe.local_batch``."""
+    """Return a loader of this worker's shard of the training data, in batches of ``recipe.local_batch``."""
     options: dict[str, Any] = {"seed": recipe.seed, "partition": recipe.partition, "remainder": recipe.remainder}
     if isinstance(data, Arrays):
         return Loader(data, recipe.local_batch, world=world, augment=task.augment, dtype=dtype, **options)
-    return DatasetLoader(data, recipe.local_batch, world=world, **options)
+    processes = recipe.loader_processes
+    if processes is None:  # on a CPU they would compete with the training, and a daemonic process may not start any
+        processes = 2 if world.device.type == "cuda" and not multiprocessing.current_process().daemon else 0
+    return DatasetLoader(data, recipe.local_batch, world=world, num_workers=processes, **options)
 
 
 def evaluation_loader(data: Data, batch: int, world: World, dtype: torch.dtype) -> EvalLoader | DatasetEvaluation:
-    """Give this worker's share of the test data, every example once, as (inputs, targets, weights)."""
+    """Return a loader of this worker's shard of the test data: batches (inputs, targets, weights)."""
     if isinstance(data, Arrays):
         return EvalLoader(data, batch, world=world, dtype=dtype)
     return DatasetEvaluation(data, batch, world)
 
 
 class DatasetEvaluation:
-    """Every example of a torch data set once, over all workers; padding carries weight 0."""
+    """Iterates over this worker's shard of a torch data set; examples that only pad the last batch have weight 0."""
 
     def __init__(self, data: Any, batch: int, world: World) -> None:
         self._data, self._batch, self._world = data, batch, world

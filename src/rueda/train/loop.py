@@ -1,31 +1,38 @@
 """The training loop: one code path for 1 and N workers.
 
-Phases: **prepare** (workers, data, model, optimizer), **restore** (the newest whole checkpoint), then for each
-epoch **train**, **evaluate** on all workers, **record** (a row, a checkpoint) and **decide** whether to go on.
+Phases: **prepare** (workers, data, model, optimizer), **restore** (the newest intact checkpoint), then for each epoch
+**train**, **evaluate** on all workers, **record** (a row of figures, a checkpoint) and **decide** whether to continue.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
-from rueda.errors import NonFiniteError, RecipeError
+from rueda.errors import NonFiniteError, RecipeError, TaskError
+from rueda.files.lock import held
 from rueda.records import Recipe, Row, Run
 from rueda.records.profile import NoiseScale
+from rueda.records.recipe.batches import check_counts
 from rueda.tasks import Task, load_task
 from rueda.tasks.loading import load_task_and_data
+from rueda.terminal.numbers import things
+from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
-from rueda.train.interruption import Interruption
+from rueda.train.interruption import EvaluationStopped, Interruption
 from rueda.train.recorder import Recorder
 from rueda.train.training import Training
 from rueda.world import open_world
+from rueda.world.running import running_identity
+from rueda.world.signals import Request
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What a training came to."""
+    """The outcome of a training."""
 
     status: str
     """finished, reached-target, diverged or interrupted"""
@@ -38,9 +45,20 @@ class Result:
     folder: Path | None
     """the run folder, if one was asked for"""
     signal: int | None = None
-    """what interrupted it"""
+    """the signal that interrupted it"""
     noise_scale: NoiseScale | None = None
     """the gradient noise scale at the end, if the recipe asked for it"""
+    divergence: str | None = None
+    """what is no longer finite, if it diverged"""
+
+    def __repr__(self) -> str:
+        about = [self.status]
+        if (row := self.row) is not None:
+            about[0] += f" after {things(row.epoch, 'epoch')}"
+            about += [] if row.test_loss is None else [f"test loss {row.test_loss:.4g}"]
+            about += [] if row.test_accuracy is None else [f"test accuracy {100 * row.test_accuracy:.1f} %"]
+            about.append(f"{row.mean_images_per_second:,.0f} images/s")
+        return f"Result({', '.join(about)}{f', folder {self.folder}' * (self.folder is not None)})"
 
 
 def fit(
@@ -49,80 +67,145 @@ def fit(
     *,
     folder: Path | str | None = None,
     resume: bool = False,
+    resume_from: str | int = "last",
     progress: bool = True,
     tensorboard: bool = False,
+    workers: int | None = None,
     rehearse: bool = False,
 ) -> Result:
-    """Train a task by a recipe, on as many workers as were started: the twin of ``rueda train``.
+    """Train a task by a recipe on one worker or many, as ``rueda train`` does.
+
+    >>> import rueda
+    >>> task = rueda.load_task("linear")  # fit y = a x + b to 100 noisy points
+    >>> result = rueda.fit(task, task.recipe.change(epochs=5), progress=False)
+    >>> result
+    Result(finished after 5 epochs, test loss ..., ... images/s)
+    >>> [round(parameter.item()) for parameter in result.model.parameters()]
+    [10, 2]
+
+    With ``workers=4`` the same training runs in four new processes of this machine, each with a quarter of the data.
+    With ``rehearse=True`` as well, one process computes the updates of all four. A script that a launcher started
+    (``rueda run -np 4 python train.py``) leaves ``workers`` out: there :func:`fit` trains on the workers that are
+    already running.
 
     Args:
         task: a task, the name of a built-in one, or the path of a file that defines one.
         recipe: how to train; by default the task's own.
         folder: the run folder to write; None writes nothing.
-        resume: go on from the newest checkpoint in the folder, on any number of workers.
-        progress: show a bar or lines on rank 0.
-        tensorboard: write TensorBoard events into the run folder, too.
-        rehearse: be all of the recipe's workers in this one process (:mod:`rueda.train.rehearsal`).
+        resume: continue from the newest checkpoint in the folder, on any number of workers.
+        resume_from: with ``resume``, the checkpoint to continue from: ``last``, ``best``, or a number of updates.
+        progress: show a progress bar, or lines outside a terminal, on rank 0.
+        tensorboard: write TensorBoard events into the run folder as well.
+        workers: used instead of the recipe's ``workers``; several are started as processes unless they already run.
+        rehearse: compute the updates of all workers in this one process (:mod:`rueda.train.rehearsal`).
     """
     # Prepare.
-    task = load_task(task) if isinstance(task, str) else task
-    recipe = recipe or task.recipe
+    source, task = task, load_task(task) if isinstance(task, str) else task
+    recipe = task.recipe if recipe is None else recipe
+    _check_recipe(recipe)
+    check_counts(workers=workers)
+    recipe = recipe if workers is None else recipe.change(workers=workers)
+    if recipe.target_accuracy is not None and task.metric is None:
+        raise TaskError(
+            f"target_accuracy needs an accuracy, but task {task.name} has no metric; add one, or leave it out"
+        )
+    if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
+        from rueda.train.on_workers import fit_on_workers
+
+        options = {"resume": resume, "progress": progress, "tensorboard": tensorboard}
+        path = None if folder is None else Path(folder)
+        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), **options)
     world = open_world()
+    recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
         raise RecipeError(f"a rehearsal is one process, but {world.size} workers run; start one, or do not rehearse")
     if not rehearse and recipe.workers not in (1, world.size):
         raise RecipeError(
-            f"the recipe is for {recipe.workers} workers, but {world.size} run; start {recipe.workers}, or set "
-            f"workers = {world.size} and look at batch and rate again"
+            f"the recipe is for {recipe.workers} workers, but {world.size} run; pass workers={recipe.workers} to start "
+            f"them, rehearse=True to rehearse them, or a recipe for {world.size}"
         )
     recipe = recipe if rehearse else recipe.change(workers=world.size)
-    training = Training(load_task_and_data(task), recipe, world, rehearse=rehearse)
-    # Restore.
     run = None if folder is None else Run(Path(folder))
-    return run_epochs(training, Recorder(training, run, resume=resume, show=progress, tensorboard=tensorboard))
+    if run is None and recipe.on_divergence == "roll-back":
+        raise RecipeError("on_divergence = 'roll-back' needs checkpoints to go back to; give a run folder")
+    with ExitStack() as stack:
+        if run is not None:
+            world.on_main(_lock, stack, run)
+        training = Training(load_task_and_data(task), recipe, world, rehearse=rehearse)
+        # Restore.
+        from_checkpoint = str(resume_from) if resume else None
+        recorder = Recorder(training, run, resume=from_checkpoint, show=progress, tensorboard=tensorboard)
+        return run_epochs(training, recorder)
+
+
+def _lock(stack: ExitStack, run: Run) -> None:
+    """Make this process the only one that writes the run, until the stack is closed."""
+    stack.enter_context(held(run.folder))
+
+
+def _check_recipe(recipe: object) -> None:
+    if not isinstance(recipe, Recipe):
+        do = "write rueda.Recipe(...) or task.recipe.change(...)"
+        raise RecipeError("recipe", expected="a rueda.Recipe", got=type(recipe).__name__, do=do)
 
 
 def run_epochs(training: Training, recorder: Recorder) -> Result:
-    """Train until the recipe is done, the target is reached, the loss is gone, or a signal comes."""
-    recipe, state, evaluator = training.recipe, training.state, Evaluator(training)
+    """Train until all epochs are done, the target is reached, the loss is not finite, or a signal arrives."""
+    recipe, evaluator = training.recipe, Evaluator(training)
     row: Row | None = None
     status = "finished"
     with Interruption(training.world) as interruption, recorder.progress:
-        while state.epoch < recipe.epochs:
+        while training.state.epoch < recipe.epochs:
             if not train_epoch(training, recorder, interruption):
                 status = "interrupted"
                 break
-            row = recorder.record_epoch(evaluator.run())
+            try:
+                evaluation = evaluator.run(interruption if recorder.divergence is None else None)
+            except EvaluationStopped:
+                training.reopen_epoch()
+                if recorder.save_on_request(Request.STOP):
+                    status = "interrupted"
+                    break
+                continue  # the weights are not finite: the epoch ends as a diverged one
+            row = recorder.record_epoch(evaluation)
             if row.diverged:
+                if recorder.roll_back():
+                    continue
                 status = "diverged"
                 break
-            if recipe.target_accuracy is not None and state.reached >= recipe.patience:
+            if recipe.target_accuracy is not None and training.state.reached >= recipe.patience:
                 status = "reached-target"
                 break
     recorder.close()
+    divergence = recorder.divergence or f"nan or inf in the training loss: {ADVICE}"
     return Result(
         status=status, row=row, model=training.model, recipe=training.given_recipe,
         folder=None if recorder.run is None else recorder.run.folder, signal=interruption.signal,
         noise_scale=None if training.noise is None else training.noise.current,
+        divergence=divergence if status == "diverged" else None,
     )  # fmt: skip
 
 
 def train_epoch(training: Training, recorder: Recorder, interruption: Interruption) -> bool:
-    """Make the updates of an epoch, or what is left of it; False if a signal stopped it, after a checkpoint."""
+    """Make the remaining updates of an epoch; return False if a signal stopped it, after writing a checkpoint."""
     training.begin_epoch()
     recorder.begin_epoch()
     ended = training.epoch_ended
     while not ended:
         try:
             result = training.step()
-        except NonFiniteError:  # of averaged gradients: on all workers at the same step
-            recorder.diverged = True
+        except NonFiniteError as error:  # gradients are averaged, so all workers raise it at the same step
+            recorder.note_divergence(error)
             break
         recorder.record_step(result)
-        if interruption.agreed(recorder.seconds_per_step):
-            if recorder.saved_step != training.state.step:  # as `checkpoint_every` has not just done
-                recorder.save()
-            return False
+        if recorder.divergence is not None:  # found when a checkpoint was to be written
+            break
+        request = interruption.agreed(recorder.seconds_per_step, due=recorder.checkpoint_due)
+        if request is not None:
+            if not recorder.save_on_request(request):
+                break
+            if request is Request.STOP:
+                return False
         ended = result.epoch_ended
     recorder.flush_noise()
     training.end_epoch()

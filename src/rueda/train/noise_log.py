@@ -1,11 +1,11 @@
-"""The gradient noise scale along a training: measured every k updates, averaged, written, and followed by the batch.
+"""The gradient noise scale during training: measured every k updates, averaged, and written as rows.
 
-Whatever an update's gradient is averaged from serves as the parts that are compared: real workers, rehearsed ones,
-accumulated micro-batches, or, where there is nothing else, the two halves of a batch. A reading stays on its worker and
-its device until a handful of them is added up over the workers in one small exchange: nothing waits for it.
+The estimate compares the gradients whose average is an update's gradient: those of real workers, of rehearsed workers,
+of accumulated micro-batches, or otherwise of the two halves of a batch. Their norms (a *reading*) stay on the device
+until several readings are summed over the workers in one small all-reduce, so no step waits for them.
 
-Readings are added up, and the batch grows, only at updates whose number says so: whether a training was stopped and
-resumed in between makes no difference.
+Readings are summed, and the batch grows, only at fixed step numbers, so a training that was stopped and resumed
+yields the same numbers as one that was not.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from rueda.records.profile import NoiseScale
 from rueda.records.run import NoiseRow
 from rueda.train.state import TrainingState
 from rueda.world import World
+from rueda.world.device import widest_dtype
 
 UPDATES_AT_ONCE = 16
-"""readings wait for each other for so many updates"""
+"""readings of this many updates are summed over the workers in one all-reduce"""
 
 
-class _Noted(NamedTuple):
+class _PendingReading(NamedTuple):
     reading: Reading  # of this worker
     source: str
     state: TrainingState
@@ -35,13 +36,13 @@ class _Noted(NamedTuple):
 
 
 class NoiseLog:
-    """Takes an update's reading, and gives rows.
+    """Collects the readings of updates and turns them into rows.
 
     Args:
-        recipe: says how often, and how much is remembered.
+        recipe: how often to measure, and the memory of the moving averages.
         world: the workers; all must call :meth:`flush`.
-        num_examples: in the training set.
-        groups: names of the groups of parameters whose norms a reading has; empty: the whole model only.
+        num_examples: size of the training set.
+        groups: names of the parameter groups whose norms a reading holds; empty if only the whole model is measured.
     """
 
     def __init__(self, recipe: Recipe, world: World, num_examples: int, groups: tuple[str, ...] = ()) -> None:
@@ -50,71 +51,71 @@ class NoiseLog:
         self._at_once = max(1, UPDATES_AT_ONCE // self._every) * self._every
         self._world, self._num_examples = world, num_examples
         self._estimators = {name: Estimator(self._memory) for name in (None, *groups)}
-        self._waiting: list[_Noted] = []
+        self._waiting: list[_PendingReading] = []
         self._num_decided = 0
         self.current: NoiseScale | None = None
-        """of the whole model, after the last reading that was added up"""
+        """the noise scale of the whole model after the last summed reading"""
 
     def wanted(self, step: int) -> bool:
-        """Say whether to measure the update after so many."""
+        """Return whether the next update is measured, given that ``step`` updates have been made."""
         return (step + 1) % self._every == 0
 
     def note(self, reading: Reading, source: str, state: TrainingState, global_batch: int) -> None:
-        """Keep the reading of the update that led here."""
-        self._waiting.append(_Noted(reading, source, replace(state), global_batch))
+        """Keep the reading of the last update until the next :meth:`flush`."""
+        self._waiting.append(_PendingReading(reading, source, replace(state), global_batch))
 
     def due(self, step: int) -> bool:
-        """Say whether it is time to add up, after so many updates."""
+        """Return whether readings are summed after ``step`` updates."""
         return step % self._at_once == 0
 
     def flush(self) -> list[NoiseRow]:
-        """Add up over the workers what is waiting, and give a row for each reading and group."""
+        """Sum the pending readings over the workers, and return a row for each reading and group."""
         if not self._waiting:
             return []
         waiting, self._waiting = self._waiting, []
-        norms = torch.stack([noted.reading.norms for noted in waiting])  # [K, 2, G]
-        norms = norms if norms.device.type == "mps" else norms.double()  # MPS has no float64
+        norms = torch.stack([pending.reading.norms for pending in waiting])  # [K, 2, G]
+        norms = norms.to(widest_dtype(norms.device))
         rows: list[NoiseRow] = []
-        for noted, (local, mean) in zip(waiting, self._world.all_reduce(norms).tolist(), strict=True):
-            rows += self._observe(noted, local, mean)
+        for pending, (local, mean) in zip(waiting, self._world.all_reduce(norms).tolist(), strict=True):
+            rows += self._observe(pending, local, mean)
         return rows
 
     def grown(self) -> bool:
-        """Say once whether enough was measured since the last time for the batch to grow; all workers agree."""
+        """Return True once for every ``noise_scale_memory`` readings, when all workers may enlarge the batch."""
         decisions = self._estimators[None].num_steps // self._memory
         before, self._num_decided = self._num_decided, decisions
         return decisions > before
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all that was averaged; flush first."""
+        """Return the moving averages; :meth:`flush` must have been called."""
         assert not self._waiting
         averages = [[name, estimator.state_dict()] for name, estimator in self._estimators.items()]
         current = None if self.current is None else asdict(self.current)
         return {"decided": self._num_decided, "averages": averages, "current": current}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on; a group that was not measured before starts anew."""
+        """Restore the moving averages; a group that the state does not hold starts from zero."""
         self._num_decided = int(state["decided"])
         self.current = None if state["current"] is None else NoiseScale(**state["current"])
         for name, average in state["averages"]:
             if name in self._estimators:
                 self._estimators[name].load_state_dict(average)
 
-    def _observe(self, noted: _Noted, local: list[float], mean: list[float]) -> list[NoiseRow]:
-        """Take one reading: the whole model is the sum of its groups."""
-        rows, state = [], noted.state
+    def _observe(self, pending: _PendingReading, local: list[float], mean: list[float]) -> list[NoiseRow]:
+        """Add one reading to the estimators; the norms of the whole model are the sums over its groups."""
+        rows, state = [], pending.state
         for number, (name, estimator) in enumerate(self._estimators.items()):
             a, b = (sum(local), sum(mean)) if name is None else (local[number - 1], mean[number - 1])
-            if not estimator.observe(a, b, noted.reading.num_parts, noted.reading.examples_per_part):
+            if not estimator.observe(a, b, pending.reading.num_parts, pending.reading.examples_per_part):
                 continue
             epochs = state.examples / self._num_examples
-            found = estimator.estimate(step=state.step, epochs=epochs, source=noted.source, group=name)
+            found = estimator.estimate(step=state.step, epochs=epochs, source=pending.source, group=name)
             if name is None:
                 self.current = found
             rows.append(
                 NoiseRow(
                     epoch=state.epoch, examples=state.examples, seconds=state.seconds,
-                    global_batch=noted.global_batch, noise=found,
+                    global_batch=pending.global_batch, noise=found,
                 )
             )  # fmt: skip
         return rows

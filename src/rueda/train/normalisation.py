@@ -1,4 +1,4 @@
-"""Batch norm in the loop: which kind the recipe wants, and statistics that evaluation can trust."""
+"""Batch norm in training: the kind that the recipe asks for, and recalibration before an evaluation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rueda.nn import apply_ghost_batch_norm, needs_recalibration, recalibrate, t
 from rueda.nn.convert import BatchNorm
 from rueda.records import Recipe
 from rueda.tasks.task import Data
-from rueda.train.layout import arrange, memory_format
+from rueda.train.layout import memory_format, to_memory_format
 from rueda.train.loaders import evaluation_loader
 from rueda.world import World
 
 RECALIBRATION_EXAMPLES = 8192
-"""enough for the statistics of any channel; all data would cost a third of an epoch"""
+"""number of training examples used; all of them would take a third of an epoch and change the statistics little"""
 
 
 def convert(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """Give the model the batch norm that the recipe asks for."""
+    """Replace the model's batch norm by the kind that the recipe asks for."""
     wanted = "ghost_batch" if recipe.ghost_batch is not None else "sync_batch_norm" if recipe.sync_batch_norm else None
     if wanted is None:
         return model
     if not any(isinstance(module, BatchNorm) for module in model.modules()):
         raise RecipeError(
-            f"{wanted} needs a model with batch norm, and this one has none; leave it out, or ask the model for it "
-            "(model.batch_norm = true, where the task knows it)"
+            f"{wanted} needs a model with batch norm, and this one has none; leave it out, or set "
+            "model.batch_norm = true where the task supports it"
         )
     if recipe.ghost_batch is not None:
         return apply_ghost_batch_norm(model, ghost_batch=recipe.ghost_batch)
@@ -34,19 +34,19 @@ def convert(model: nn.Module, recipe: Recipe) -> nn.Module:
 
 
 class Recalibration:
-    """Recomputes batch-norm statistics before an evaluation, where the running averages cannot be trusted.
+    """Recomputes batch-norm statistics before an evaluation where the running averages are still biased.
 
-    Few large steps leave them near their initial values: after 16 steps at momentum 0.1 a fifth of an average is
-    still its start, and test accuracy may be 25 % from that alone. ``auto`` recalibrates where more than 1 % is left.
+    After few steps a running average is still near its initial value: after 16 steps at momentum 0.1 that value has a
+    weight of a fifth, and this alone can reduce test accuracy to 25 %. ``auto`` recalibrates if it exceeds 1 %.
     """
 
     def __init__(self, recipe: Recipe, world: World, model: nn.Module, data: Data) -> None:
         self._recipe, self._world, self._model, self._data = recipe, world, model, data
-        self._order = memory_format(model, recipe)
+        self._memory_format = memory_format(model, recipe)
         self._has_norm = any(isinstance(m, BatchNorm) and m.running_mean is not None for m in model.modules())
 
     def wanted(self, num_updates: int) -> bool:
-        """Say whether to recalibrate, after so many updates since the last time."""
+        """Return whether to recalibrate, given the number of updates since the last recalibration."""
         if not self._has_norm or self._recipe.recalibrate == "never":
             return False
         local_batch = self._recipe.local_batch
@@ -57,8 +57,8 @@ class Recalibration:
     def run(self) -> None:
         """Recompute the statistics over training examples; all workers must call it.
 
-        The batches are of one worker's size, and the same however many workers there are, real or rehearsed: they take
-        them in turns.
+        The batches have one worker's size and do not depend on the number of workers, real or rehearsed; they are
+        divided among the workers.
         """
         dtype = next(self._model.parameters()).dtype
         batches = spread_batches(len(self._data), self._recipe.batch)  # type: ignore[arg-type]
@@ -67,13 +67,13 @@ class Recalibration:
         recalibrate(
             self._model,
             evaluation_loader(_subset(self._data, mine), self._recipe.batch, alone, dtype) if mine else (),
-            forward=lambda model, part: model(arrange(part[0], self._order)),
+            forward=lambda model, part: model(to_memory_format(part[0], self._memory_format)),
             world=self._world,
         )
 
 
 def spread_batches(num_examples: int, batch: int) -> list[list[int]]:
-    """Choose the examples of each recalibration batch, all over the data: a sorted set begins with one class.
+    """Choose the examples of each recalibration batch, evenly spread, since a data set may be sorted by class.
 
     >>> spread_batches(num_examples=9, batch=4)
     [[0, 2, 4, 6], [1, 3, 5, 7]]

@@ -1,4 +1,4 @@
-"""From the recipe's words to an optimizer."""
+"""Build the optimizer that a recipe names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FUSED_DEVICES = ("cpu", "cuda", "mps")
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer; weight decay and layer-wise rates leave biases and norms out.
+    """Build the optimizer; weight decay and layer-wise rates do not apply to biases and normalisation layers.
 
-    torch's own come in their fused form, one pass over the memory, where the device has it. With ``adascale`` it is
-    wrapped, for the recipe's number of workers.
+    torch's own optimizers are used in their fused form (one pass over memory) where the device supports it. With
+    ``adascale`` the optimizer is wrapped in AdaScale, whose scale is the recipe's number of workers.
     """
     optimizer = _build(recipe, model)
     return AdaScale(optimizer, scale=recipe.workers) if recipe.adascale else optimizer
@@ -46,4 +46,4 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
             return LAMB(groups, **options)
         case "novograd":
             return NovoGrad(groups, **options)
-    raise AssertionError(recipe.optimizer)  # the recipe has checked it
+    raise AssertionError(recipe.optimizer)  # a recipe rejects other names

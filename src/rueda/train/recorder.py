@@ -1,35 +1,43 @@
-"""The book-keeping of a training: progress on the terminal, rows of metrics, checkpoints, and how a run is resumed.
+"""Recording a training: progress on the terminal, rows of metrics, checkpoints, and resuming from them.
 
-Only :func:`rueda.fit` needs it; a study or a measurement steps a :class:`~rueda.train.training.Training` without it.
+Only :func:`rueda.fit` records. Measurements, and studies that only time or count updates, call the steps of a
+:class:`~rueda.train.training.Training` without a recorder.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from rueda.errors import RunError
+from rueda.errors import NonFiniteError
 from rueda.records import Row, Run
 from rueda.records.run import NoiseRow
-from rueda.terminal.training import Progress, epoch_line
-from rueda.train.checkpoint import latest_checkpoint, save_checkpoint
+from rueda.terminal.numbers import things
+from rueda.terminal.training import Progress
+from rueda.train.checkpoint import copy_as_step, remove_from, save_checkpoint
+from rueda.train.divergence import ADVICE, MOST_ROLL_BACKS, ROLL_BACK_FACTOR, nonfinite_in_state
 from rueda.train.evaluate import Evaluation
+from rueda.train.request import is_scratch
+from rueda.train.resume import check_same_recipe, check_same_task, read_for_all
 from rueda.train.state import checkpoint_contents, epoch_sums, restore
 from rueda.train.tensorboard import open_writer, write_row
 from rueda.train.training import StepResult, Training
-from rueda.train.update import Totals
+from rueda.world.signals import Request
 
 
 class Recorder:
-    """Records a training; every worker has one, rank 0's writes.
+    """Records a training; every worker has a recorder, and rank 0's writes the files.
 
     Args:
-        training: is restored from the newest whole checkpoint, if one is resumed.
+        training: the training; with ``resume`` it is restored from a checkpoint.
         run: the folder to write; None writes nothing.
-        resume: go on with what the folder holds.
-        show: a bar or lines on rank 0.
-        tensorboard: write TensorBoard events into the run folder, too.
+        resume: which checkpoint of the run in the folder to continue from: ``last``, ``best`` or a step; None begins a
+            new run.
+        show: whether rank 0 shows a bar or lines.
+        tensorboard: whether to write TensorBoard events into the run folder as well.
     """
 
     def __init__(
@@ -37,40 +45,44 @@ class Recorder:
         training: Training,
         run: Run | None = None,
         *,
-        resume: bool = False,
+        resume: str | None = None,
         show: bool = False,
         tensorboard: bool = False,
     ) -> None:
         self.training, self.run = training, run
-        self.diverged = False
-        """whether the optimizer refused gradients that are not finite"""
+        self.divergence: str | None = None
+        """what is no longer finite"""
         self.saved_step: int | None = None
-        """the step of the last checkpoint that was written here"""
-        if run is not None:
-            self._open(run, resume)
+        """the step of the last checkpoint that this process wrote"""
+        self._saved_at = time.monotonic()
+        self._intact: set[Path] = set()
+        resumed = "" if run is None else self._open(run, resume)
         is_main = training.world.is_main
         self._writer = open_writer(run) if tensorboard and run is not None and is_main else None
-        name = training.task.name
-        title = f"{name}, {training.recipe.workers} rehearsed workers," if training.rehearsed else name
-        self.progress = Progress(speak=show and is_main, description=title, num_epochs=training.recipe.epochs)
+        workers = things(training.recipe.workers, "rehearsed worker" if training.rehearsed else "worker")
+        title = f"{training.task.name} on {workers}{' in one process' * training.rehearsed}{resumed}"
+        self.progress = Progress(
+            speak=show and is_main, title=title, num_epochs=training.recipe.epochs,
+            shows_utilisation=training.utilisation is not None,
+        )  # fmt: skip
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Note where the epoch begins in this process: its speed is counted from here."""
+        """Remember the counters at the start of the epoch in this process, from which its speed is computed."""
         state, loader = self.training.state, self.training.loader
         self._seconds, self._examples, self._step = state.seconds, state.examples, state.step
         self._num_done_before = len(loader) - loader.num_batches_left()
 
     @property
     def seconds_per_step(self) -> float:
-        """The mean of this epoch's steps in this process."""
+        """The mean time of this epoch's steps in this process."""
         state = self.training.state
         return (state.seconds - self._seconds) / max(1, state.step - self._step)
 
     # Rows.
 
     def record_step(self, result: StepResult) -> None:
-        """Show a step, write the noise scales that it gave, and a row and a checkpoint where the recipe wants them."""
+        """Show a step and write its noise scales; write a row and a checkpoint if the recipe asks for them here."""
         recipe, state = self.training.recipe, self.training.state
         remarks = self.training.updater.remarks
         while remarks:
@@ -80,31 +92,36 @@ class Recorder:
         self._write_noise(result.noise_rows)
         if recipe.log_every is not None and state.step % recipe.log_every == 0:
             self.append(self._row("step", state.examples / max(state.seconds, 1e-9)))
-        if recipe.checkpoint_every is not None and state.step % recipe.checkpoint_every == 0:
+        due = recipe.checkpoint_every is not None and state.step % recipe.checkpoint_every == 0
+        if due and not self.training.updater.is_skipping:
             self.save()
 
     def record_epoch(self, evaluation: Evaluation) -> Row:
-        """Write the row and the checkpoint of an epoch that has ended."""
+        """Write the row and the checkpoint of an epoch that has ended; every worker must call it."""
         training, state = self.training, self.training.state
+        self._weights_are_finite()
         seconds, num_examples = state.seconds - self._seconds, state.examples - self._examples
+        speed = num_examples / max(seconds, 1e-9)
         row = self._row(
-            "epoch", num_examples / max(seconds, 1e-9), test_loss=evaluation.loss, test_accuracy=evaluation.accuracy,
+            "epoch", speed, test_loss=evaluation.loss, test_accuracy=evaluation.accuracy,
             test_correct=evaluation.correct if evaluation.has_metric else None, recalibrated=evaluation.recalibrated,
-            **self._noise_figures(),
+            model_flops_utilisation=self._utilisation(speed), **self._noise_figures(),
         )  # fmt: skip
         state.epoch_sums = [0.0, 0.0, 0.0]
-        training.updater.totals = Totals(training.world.device)
+        training.updater.begin_totals()
         target = training.recipe.target_accuracy
         state.reached = state.reached + 1 if target is not None and (row.test_accuracy or 0) >= target else 0
         result = evaluation.accuracy if evaluation.accuracy is not None else -evaluation.loss
-        best = result > state.best
+        best = result > state.best and math.isfinite(evaluation.loss)
         if best:
             state.best = result
-        # The row first: a row without its checkpoint is written again after a restart, a checkpoint without its row
-        # would leave a hole.
+        # The row first: a row without a checkpoint is written again after a restart, but a checkpoint without its row
+        # would leave a gap.
         self.append(row)
-        self.save(best=best)
-        self.progress.say(epoch_line(row, training.recipe.epochs, seconds))
+        # Finite weights at which neither the gradient nor the test loss is finite are ruined, too.
+        if math.isfinite(evaluation.loss) or not training.updater.is_skipping:
+            self.save(best=best)
+        self.progress.show_epoch(row, seconds)
         return row
 
     def append(self, row: Row) -> None:
@@ -115,7 +132,7 @@ class Recorder:
             write_row(self._writer, row)
 
     def flush_noise(self, *, sync: bool = False) -> None:
-        """Add up and write the noise scales that are waiting; with ``sync`` they are on the disk when it returns."""
+        """Sum the pending readings and write their rows; with ``sync`` they are on disk when it returns."""
         if self.training.noise is not None:
             self._write_noise(self.training.noise.flush(), sync=sync)
 
@@ -132,8 +149,18 @@ class Recorder:
             kind=kind, epoch=state.epoch, step=state.step, examples=state.examples, seconds=state.seconds,
             train_loss=loss, train_accuracy=self._accuracy(accuracy), images_per_second=speed,
             rate=training.rate, global_batch=training.global_batch, rehearsed=training.rehearsed,
-            diverged=self.diverged or not math.isfinite(loss), **results,
+            diverged=self.divergence is not None or not math.isfinite(loss), **results,
         )  # fmt: skip
+
+    def _utilisation(self, speed: float) -> float | None:
+        utilisation = self.training.utilisation
+        if utilisation is None:
+            return None
+        value = utilisation.at(speed)
+        if utilisation.remark is not None:
+            self.progress.say(utilisation.remark)
+            self.training.utilisation = None
+        return value
 
     def _noise_figures(self) -> dict[str, float]:
         found = None if self.training.noise is None else self.training.noise.current
@@ -144,10 +171,13 @@ class Recorder:
     def _show_step(self) -> None:
         training, state = self.training, self.training.state
         loss, accuracy = training.updater.totals.means()
-        speed = training.updater.totals.num_examples * training.world.size / (state.seconds - self._seconds)
-        num_done = self._num_done_before + state.step - self._step
-        num_steps = num_done + training.loader.num_batches_left()
-        self.progress.show_step(state.epoch, num_done, num_steps, loss, self._accuracy(accuracy), speed)
+        seconds = state.seconds - self._seconds
+        speed = training.updater.totals.num_examples * training.world.size / seconds
+        done = self._num_done_before + state.step - self._step
+        self.progress.show_step(
+            state.epoch, done, done + training.loader.num_batches_left(), seconds=seconds, speed=speed, loss=loss,
+            accuracy=self._accuracy(accuracy),
+        )  # fmt: skip
 
     def _accuracy(self, value: float) -> float | None:
         return value if self.training.task.metric is not None else None
@@ -155,30 +185,115 @@ class Recorder:
     # Checkpoints.
 
     def save(self, *, best: bool = False) -> None:
-        """Write a checkpoint, if there is a run folder; all workers must call it."""
-        if self.run is None:
+        """Write a checkpoint if there is a run folder and the weights are finite; every worker must call it."""
+        if self.run is None or self.divergence is not None:
             return
-        self.flush_noise(sync=True)  # a checkpoint must not be ahead of the rows
+        self.flush_noise(sync=True)  # rows up to this step must be on disk before the checkpoint is
         contents = checkpoint_contents(self.training)
+        if not self._weights_are_finite():
+            return
         folder, step, keep = self.run.checkpoints, self.training.state.step, self.training.recipe.keep
-        self.training.world.on_main(lambda: save_checkpoint(folder, contents, step=step, keep=keep, best=best))
-        self.saved_step = step
+        options: dict[str, Any] = {"step": step, "keep": keep, "best": best, "known": self._intact}
+        self.training.world.on_main(lambda: save_checkpoint(folder, contents, **options))
+        self.saved_step, self._saved_at = step, time.monotonic()
+
+    def _weights_are_finite(self) -> bool:
+        """Test all weights on rank 0 and set ``divergence`` on all workers if they are not finite."""
+        training = self.training
+        if self.divergence is None:
+            found = training.world.on_main(nonfinite_in_state, training.model, training.optimizer)
+            self.divergence = None if found is None else f"nan or inf in {found}: {ADVICE}"
+        return self.divergence is None
+
+    def note_divergence(self, error: NonFiniteError) -> None:
+        """Remember that the gradients of an update were not finite, which ends the epoch."""
+        self.divergence = str(error)
+
+    def roll_back(self) -> bool:
+        """After a divergence go back to the last checkpoint, at a lower rate, if the recipe says so.
+
+        Every worker must call it.
+
+        Returns:
+            Whether the training continues; False if it is to end, since it has gone back too often already.
+        """
+        training, run, before = self.training, self.run, self.training.state
+        number = before.num_roll_backs + 1
+        if run is None or training.recipe.on_divergence != "roll-back" or number > MOST_ROLL_BACKS:
+            return False
+        found = read_for_all(training.world, run.checkpoints)
+        assert found is not None, "a run that may roll back begins with a checkpoint"
+        restore(training, *found)
+        state = training.state
+        state.num_roll_backs, state.rate_factor = number, before.rate_factor * ROLL_BACK_FACTOR
+        training.world.on_main(run.forget_after, state.step, state.epoch)
+        self.progress.say(
+            f"diverged after update {before.step:,}: back to update {state.step:,}, at {state.rate_factor:g} times the "
+            f"rate (roll-back {number} of at most {MOST_ROLL_BACKS})"
+        )
+        self.divergence = None
+        return True
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether rank 0 wants a checkpoint, since the last one is ``checkpoint_minutes`` old."""
+        minutes = self.training.recipe.checkpoint_minutes
+        if minutes is None or self.run is None or not self.training.world.is_main:
+            return False
+        return time.monotonic() - self._saved_at >= 60 * minutes
+
+    def save_on_request(self, request: Request) -> bool:
+        """Write a checkpoint unless this step has one, and say so if a signal asked; every worker must call it.
+
+        Returns:
+            False if the training has diverged.
+        """
+        if self.run is None:
+            return True
+        asked = request is Request.STOP or not self.checkpoint_due
+        if self.saved_step != self.training.state.step:  # otherwise `checkpoint_every` has just written it
+            self.save()
+        self._saved_at = time.monotonic()
+        if self.training.world.is_main and self.divergence is None and asked and not is_scratch(self.run.folder):
+            goes_on = "; go on with --resume" if request is Request.STOP else ""
+            self.progress.announce(f"saved at step {self.training.state.step}{goes_on}")
+        return self.divergence is None
 
     def close(self) -> None:
-        """End the TensorBoard events."""
+        """Close the TensorBoard writer."""
         if self._writer is not None:
             self._writer.close()
 
-    def _open(self, run: Run, resume: bool) -> None:
-        """Start a new folder, or go on with what an old one holds."""
+    def _open(self, run: Run, resume: str | None) -> str:
+        """Begin a new run folder, or restore the training from an existing one; return a remark for the title.
+
+        Nothing is written before all that is there was read and found to fit.
+        """
         training, world = self.training, self.training.world
-        has_rows = world.on_main(lambda: run.metrics_file.exists() and run.metrics_file.stat().st_size > 0)
-        has_checkpoint = world.on_main(lambda: any(run.checkpoints.glob("step-*.pt")))
-        if not resume and (has_rows or has_checkpoint):
-            raise RunError(f"{run.folder} holds a run already; go on with --resume, or choose another folder")
-        found = latest_checkpoint(run.checkpoints) if resume and has_checkpoint else None
+        world.on_main(lambda: run.check_folder(resume=resume is not None))
+        found = None
+        if resume is not None:
+            world.on_main(check_same_task, run, training.task)
+            found = read_for_all(world, run.checkpoints, resume)
         if found is not None:
+            check_same_recipe(found[0], training.given_recipe, found[1])
             restore(training, *found)
-        given, name = training.given_recipe, training.task.name
-        world.on_main(lambda: run.begin(given, name, rehearsed=training.rehearsed))
-        world.on_main(run.forget_after, training.state.step)
+        world.on_main(self._begin_files, run, None if found is None else found[0])
+        if found is None:
+            if training.recipe.on_divergence == "roll-back":
+                self.save()
+            return ""
+        epoch, step, epochs = training.state.epoch, training.state.step, training.recipe.epochs
+        where = f"resuming at epoch {epoch + 1}, step {step:,}" if epoch < epochs else "already trained to its end"
+        return f", {where}"
+
+    def _begin_files(self, run: Run, resumed: Path | None) -> None:
+        """Write the files of the run; remove the rows and checkpoints behind the one that it is resumed from."""
+        training, state = self.training, self.training.state
+        if resumed is not None:
+            # Checkpoints first: a process that is killed in between resumes from this one and removes the rows then.
+            remove_from(run.checkpoints, state.step, but=copy_as_step(resumed, state.step))
+        if run.metrics_file.exists():
+            run.forget_after(state.step, state.epoch)
+        task = training.task
+        run.begin(training.given_recipe, task.name, task_file=task.file, rehearsed=training.rehearsed)

@@ -1,23 +1,24 @@
 """Rehearsal: N virtual workers in one process, with the numbers of N real ones.
 
-What many workers do to the accuracy depends on what each of them computes, not on how many machines do it: which
-examples it takes, which statistics its batch norm sees, which units its dropout drops, and that the gradients are
-averaged. All of that can be done in turns:
+The accuracy that many workers reach depends on what each of them computes, not on how many machines compute it: on its
+examples, on the statistics of its batch norm, on its dropout masks, and on the averaging of the gradients. One process
+can compute all of this, for one worker after another:
 
-- **The same shards.** One loader over the global batch gives worker r every N-th example from the r-th on: exactly what
-  worker r's own loader would give it.
+- **The same shards.** Of each global batch, worker r takes every N-th example from the r-th on: exactly the examples
+  that its own loader would return.
 - **Batch norm per worker.** Each worker's examples are normalised by themselves. Running statistics are linear in
-  what they have seen, so the mean over the workers is carried from step to step (of real workers the loop takes it
-  when it is needed).
-- **Dropout per worker.** Each worker draws from its own stream, a function of (seed, rank, step).
-- **The same average.** Every worker's mean loss counts 1/N.
+  the batch statistics, so their mean over the workers is kept from step to step (for real workers it is computed
+  before an evaluation or a checkpoint).
+- **Dropout per worker.** Each worker draws its masks from its own generator, seeded by (seed, rank, step).
+- **The same average.** Every worker's mean loss has the weight 1/N.
 
-Workers are taken through the network in groups: one after the other where a worker's batch is large enough to keep the
-processor busy, several at once where it is small. In a group, layers that mix or draw (batch norm, dropout) work
-worker by worker; all others see one large batch. A model may also mix or draw in its own code, or its loss may. So the
-first updates are computed both ways; where they differ, the workers go one after the other from then on.
+Virtual workers pass through the network in groups: one at a time where a worker's batch is large enough to keep the
+processor busy, several at once where it is small. Within a group, layers that mix examples or draw random numbers
+(batch norm, dropout) run worker by worker; all other layers see one large batch. The user's model or loss may also mix
+examples or draw random numbers in its own code. So the first updates are computed both in groups and one worker at a
+time; where the gradients differ, the workers run one at a time from then on.
 
-The images/s of a rehearsal are those of this machine, never those of N.
+The images/s of a rehearsal are those of this machine, never those of N machines.
 """
 
 from __future__ import annotations
@@ -35,52 +36,57 @@ from rueda.optim import AdaScale
 from rueda.optim.meters import Groups
 from rueda.records import Recipe
 from rueda.tasks import Task
-from rueda.train.buffers import other_buffers
-from rueda.train.layout import arrange
+from rueda.train.buffers import buffers_restored, other_buffers
+from rueda.train.layout import to_memory_format
 from rueda.train.update import Updater
-from rueda.train.virtual_workers import Group, OwnBuffers, Statistics, Streams, put_back
+from rueda.train.virtual_workers import RandomStreams, RunningStatistics, WorkerBuffers, WorkerGroup
 from rueda.world import World
 
 GROUP_EXAMPLES = 256
-"""examples a CPU takes at once: more leaves the cache, fewer leave it idle"""
+"""examples per forward pass on a CPU: more exceed the cache, fewer leave the processor idle"""
 NUM_CHECKED = 3
-"""updates that are computed together and one by one: a layer that starts at zero hides what lies before it"""
+"""number of updates computed both ways; in the first one, a layer initialised to zero hides differences before it"""
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 _LOW_PRECISION_TOLERANCE = 0.05
 
 
 class Rehearsal(Updater):
-    """Makes the updates of ``recipe.workers`` workers from global batches; otherwise as :class:`Updater`."""
+    """Computes the updates of ``recipe.workers`` virtual workers from global batches; see :class:`Updater`."""
 
     def __init__(
         self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: Optimizer, groups: Groups
     ) -> None:
+        self._worker_buffers = WorkerBuffers({}, recipe.workers)
         super().__init__(task, recipe, world, model, optimizer, groups)
         self._size = recipe.workers
-        self._joined = any(isinstance(layer, SyncBatchNorm) for layer in self._norms)
-        if self._joined and isinstance(optimizer, AdaScale):
+        self._synchronises = any(isinstance(layer, SyncBatchNorm) for layer in self._norms)
+        if self._synchronises and isinstance(optimizer, AdaScale):
             raise RecipeError(
-                "adascale compares the workers' gradients, and sync_batch_norm takes all workers through the network "
-                "at once: they cannot be rehearsed together; leave one of them out, or train on real workers"
+                "adascale compares the gradients of single workers, but with sync_batch_norm all workers pass through "
+                "the network at once: they cannot be rehearsed together; omit one, or train on real workers"
             )
         layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
-        self._tracked = [] if self._joined else layers
-        self._streams = Streams(recipe.seed)
-        self._own = OwnBuffers({}, self._size)
-        self._one_by_one = isinstance(optimizer, AdaScale)  # it wants each worker's gradient
+        self._tracked = [] if self._synchronises else layers
+        self._streams = RandomStreams(recipe.seed, world.device)
+        self._one_by_one = isinstance(optimizer, AdaScale)  # it needs each worker's own gradient
         self._num_checked = 0
 
+    def restart(self) -> None:
+        """Forget the updates before; every virtual worker continues with the model's buffers."""
+        super().restart()
+        self._worker_buffers.reset_to_rank_0()
+
     def begin(self, step: int) -> None:
-        """Begin a step, before its batch is read."""
+        """Begin a step, before its batch is read from the data set."""
         self._streams.begin(step)
 
-    def as_reader(self, rank: int) -> AbstractContextManager[None]:
-        """Be one of the workers while its examples are read."""
+    def reading_as(self, rank: int) -> AbstractContextManager[None]:
+        """Return a context in which one worker's examples are read with its random numbers."""
         return self._streams.reading(rank)
 
     def synchronize_buffers(self) -> None:
-        """Give rank 0's buffers to all virtual workers; their running statistics are averaged at each step already."""
-        self._own.take_those_of_rank_0()
+        """Broadcast rank 0's buffers to all virtual workers; running statistics are averaged at each step already."""
+        self._worker_buffers.reset_to_rank_0()
 
     def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
         size = self._size
@@ -89,44 +95,46 @@ class Rehearsal(Updater):
             return
         adapts = isinstance(self._optimizer, AdaScale)
         meter = self._parts if adapts or measure else None
-        statistics = Statistics(self._tracked, size)
+        statistics = RunningStatistics(self._tracked, size)
         local_batch = targets.shape[0] // size
         if self._num_checked < NUM_CHECKED:
-            self._check(inputs, targets, step)
+            self._compare_ways(inputs, targets, step)
         per_group = self._workers_at_once(local_batch)
         if measure:
-            # Workers that go through together are one part: as good for the noise scale, and no slower.
+            # A group of workers counts as one part of the gradient; the estimate is as good, and no slower.
             per_group = min(per_group, -(-size // 2))
             self.source = "virtual-workers"
         for first in range(0, size, per_group):
             ranks = range(first, min(first + per_group, size))
-            group = Group(self._streams, ranks, step)
-            with statistics.of(ranks), self._own.of(first):
+            group = WorkerGroup(self._streams, ranks, step)
+            with statistics.of(ranks), self._worker_buffers.of(first):
                 self._group_gradients(group, inputs, targets, step)
             if meter is not None:
                 meter.take(len(ranks) * local_batch)
         statistics.write()
         if meter is not None:
-            self._take(meter.finish(), measure)
+            self._use_reading(meter.finish(), measure)
 
     def _workers_at_once(self, local_batch: int) -> int:
-        """Decide how many workers go through the network together; synchronised batch norm needs all of them."""
-        if self._joined:
+        """Return how many workers pass through the network at once; synchronised batch norm needs all of them."""
+        if self._synchronises:
             return self._size
         if self._one_by_one:
             return 1
         return max(1, min(self._size, GROUP_EXAMPLES // min(local_batch, self.micro_batch)))
 
-    def _losses(self, group: Group, inputs: Tensor, targets: Tensor, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a part of each worker's batch through the network: outputs, a loss an example, targets."""
+    def _losses(
+        self, group: WorkerGroup, inputs: Tensor, targets: Tensor, part: slice
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run a part of each worker's batch through the network; return outputs, losses per example, and targets."""
         mine = [slice(rank, None, self._size) for rank in group.ranks]
         x = torch.cat([inputs[share][part] for share in mine])
         y = torch.cat([targets[share][part] for share in mine])
         with self._autocast, group:
-            outputs = self._model(arrange(x, self._order))
+            outputs = self._model(to_memory_format(x, self._memory_format))
             return outputs, self._task.losses(outputs, y), y
 
-    def _group_gradients(self, group: Group, inputs: Tensor, targets: Tensor, step: int) -> None:
+    def _group_gradients(self, group: WorkerGroup, inputs: Tensor, targets: Tensor, step: int) -> None:
         total = targets.shape[0]
         local = total // self._size
         weights = [self._noise(rank, local, step) for rank in group.ranks]
@@ -137,54 +145,54 @@ class Rehearsal(Updater):
             self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
             self.totals.add(losses, self._task.correct(outputs, y))
 
-    # May workers go through together?
+    # Can several workers pass through the network at once?
 
-    def _check(self, inputs: Tensor, targets: Tensor, step: int) -> None:
-        """Compute a group's first micro-batch together and one by one, beside the training, and draw conclusions."""
+    def _compare_ways(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+        """Compute a group's first micro-batch at once and worker by worker; if they differ, never group again."""
         self._num_checked += 1
         if self._num_checked == 1:
-            self._find_own_buffers(inputs, targets, step)
+            self._find_worker_buffers(inputs, targets, step)
         ranks = range(self._workers_at_once(targets.shape[0] // self._size))
-        if len(ranks) < 2 or self._joined:
+        if len(ranks) < 2 or self._synchronises:
             return
-        with put_back(self._model):
-            together = self._slopes(ranks, inputs, targets, step)
+        with buffers_restored(self._model.buffers()):
+            together = self._loss_and_gradient(ranks, inputs, targets, step)
         apart = torch.zeros_like(together)
         for rank in ranks:
-            with put_back(self._model):
-                apart += self._slopes(range(rank, rank + 1), inputs, targets, step)
+            with buffers_restored(self._model.buffers()):
+                apart += self._loss_and_gradient(range(rank, rank + 1), inputs, targets, step)
         tolerance = _TOLERANCES.get(self._recipe.precision, _LOW_PRECISION_TOLERANCE)
         if not bool(torch.isfinite(together).all() & torch.isfinite(apart).all()):
-            return  # it diverges either way
+            return  # the training diverges either way
         if float((together - apart).norm()) > tolerance * float(apart.norm()):
             self._one_by_one = True
             self.remarks.append(
-                "the model or its loss draws random numbers or mixes examples in its own code: rehearsed workers go "
-                "through it one by one, which is exact and slower"
+                "the model or its loss draws random numbers or mixes examples in its own code: rehearsed workers "
+                "run one at a time, which is exact and slower"
             )
 
-    def _slopes(self, ranks: range, inputs: Tensor, targets: Tensor, step: int) -> Tensor:
-        """Give the gradient of some workers' summed loss [n], and the loss."""
-        group = Group(self._streams, ranks, step)
-        with Statistics(self._tracked, self._size).of(ranks):
+    def _loss_and_gradient(self, ranks: range, inputs: Tensor, targets: Tensor, step: int) -> Tensor:
+        """Return some workers' summed loss and its gradient, as one vector."""
+        group = WorkerGroup(self._streams, ranks, step)
+        with RunningStatistics(self._tracked, self._size).of(ranks):
             loss = self._losses(group, inputs, targets, slice(0, self.micro_batch))[1].sum()
         slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         parts = [loss, *(slope for slope in slopes if slope is not None)]
-        return torch.cat([part.detach().double().flatten().cpu() for part in parts])
+        return torch.cat([part.detach().cpu().double().flatten() for part in parts])
 
-    def _find_own_buffers(self, inputs: Tensor, targets: Tensor, step: int) -> None:
-        """Find the buffers that a pass changes: each worker then has its own, as real ones do, and goes alone."""
+    def _find_worker_buffers(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+        """Find the buffers that a forward pass changes; each worker then gets its own copy and runs alone."""
         others = other_buffers(self._model)
         if not others:
             return
         before = {name: buffer.clone() for name, buffer in others.items()}
-        with put_back(self._model):
-            self._slopes(range(1), inputs, targets, step)
+        with buffers_restored(self._model.buffers()):
+            self._loss_and_gradient(range(1), inputs, targets, step)
             changed = {name: buffer for name, buffer in others.items() if not torch.equal(buffer, before[name])}
-        if changed and not self._joined:
-            self._own = OwnBuffers(changed, self._size)
+        if changed and not self._synchronises:
+            self._worker_buffers = WorkerBuffers(changed, self._size)
             self._one_by_one = True
             self.remarks.append(
-                f"the model changes its buffer {next(iter(changed))} while it trains: every rehearsed worker has its "
-                "own, and they go through the model one by one"
+                f"the model changes its buffer {next(iter(changed))} in training: each rehearsed worker has its own "
+                "copy, and the workers run one at a time"
             )

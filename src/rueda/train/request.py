@@ -1,4 +1,4 @@
-"""What ``rueda train`` asks of the processes that train, and what they answer. Nothing here loads torch."""
+"""The request that starts a training in other processes, and its answer; importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from rueda.records import Recipe, Run
 from rueda.records.recipe.recipe import RecipeFile
 from rueda.records.recipe.values import parse_setting
 
+SCRATCH_PREFIX = "rueda-fit-"
+"""begins the name of the folder that holds the run of ``fit(workers=N)`` without a folder, until it returns"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """A training: a task, its recipe and the run folder.
 
-    The recipe is ``recipe`` (by default the recorded one of a run to go on with, or the task's own), changed by
-    ``recipe_file``, then by ``settings``, then by the options of the command.
+    The recipe is ``recipe`` (by default that of the run to resume, or the task's own), changed by ``recipe_file``, then
+    by ``settings``, then by the options of the command.
     """
 
     task: str
     """the name of a built-in task, or the path of a file that defines one"""
+    pickled_task: Path | None = None
+    """the task itself, as :func:`rueda.train.on_workers.write_task` wrote it; ``task`` is then only its name"""
     recipe: Recipe | None = None
     recipe_file: RecipeFile | None = None
     settings: tuple[str, ...] = ()
@@ -35,14 +40,16 @@ class TrainRequest:
     date: str = ""
     """the DATE of a default folder, which must be the same on all workers"""
     resume: bool = False
+    resume_from: str = "last"
+    """the checkpoint to resume from: last, best, or a number of updates"""
     tensorboard: bool = False
     rehearse: bool = False
     progress: bool = True
     directory: Path = field(default_factory=Path.cwd)
-    """where the request was made: the folder is relative to it, wherever a task file may go"""
+    """the directory to which ``folder`` is relative, even if the task file calls ``os.chdir``"""
 
     def known_workers(self) -> int | None:
-        """Give the number of workers, as far as it is known without the task; None: its own recipe says it."""
+        """Return the number of workers, or None if only the recipe of the task states it, which is not loaded here."""
         if self.workers is not None:
             return self.workers
         settings = [setting for setting in self.settings if parse_setting(setting)[0] == "workers"]
@@ -54,7 +61,7 @@ class TrainRequest:
         return None if start is None else start.workers
 
     def recorded_recipe(self) -> Recipe | None:
-        """Give the recipe of the run to go on with; None for a new run, or one that never began."""
+        """Return the recipe of the run to resume; None for a new run, or one that never began."""
         if not self.resume or self.folder is None:
             return None
         folder = located(self.folder, self.directory)
@@ -63,12 +70,23 @@ class TrainRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainAnswer:
-    """What a training came to that was not stopped."""
+    """The outcome of a training that was not interrupted."""
 
     folder: Path
-    """the run folder, which says the rest"""
+    """the run folder, which holds the figures and the checkpoints"""
+    status: str = "finished"
+    """finished, reached-target or diverged"""
+    divergence: str = ""
+    """what is no longer finite, if it diverged"""
+    checkpoint: Path | None = None
+    """the newest checkpoint, which is intact and finite, if it diverged after one was written"""
+
+
+def is_scratch(folder: Path) -> bool:
+    """Return whether a run folder is deleted with its training, so that nobody can resume it."""
+    return folder.parent.name.startswith(SCRATCH_PREFIX)
 
 
 def train_job(request: TrainRequest) -> Job[TrainAnswer]:
-    """Make the job of a training."""
+    """Return the job that runs a training."""
     return Job(function="rueda.train.job:train", request=request, answer=TrainAnswer)

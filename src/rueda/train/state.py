@@ -1,7 +1,7 @@
-"""The state of a training: what a checkpoint holds, and how a training is brought back to it.
+"""The state of a training: what a checkpoint holds, and how a training is restored from it.
 
 A checkpoint is a dictionary of tensors, numbers, text and lists. Its keys are a file format: files that older versions
-wrote must still be read, so ``place`` is the key of :class:`TrainingState`, whatever the class is called.
+wrote must remain readable, so the key of :class:`TrainingState` stays ``place``, whatever the class is called.
 """
 
 from __future__ import annotations
@@ -11,35 +11,46 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rueda.errors import CheckpointError
+from rueda.records import Recipe
+from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.random_state import random_state, restore_random_state
 
 if TYPE_CHECKING:
     from rueda.train.training import Training
 
+MOST_STATISTICS_BYTES = 2**26
+"""the running statistics of all workers are kept in a checkpoint up to this size; beyond it only their mean is"""
+
 
 @dataclass
 class TrainingState:
-    """The counters of a training: what a checkpoint holds beside the model, the optimizer and the loader."""
+    """The counters of a training: what a checkpoint holds besides the model, the optimizer and the loader."""
 
     epoch: int = 0
     """epochs finished"""
     step: int = 0
     """updates made"""
     clock: float = 0.0
-    """where the learning rate schedule is, in updates of the first batch size"""
+    """position in the learning-rate schedule, in updates of the initial batch size"""
     examples: int = 0
     """examples seen by all workers"""
     seconds: float = 0.0
     """training time, evaluation excluded"""
     best: float = -math.inf
-    """best test result so far"""
+    """best test result so far: the accuracy, or minus the loss for a task without a metric"""
     recalibrated_at: int = 0
     """the update after which batch-norm statistics were last recomputed"""
     reached: int = 0
-    """epochs in a row that reached the target"""
+    """consecutive epochs that reached the target"""
     batch: int = 0
-    """the global batch that growth by the noise scale has come to; 0: the recipe's"""
+    """the global batch that growth by the noise scale has reached; 0: the recipe's"""
+    num_roll_backs: int = 0
+    """how often the training has gone back to a checkpoint because it diverged"""
+    rate_factor: float = 1.0
+    """what these roll-backs multiply the learning rate by"""
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """loss, correct answers and examples of the current epoch that an earlier process counted before it was stopped"""
 
@@ -51,18 +62,33 @@ def epoch_sums(training: Training) -> list[float]:
 
 
 def checkpoint_contents(training: Training) -> dict[str, Any]:
-    """Collect what a checkpoint holds; every worker must call it, and rank 0 gets the contents, the others nothing."""
+    """Collect what a checkpoint holds; every worker must call it, and rank 0 gets the contents, the others nothing.
+
+    The model's state holds the mean of the workers' running statistics. Their own are kept beside it and stay in use,
+    so that a training with a checkpoint, or resumed on as many workers, equals one without in the last digit, too.
+    """
+    world, model = training.world, training.model
+    own = running_statistics(model)
+    of_workers = None
+    if own is not None and 1 < world.size <= MOST_STATISTICS_BYTES // own.nbytes:
+        of_workers = torch.stack(world.all_gather(own)).cpu()
     training.updater.synchronize_buffers()
+    state = model.state_dict()
+    if of_workers is not None and own is not None:
+        buffers = {name for name, _ in model.named_buffers()}
+        state = {name: tensor.clone() if name in buffers else tensor for name, tensor in state.items()}
+        write_running_statistics(model, own)
     sums = epoch_sums(training)
-    random_states = training.world.all_gather_object(random_state())
-    if not training.world.is_main:
+    random_states = world.all_gather_object(random_state())
+    if not world.is_main:
         return {}
     return {
         "format": 1,
         "task": training.task.name,
         "recipe": training.given_recipe.to_toml(),
         "place": {**asdict(training.state), "epoch_sums": sums},
-        "model": training.model.state_dict(),
+        "model": state,
+        "statistics": of_workers,
         "optimizer": training.optimizer.state_dict(),
         "scaler": training.updater.scaler.state_dict(),
         "loader": training.loader.state_dict(),
@@ -72,17 +98,22 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
 
 
 def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
-    """Bring a training that has not begun to where a checkpoint was written, on any number of workers.
+    """Restore a training from a checkpoint, on any number of workers.
 
     Raises:
         CheckpointError: the checkpoint is that of another task or recipe.
     """
+    former = Recipe.from_toml(contents["recipe"])
     try:
         training.model.load_state_dict(contents["model"])
-        training.optimizer.load_state_dict(contents["optimizer"])
-        training.updater.scaler.load_state_dict(contents["scaler"])
+        of_workers = contents.get("statistics")
+        if of_workers is not None and len(of_workers) == training.world.size:
+            write_running_statistics(training.model, of_workers[training.world.rank].to(training.world.device))
+        _restore_optimizer(training, contents, former)
+        if contents["scaler"] and former.precision == training.recipe.precision == "fp16":
+            training.updater.scaler.load_state_dict(contents["scaler"])
         training.loader.load_state_dict(contents["loader"])
-        training.state = replace(TrainingState(), **contents["place"])
+        training.restart(replace(TrainingState(), **contents["place"]))
         if training.noise is not None and contents.get("noise") is not None:
             training.noise.load_state_dict(contents["noise"])
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
@@ -92,3 +123,13 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         ) from None
     if len(contents["random"]) == training.world.size:
         restore_random_state(contents["random"][training.world.rank])
+
+
+def _restore_optimizer(training: Training, contents: dict[str, Any], former: Recipe) -> None:
+    """Restore the optimizer's state; options that the recipe has changed since the checkpoint apply from now on."""
+    optimizer, recipe = training.optimizer, training.given_recipe
+    given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(contents["optimizer"])  # with the options that the checkpoint holds
+    if recipe.changes_from(former).keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
+        for group, options in zip(optimizer.param_groups, given, strict=True):
+            group.update(options)

@@ -1,4 +1,4 @@
-"""TensorBoard events, for those who have it open anyway."""
+"""TensorBoard events of a training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rueda.records import Row, Run
 
 _FIGURES = (
     *("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_second", "rate", "global_batch"),
-    *("noise_scale", "noise_scale_low", "noise_scale_high"),
+    *("model_flops_utilisation", "noise_scale", "noise_scale_low", "noise_scale_high"),
 )
 
 
 def open_writer(run: Run) -> Any:
-    """Open a writer into the run folder."""
+    """Open a TensorBoard writer in the run folder."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

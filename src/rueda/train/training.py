@@ -1,40 +1,45 @@
-"""One training and its step: the only place where updates are made.
+"""A training and its step; all updates of the package are made here.
 
 ``rueda train``, ``rueda study`` and ``rueda measure`` are loops around :meth:`Training.step`. A step
 
-1. goes to the next **epoch** where the last one has ended: the loader's order, and the batch that the recipe wants,
+1. begins the next **epoch** if the last one has ended: a new order of the data, and the batch size of that epoch,
 2. **seeds** the random numbers of this worker and this step, and fetches the **batch**,
-3. reads the learning **rate** off the schedule, and **updates** the model,
+3. evaluates the schedule for the learning **rate**, and **updates** the model,
 4. **counts** updates, examples, the schedule's clock and the seconds,
-5. keeps the gradient **noise scale**, where the recipe asks for it, and lets the batch grow with it.
+5. records the gradient **noise scale** if the recipe asks for it, and lets the batch grow with it.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from rueda.data import DatasetLoader
 from rueda.optim import AdaScale
-from rueda.optim.batch_growth import Realisation
+from rueda.optim.batch_growth import BatchSplit
 from rueda.optim.meters import Reading, layer_groups
+from rueda.optim.rates import adapted, build_schedule
+from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.records.run import NoiseRow
 from rueda.tasks import Task
-from rueda.train.layout import memory_format
+from rueda.train import numerics
+from rueda.train.layout import memory_format, parameter_dtype
 from rueda.train.loaders import training_loader
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
 from rueda.train.optimizers import build_optimizer
-from rueda.train.rates import build_schedule
-from rueda.train.regime import adapted, batch_at, grown_batch, noise_sigma
+from rueda.train.regime import batch_at, grown_batch, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
 from rueda.train.update import Updater
+from rueda.train.utilisation import Utilisation, worker_peak
 from rueda.world import World, instruction_sets
+from rueda.world.device import wait_for
 from rueda.world.seeds import seed_model
 
 
@@ -45,22 +50,22 @@ class StepTimer(Protocol):
         """Start the first stage of a step."""
 
     def mark(self, stage: str) -> None:
-        """End a stage, ``data`` or ``optimizer``."""
+        """End the stage ``data`` or ``optimizer``."""
 
 
 class StepResult(NamedTuple):
-    """What one step did."""
+    """The outcome of one step."""
 
     rate: float
     """the learning rate, AdaScale's gain included"""
     num_examples: int
-    """taken by all workers together"""
+    """examples of the global batch"""
     epoch_ended: bool
     """whether this was the last update of its epoch"""
     reading: Reading | None
-    """the norms of the gradient's parts on this worker, if they were measured"""
+    """the norms of the parts of this worker's gradient, if they were measured"""
     noise_rows: list[NoiseRow]
-    """noise scales that were added up over the workers at this step"""
+    """noise scales that were summed over the workers at this step"""
 
 
 class Training:
@@ -68,18 +73,19 @@ class Training:
 
     Args:
         task: model, data, loss and metric.
-        recipe: how to train; its ``workers`` are those of the world, or the ones to rehearse.
+        recipe: how to train; its ``workers`` are the size of the world, or the number to rehearse.
         world: the workers.
-        rehearse: be all of the recipe's workers in this one process (:mod:`rueda.train.rehearsal`).
+        rehearse: compute the updates of all workers in this one process (:mod:`rueda.train.rehearsal`).
     """
 
     def __init__(self, task: Task, recipe: Recipe, world: World, *, rehearse: bool = False) -> None:
         self.task, self.given_recipe, self.world, self.rehearsed = task, recipe, world, rehearse
-        self.recipe = recipe = adapted(recipe)
-        if world.device.type == "cpu":  # first of all: loading data or building the model may run oneDNN
+        self.recipe = recipe = numerics.settled(adapted(recipe), world.device)
+        numerics.apply(recipe, world.device)
+        if world.device.type == "cpu":  # before anything else: loading data or building the model may run oneDNN
             instruction_sets.protect(recipe.precision, speak=world.is_main)
         self.train_data = task.load("train")
-        self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
+        self.dtype = parameter_dtype(recipe)
         self.loader = training_loader(task, self.train_data, recipe, world, self.dtype)
         seed_model(recipe.seed)  # the same model on all ranks
         model = convert(task.build(recipe), recipe)
@@ -87,38 +93,47 @@ class Training:
         self.model = model.to(device=world.device, dtype=self.dtype).to(memory_format=order)  # type: ignore[call-overload]
         self.optimizer = build_optimizer(recipe, self.model)
         compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
-        wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True)
+        wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True, **_reducer_options(recipe))
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
         self.updater = (Rehearsal if rehearse else Updater)(task, recipe, world, wrapped, self.optimizer, groups)
-        if isinstance(self.updater, Rehearsal) and isinstance(self.loader, DatasetLoader):
-            self.loader.read_as(recipe.workers, self.updater.as_reader)
+        if isinstance(self.loader, DatasetLoader):
+            self.loader.seed_reading(recipe.seed, lambda: self.state.step)
+            if isinstance(self.updater, Rehearsal):
+                self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
+        if (line := numerics.remark(self.given_recipe, recipe)) is not None:
+            self.updater.remarks.append(line)
         num_examples = self.loader.num_examples
         self.noise = (
             None if recipe.noise_scale_every is None else NoiseLog(recipe, world, num_examples, tuple(groups))
         )  # fmt: skip
-        """the gradient noise scale, if the recipe wants it"""
-        # AdaScale's clock counts the steps of one worker, all others those of the first batch size.
+        """the gradient noise scale, if the recipe asks for it"""
+        # AdaScale's clock counts steps of one worker; otherwise the clock counts steps of the initial global batch.
         clock_batch = recipe.local_batch if recipe.adascale else recipe.global_batch
         self.schedule = build_schedule(recipe, max(1, num_examples // clock_batch))
         self.rate = self.schedule(0.0)
         """the last update's rate, AdaScale's gain included"""
         self.state = TrainingState()
+        peak = worker_peak(world.device, recipe, os.environ)
+        self.utilisation = None if peak is None else Utilisation(task, self.model, peak=peak, workers=world.size)
+        """the model flops utilisation, where the peak of the device is known"""
         self._fixed_batch: int | None = None
         self._epoch_begun: int | None = None
+        self._has_stepped = False
+        self._loader_at_end: dict[str, Any] = {}
         self._counted_until = time.perf_counter()
 
     def step(
         self, *, rate: float | None = None, measure_noise: bool = False, timer: StepTimer | None = None
     ) -> StepResult:
-        """Make one update; goes to the next epoch first, where one has ended. All workers must call it.
+        """Make one update, in the next epoch if the last one has ended; every worker must call it.
 
         Args:
-            rate: the learning rate of a measurement; by default the schedule says it.
-            measure_noise: measure the gradient noise at this update, also where the recipe does not ask for it.
-            timer: is told when the batch has come (``data``) and when the model is updated (``optimizer``).
+            rate: the learning rate; by default that of the schedule.
+            measure_noise: measure the gradient noise at this update even if the recipe does not ask for it.
+            timer: its ``mark`` is called after the batch is fetched (``data``) and after the update (``optimizer``).
 
         Raises:
-            NonFiniteError: the optimizer refuses the gradients; the step does not count.
+            NonFiniteError: the gradients are not finite (on a GPU, those of the step before); the step is not counted.
         """
         if timer is not None:
             timer.begin()
@@ -130,9 +145,16 @@ class Training:
             self.begin_epoch()
         if timer is not None:
             timer.mark("data")
-        rate = self.schedule(state.clock) if rate is None else rate
+        if self.utilisation is not None:
+            self.utilisation.note_shapes(*batch, updater.micro_batch)
+        if not self._has_stepped and state.step > 0:
+            updater.form_buckets(*batch)
+        self._has_stepped = True
+        rate = self.schedule(state.clock) * state.rate_factor if rate is None else rate
         is_logged = self.noise is not None and self.noise.wanted(state.step)
         updater.update(*batch, rate=rate, step=state.step, measure=measure_noise or is_logged)
+        if self.epoch_ended:
+            raise_late(optimizer)  # before the weights are evaluated and saved
         if timer is not None:
             timer.mark("optimizer")
         num_examples = batch[1].shape[0] * self.world.size
@@ -146,10 +168,16 @@ class Training:
         rows = [] if self.noise is None else self._follow_noise(self.noise, is_logged)
         return StepResult(self.rate, num_examples, self.epoch_ended, updater.reading, rows)
 
+    def restart(self, state: TrainingState) -> None:
+        """Continue from a state; model, optimizer and loader have been restored from the same checkpoint."""
+        self.state = state
+        self.updater.restart()
+        self._epoch_begun = None
+
     # Epochs.
 
     def begin_epoch(self) -> None:
-        """Go to the epoch that the state says, with the batch that the recipe wants there; done once an epoch."""
+        """Begin the epoch of the state, with its order of the data and its batch size; later calls do nothing."""
         if self._epoch_begun == self.state.epoch:
             return
         self._epoch_begun = self.state.epoch
@@ -164,39 +192,44 @@ class Training:
         return self.loader.num_batches_left() == 0
 
     def end_epoch(self) -> None:
-        """Count the epoch as finished; the batch stays until the next one begins."""
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize()  # the time of the last kernels belongs to the epoch
+        """Count the epoch as finished; the batch size stays until the next epoch begins."""
+        wait_for(self.world.device)  # the time of the last kernels belongs to the epoch
         self._count_seconds()
-        self.updater.begin(self.state.step)  # an evaluation that draws random numbers draws the same after a restart
+        self.updater.begin(self.state.step)  # so that a restarted evaluation draws the same numbers
+        self._loader_at_end = self.loader.state_dict()
         self.state.epoch += 1
         self.loader.set_epoch(self.state.epoch)
+
+    def reopen_epoch(self) -> None:
+        """Undo :meth:`end_epoch`: all updates of the epoch are made, but it is not evaluated yet."""
+        self.state.epoch -= 1
+        self.loader.load_state_dict(self._loader_at_end)
 
     # The batch.
 
     @property
     def global_batch(self) -> int:
-        """Examples that all workers together take for one update."""
+        """The number of examples that all workers together take for one update."""
         return self.loader.batch * self.world.size
 
     def set_batch(self) -> None:
-        """Take the batch that the recipe wants in this epoch; every worker changes at the same step."""
+        """Set the batch size of the current epoch; every worker changes it at the same step."""
         if self._fixed_batch is None:
             wanted = batch_at(self.recipe, self.state.epoch, self.loader.num_examples, self.state.batch)
         else:
-            wanted = Realisation(self._fixed_batch, 1)
+            wanted = BatchSplit(self._fixed_batch, 1)
         virtual_workers = self.recipe.workers if self.rehearsed else 1
         self.loader.batch = wanted.local_batch * wanted.accumulation * virtual_workers
         self.updater.micro_batch = wanted.local_batch
         self.updater.sigma = noise_sigma(self.recipe, self.global_batch)
 
     def fix_batch(self, local_batch: int) -> None:
-        """Take local batches of this size from the next step on, whatever the recipe says: for measurements."""
+        """Use this local batch from the next step on, regardless of the recipe; for measurements."""
         self._fixed_batch = local_batch
         self.set_batch()
 
     def _follow_noise(self, noise: NoiseLog, is_logged: bool) -> list[NoiseRow]:
-        """Keep the last update's reading; when it is time, add up what was read and let the batch follow it."""
+        """Keep the last update's reading; at fixed steps, sum the readings and let the batch follow them."""
         if is_logged and self.updater.reading is not None:
             noise.note(self.updater.reading, self.updater.source, self.state, self.global_batch)
         if not noise.due(self.state.step):
@@ -212,10 +245,16 @@ class Training:
     # Time.
 
     def leave_out_time(self) -> None:
-        """Leave the time since the last step out of ``state.seconds``: it was not training."""
+        """Exclude the time since the last step from ``state.seconds``, since it was not spent on training."""
         self._counted_until = time.perf_counter()
 
     def _count_seconds(self) -> None:
         now = time.perf_counter()
         self.state.seconds += now - self._counted_until
         self._counted_until = now
+
+
+def _reducer_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's options of DistributedDataParallel."""
+    size = {} if recipe.bucket_megabytes is None else {"bucket_cap_mb": recipe.bucket_megabytes}
+    return {**size, **({"static_graph": True} if recipe.static_graph else {})}

@@ -1,13 +1,12 @@
-"""One update: forward, loss, backward, average over the workers, optimizer. The hot path.
+"""One update: forward, loss, backward, all-reduce, optimizer step. This is the hot path.
 
-Nothing here waits for the device: sums of loss and correct answers stay where they are computed until somebody
-wants to show them.
+Nothing here synchronises with the device: sums of losses and correct answers stay on it until they are shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -15,26 +14,29 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from rueda.errors import RecipeError
+from rueda.errors import NonFiniteError, RecipeError
 from rueda.nn.convert import BatchNorm
 from rueda.nn.ghost_batch_norm import GhostBatchNorm
 from rueda.optim import AdaScale
 from rueda.optim.adapters import correct_momentum
 from rueda.optim.meters import ExchangeMeter, Groups, PartsMeter, Reading
 from rueda.optim.noise import add_noise, noise_weights
+from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.tasks import Task
-from rueda.train.buffers import synchronize_buffers
-from rueda.train.layout import arrange, memory_format
+from rueda.train.buffers import buffers_restored, synchronize_buffers
+from rueda.train.divergence import MOST_SKIPPED, FiniteTest
+from rueda.train.layout import memory_format, to_memory_format
+from rueda.train.random_state import random_state, restore_random_state
 from rueda.world import World, instruction_sets
-from rueda.world.device import float64_device
+from rueda.world.device import float64_device, widest_dtype
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast_for(recipe: Recipe, world: World) -> torch.autocast | None:
-    """Give the autocast that the recipe's precision asks for, if any."""
+    """Return the autocast context for the recipe's precision, or None."""
     dtype = _AUTOCAST.get(recipe.precision)
     if dtype is not None and world.device.type == "cpu":
         instruction_sets.protect(recipe.precision, speak=world.is_main)
@@ -42,174 +44,238 @@ def autocast_for(recipe: Recipe, world: World) -> torch.autocast | None:
 
 
 class Totals:
-    """Sums over this worker's examples since the last reset, kept on the device."""
+    """Sums of loss and correct answers over this worker's examples, kept on the device.
 
-    def __init__(self, device: torch.device) -> None:
-        # MPS has no float64.
-        self.loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    Args:
+        device: where the losses are.
+        finite_only: leave out batches whose loss is not finite, since their updates are left out, too.
+    """
+
+    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
+        self.loss = torch.zeros((), dtype=widest_dtype(device), device=device)
         self.correct = torch.zeros((), dtype=torch.int64, device=device)
         self.num_examples = 0
+        self._num_left_out = torch.zeros((), dtype=torch.int64, device=device) if finite_only else None
 
     def add(self, losses: Tensor, correct: Tensor) -> None:
-        """Add the examples of a batch: losses [B], correct [B]."""
-        self.loss += losses.detach().sum()
-        self.correct += correct.sum()
+        """Add a batch, given the losses [B] and the correct answers [B]."""
+        loss, num_correct = losses.detach().sum(), correct.sum()
+        if self._num_left_out is not None:
+            is_finite = loss.isfinite()
+            loss, num_correct = loss.nan_to_num(0.0, 0.0, 0.0) * is_finite, num_correct * is_finite
+            self._num_left_out += losses.shape[0] * ~is_finite
+        self.loss += loss
+        self.correct += num_correct
         self.num_examples += losses.shape[0]
 
     def means(self) -> tuple[float, float]:
-        """Mean loss and share of correct answers on this worker; waits for the device."""
-        count = max(1, self.num_examples)
+        """Return the mean loss and the accuracy on this worker; synchronises with the device."""
+        count = max(1, self._num_counted())
         return float(self.loss) / count, int(self.correct) / count
 
     def sums_over(self, world: World) -> list[float]:
-        """Sum loss, correct answers and examples over all workers; all must call it."""
+        """Sum loss, correct answers and examples over all workers, which must all call it."""
         sums = torch.stack(
-            [self.loss.cpu().double(), self.correct.cpu().double(), torch.tensor(float(self.num_examples))]
+            [self.loss.cpu().double(), self.correct.cpu().double(), torch.tensor(float(self._num_counted()))]
         )
         total: list[float] = world.all_reduce(sums.to(torch.float64).to(float64_device(world.device))).tolist()
         return total
 
+    def _num_counted(self) -> int:
+        return self.num_examples - (0 if self._num_left_out is None else int(self._num_left_out))
+
 
 class Updater:
-    """Makes updates of a model from local batches.
+    """Computes updates of a model from local batches.
 
     Args:
-        task: gives the loss and what is right.
+        task: provides the loss and the metric.
         recipe: precision, clipping and noise.
         world: the workers.
-        model: wrapped by :meth:`rueda.World.wrap`.
-        optimizer: of the model's parameters.
-        groups: parameters whose noise scale is measured apart.
+        model: the model, wrapped by :meth:`rueda.World.wrap`.
+        optimizer: the optimizer of the model's parameters.
+        groups: parameter groups whose noise scale is measured separately.
     """
 
     def __init__(
         self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: Optimizer, groups: Groups
     ) -> None:
-        self.totals = Totals(world.device)
-        self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
+        self._skips = recipe.on_divergence == "skip"
+        self._scales = recipe.precision == "fp16"
+        self.scaler = torch.amp.GradScaler(
+            world.device.type, enabled=self._scales or self._skips, init_scale=2.0**16 if self._scales else 1.0
+        )
+        """fp16's loss scaling, which leaves out updates whose gradient is not finite; with ``skip`` its scale is 1"""
         self.micro_batch = recipe.batch
-        """examples taken through the network at once; a larger local batch is accumulated"""
+        """examples per forward pass; a larger local batch uses gradient accumulation"""
         self.sigma = 0.0
-        """of the multiplicative gradient noise"""
-        self.reading: Reading | None = None
-        """the norms of the last update's gradients, if they were asked for, without the scaler's scale"""
+        """standard deviation of the multiplicative gradient noise"""
+        self.reading: Reading | None
+        """the gradient norms of the last update, if they were measured, without the loss scale"""
         self.source = "workers"
-        """whose gradients were compared"""
+        """the parts whose gradients were compared"""
         self.remarks: list[str] = []
-        """what the user should know of how the updates are made"""
+        """lines for the user about how the updates are computed"""
         self._task, self._recipe, self._world, self._model, self._optimizer = task, recipe, world, model, optimizer
-        self._order = memory_format(model, recipe)
+        self._memory_format = memory_format(model, recipe)
         self._autocast: AbstractContextManager[Any] = autocast_for(recipe, world) or nullcontext()
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._parts = PartsMeter(self._parameters, groups)
-        self._rate: float | None = None
+        self._finite = FiniteTest(world.unwrap(model), MOST_SKIPPED if self.scaler.is_enabled() else 0)
         self._exchange: ExchangeMeter | None = None
+        self.restart()
         wanted = isinstance(optimizer, AdaScale) or recipe.noise_scale_every is not None
         if wanted and isinstance(model, DistributedDataParallel):
             self._exchange = ExchangeMeter(model, groups)
 
+    def restart(self) -> None:
+        """Forget the updates before; called at the start and when the training goes back to a checkpoint."""
+        self.begin_totals()
+        self.reading = None
+        self._rate: float | None = None
+        self._finite.forget()
+        with suppress(NonFiniteError):
+            raise_late(self._optimizer)
+
+    def begin_totals(self) -> None:
+        """Begin new sums of losses and correct answers."""
+        self.totals = Totals(self._world.device, finite_only=self._skips)
+
+    @property
+    def is_skipping(self) -> bool:
+        """Whether ``on_divergence = skip`` has left out the last update."""
+        return self._skips and self._finite.num_skipped > 0
+
     def begin(self, step: int) -> None:
-        """Begin a step, before its batch is read: a data set may draw random numbers."""
+        """Seed this worker's random numbers for a step, before its batch is read from the data set."""
         seed_worker(self._recipe.seed, self._world.rank, step)
 
     def synchronize_buffers(self) -> None:
-        """Make the model's buffers equal on all workers, for an evaluation or a checkpoint; all must call it."""
+        """Make the model's buffers equal on all workers, before an evaluation or a checkpoint; all must call it."""
         synchronize_buffers(self._world.unwrap(self._model), self._world)
 
-    def update(self, inputs: Tensor, targets: Tensor, *, rate: float, step: int, measure: bool = False) -> None:
-        """Make one update from this worker's examples, inputs [B, ...] and targets [B], at a rate.
+    def form_buckets(self, inputs: Tensor, targets: Tensor) -> None:
+        """Compute gradients and drop them, as the first thing that a resumed training does on several workers.
 
-        With ``measure`` the parts of the gradient are compared on the way: see ``reading``.
+        DistributedDataParallel reduces the gradients of its first backward pass in one bucket, and those of all others
+        in buckets that it forms in the order in which gradients become ready. From three workers on, the place of a
+        number in its bucket decides in which order the workers' numbers are added. So a resumed training leaves its
+        first backward pass behind before it continues, and rounds as one that was never stopped.
+        """
+        if not isinstance(self._model, DistributedDataParallel):
+            return
+        if self._exchange is not None:
+            self._exchange.active = False
+        state = random_state()
+        with self._restoring_gradients_and_buffers():
+            self._accumulate_gradients(inputs, targets, None, self.micro_batch)
+        restore_random_state(state)
+
+    def update(self, inputs: Tensor, targets: Tensor, *, rate: float, step: int, measure: bool = False) -> None:
+        """Make one update from this worker's examples.
+
+        Args:
+            inputs: [B, ...].
+            targets: [B].
+            rate: the learning rate.
+            step: the number of updates so far, which seeds the gradient noise.
+            measure: also compare the parts of the gradient; the result is ``reading``.
+
+        Raises:
+            NonFiniteError: the gradients are not finite; on a GPU, those of the update before.
         """
         self.reading = None
-        self._gradients(inputs, targets, step, measure)
-        self._step(rate, step)
+        try:
+            self._gradients(inputs, targets, step, measure)
+            self._step(rate, step)
+        finally:  # also after an error, or the next update would add its gradients to these
+            self._optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
         weights = self._noise(self._world.rank, targets.shape[0], step)
         if self._exchange is not None:
             adapts = isinstance(self._optimizer, AdaScale)
             self._exchange.active = adapts or measure
-            self._passes(inputs, targets, weights, self.micro_batch)
+            self._accumulate_gradients(inputs, targets, weights, self.micro_batch)
             local_batch = targets.shape[0]
-            self._take(self._exchange.read(local_batch) if adapts else self._exchange.take(local_batch), measure)
+            self._use_reading(self._exchange.read(local_batch) if adapts else self._exchange.take(local_batch), measure)
         elif measure:
-            self._measured_passes(inputs, targets, weights)
+            self._accumulate_and_measure(inputs, targets, weights)
         else:
-            self._passes(inputs, targets, weights, self.micro_batch)
+            self._accumulate_gradients(inputs, targets, weights, self.micro_batch)
 
-    def _take(self, reading: Reading | None, measure: bool) -> None:
-        """Tell AdaScale, which must know before the step, and keep the reading for whoever asked for it."""
+    def _use_reading(self, reading: Reading | None, measure: bool) -> None:
+        """Pass a reading to AdaScale, which needs it before the step; with ``measure`` keep it."""
         if reading is None:
             return
         if self.scaler.is_enabled():
             reading = reading._replace(norms=reading.norms / self.scaler.get_scale() ** 2)
         if isinstance(self._optimizer, AdaScale):
             self._optimizer.observe_sum(*reading.sums())
-            reading = reading._replace(norms=reading.norms / self._world.size)  # it is every worker's: a share each
+            reading = reading._replace(
+                norms=reading.norms / self._world.size
+            )  # the norms are equal on all workers, and their sum must count them once
         if measure:
             self.reading = reading
 
-    def _measured_passes(self, inputs: Tensor, targets: Tensor, weights: Tensor | None) -> None:
-        """Compare the micro-batches of one worker; a batch that is taken at once is taken in two halves instead.
+    def _accumulate_and_measure(self, inputs: Tensor, targets: Tensor, weights: Tensor | None) -> None:
+        """Accumulate gradients and compare those of the micro-batches, or of two halves of a single batch.
 
-        Batch norm would normalise each half by itself, which is another training. There the batch is taken as ever,
-        and the halves once more, beside the training: such an update costs about twice its time. (With ghosts that
-        lie within the halves nothing changes, and nothing is done twice.)
+        Batch norm would normalise each half by its own statistics, which changes the training. Then the gradient is
+        computed from the whole batch as usual, and once more from the halves for the measurement only, which about
+        doubles the time of this update. (Ghost batch norm is not affected if each ghost batch lies within one half.)
         """
         total = targets.shape[0]
         meter = self._parts
         if total > self.micro_batch:
             self.source = "micro-batches"
-            self._passes(inputs, targets, weights, self.micro_batch, meter)
+            self._accumulate_gradients(inputs, targets, weights, self.micro_batch, meter)
         elif total > 1:
             self.source = "halves"
-            if self._splits(total):
-                self._passes(inputs, targets, weights, -(-total // 2), meter)
+            if self._halves_are_equivalent(total):
+                self._accumulate_gradients(inputs, targets, weights, -(-total // 2), meter)
             else:
-                self._passes(inputs, targets, weights, total)
-                with self._aside(total):
-                    self._passes(inputs, targets, weights, -(-total // 2), meter)
+                self._accumulate_gradients(inputs, targets, weights, total)
+                if total < 4:
+                    raise RecipeError(
+                        f"the noise scale of a model with batch norm is measured from halves of the batch, and {total} "
+                        "examples are too few to normalise; set batch to 4 or more"
+                    )
+                with self._restoring_gradients_and_buffers():
+                    self._accumulate_gradients(inputs, targets, weights, -(-total // 2), meter)
                     reading = meter.finish()
-                self._take(reading, True)
+                self._use_reading(reading, True)
                 return
         else:
-            self._passes(inputs, targets, weights, total)
+            self._accumulate_gradients(inputs, targets, weights, total)
             return
-        self._take(meter.finish(), True)
+        self._use_reading(meter.finish(), True)
 
-    def _splits(self, total: int) -> bool:
-        """Say whether two halves give what the whole batch gives."""
+    def _halves_are_equivalent(self, total: int) -> bool:
+        """Return whether two halves of a batch give the same gradient as the whole batch."""
         return all(
             not layer.training or (isinstance(layer, GhostBatchNorm) and total % (2 * layer.ghost_batch) == 0)
             for layer in self._norms
         )
 
     @contextmanager
-    def _aside(self, total: int) -> Iterator[None]:
-        """Put the gradients, the running statistics and the sums aside, and bring them back."""
-        if total < 4:
-            raise RecipeError(
-                f"the noise scale of a model with batch norm is measured from halves of the batch, and {total} "
-                "examples are too few to normalise; set batch to 4 or more"
-            )
+    def _restoring_gradients_and_buffers(self) -> Iterator[None]:
+        """Restore the gradients, the buffers and the totals at the end of the block."""
         gradients = [parameter.grad for parameter in self._parameters]
-        buffers = [buffer for layer in self._norms for buffer in layer._buffers.values() if buffer is not None]
-        kept = [buffer.clone() for buffer in buffers]
-        totals, self.totals = self.totals, Totals(self._world.device)
+        totals = self.totals
+        self.begin_totals()
         for parameter in self._parameters:
             parameter.grad = None
         try:
-            yield
+            with buffers_restored(self._model.buffers()):
+                yield
         finally:
             self.totals = totals
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
-            for buffer, before in zip(buffers, kept, strict=True):
-                buffer.copy_(before)
 
-    def _passes(
+    def _accumulate_gradients(
         self,
         inputs: Tensor,
         targets: Tensor,
@@ -217,14 +283,14 @@ class Updater:
         micro_batch: int,
         meter: PartsMeter | None = None,
     ) -> None:
-        """Add up the gradients of micro-batches; a meter sees each."""
+        """Accumulate the gradients of micro-batches; a meter reads each of them."""
         total = targets.shape[0]
         starts = range(0, total, micro_batch)
         for start in starts:
             part = slice(start, start + micro_batch)
-            with self._without_average(is_last=start == starts[-1]):
+            with self._skip_all_reduce_unless(is_last=start == starts[-1]):
                 with self._autocast:
-                    outputs = self._model(arrange(inputs[part], self._order))
+                    outputs = self._model(to_memory_format(inputs[part], self._memory_format))
                     losses = self._task.losses(outputs, targets[part])
                 weighted = losses if weights is None else losses * weights[part]
                 self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
@@ -238,8 +304,8 @@ class Updater:
         seed, device = self._recipe.seed, self._world.device
         return noise_weights(num_examples, self.sigma, seed=seed, step=step, rank=rank, device=device)
 
-    def _without_average(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Accumulated gradients travel once, with the last micro-batch."""
+    def _skip_all_reduce_unless(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return a context without gradient all-reduce, except for the last micro-batch."""
         if is_last or not isinstance(self._model, DistributedDataParallel):
             return nullcontext()
         return self._model.no_sync()
@@ -255,8 +321,12 @@ class Updater:
             self.scaler.unscale_(optimizer)
         if recipe.additive_noise > 0:
             add_noise(self._parameters, step=step, eta=recipe.additive_noise, seed=recipe.seed)
-        if recipe.clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
+        norm = None if recipe.clip is None else nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
+        before = self._finite.num_skipped
+        is_finite = self._finite.check(norm)
+        if self._skips and not is_finite and before == 0:
+            self.remarks.append(f"update {step + 1}: the gradient is not finite; the update was left out")
+        elif self._skips and is_finite and before > 1:
+            self.remarks.append(f"update {step + 1}: the gradient is finite again; {before} updates were left out")
         self.scaler.step(optimizer)
-        self.scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        self.scaler.update(None if self._scales else 1.0)

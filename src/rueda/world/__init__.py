@@ -1,7 +1,7 @@
-"""Who trains: the workers of one training, how they find each other, and what they do together.
+"""The workers of a training: how they are identified and connected, and their collectives.
 
-The names are imported when they are first used, so that the launcher, which lives below this package, starts
-without torch.
+The names are imported when they are first used, so that the launcher (:mod:`rueda.world.launch`) starts without
+importing torch.
 """
 
 from __future__ import annotations

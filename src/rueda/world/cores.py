@@ -1,11 +1,11 @@
-"""How many cores are there for a worker, and how do its threads wait for each other?
+"""The number of cores that a process may use, and the spin count of OpenMP threads.
 
-Asked by the launcher, which has no torch, and by every worker.
+Both are needed by the launcher, which does not import torch, and by every worker.
 
-Threads of libgomp, torch's OpenMP, wait for each other in a loop of 300,000 turns before they sleep. On a machine that
-is busy with something else, the thread that all wait for has lost its core to one that waits: a small CNN on 2 cores
-fell from 10,300 images/s to 280. With 10,000 turns it keeps 9,700 on a quiet machine and 1,200 on that busy one;
-threads that sleep at once (``OMP_WAIT_POLICY=PASSIVE``) reach 6,500 and 1,700.
+Threads of libgomp, torch's OpenMP, spin for 300,000 iterations at a barrier before they sleep. On a machine that is
+busy with other work, a spinning thread may occupy the core that the last thread needs: a small CNN on 2 cores fell from
+10,300 images/s to 280. With 10,000 iterations it reaches 9,700 images/s on an idle machine and 1,200 on the busy one;
+without spinning (``OMP_WAIT_POLICY=PASSIVE``) 6,500 and 1,700.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _SPIN_TURNS = "10000"
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Count the cores that this process may use: its affinity, within the CPU quota of its control groups.
+    """Return the number of cores that this process may use: its affinity, limited by the quotas of its control groups.
 
-    A container or a batch job may advertise 64 cores and be given the time of two: ``os.cpu_count()`` says 64.
+    A container or a batch job may show 64 cores but have a quota of two; ``os.cpu_count()`` still returns 64.
 
     Args:
-        root: where ``/proc`` and ``/sys`` are found.
+        root: the directory that contains ``proc`` and ``sys``.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *(round(quota) for quota in _quotas(root))]))
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Give the quotas, in cores, of this process's control groups and of those that hold them.
+    """Yield the CPU quotas, in cores, of this process's control groups and of their parents.
 
-    Version 2 has one tree, in which ``cpu.max`` says "quota period" or "max period"; version 1 has a tree for each
-    controller, with a file for each number and a quota of -1 where there is none.
+    Control groups of version 2 form one hierarchy, where ``cpu.max`` holds "quota period" or "max period". Version 1
+    has a hierarchy for each controller, with one file for the quota (-1: no limit) and one for the period.
     """
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -46,11 +46,11 @@ def _quotas(root: Path) -> Iterator[float]:
         if not (colon and second_colon) or (controllers and "cpu" not in names):
             continue
         tree = root / "sys/fs/cgroup"
-        if controllers:  # CentOS 7 says "cpuacct,cpu", and its folder is "cpu,cpuacct"
+        if controllers:  # CentOS 7 lists "cpuacct,cpu", but its folder is "cpu,cpuacct"
             folders = tree.iterdir() if tree.is_dir() else ()
             tree = next((each for each in folders if set(each.name.split(",")) == names), tree / controllers)
         files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        # In a container the path may be the host's, and only the top of the tree be there.
+        # In a container the path may be that of the host, where only the group at the root is visible.
         for folder in (place := tree / path.strip("/"), *place.parents):
             try:
                 quota, period = " ".join((folder / file).read_text() for file in files).split()
@@ -63,7 +63,9 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def waiting(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the variable that lets threads sleep sooner, unless somebody has decided; read when torch is loaded.
+    """Return the environment variable that limits spinning, or nothing if the user has set one of the two variables.
+
+    libgomp reads it when torch is imported.
 
     >>> waiting({}), waiting({"OMP_WAIT_POLICY": "ACTIVE"})
     ({'GOMP_SPINCOUNT': '10000'}, {})

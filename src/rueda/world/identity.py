@@ -1,20 +1,20 @@
-"""Who am I? Every launcher says it in other words.
+"""The rank and size of a worker, read from the variables that its launcher sets.
 
-=============  ======================  ======================  ==========================  =======================
-launcher       rank                    size                    local rank, local size      rendezvous
-=============  ======================  ======================  ==========================  =======================
-torchrun,      ``RANK``                ``WORLD_SIZE``          ``LOCAL_RANK``,             ``MASTER_ADDR``,
-``rueda run``                                                  ``LOCAL_WORLD_SIZE``        ``MASTER_PORT``
-Open MPI       ``OMPI_COMM_WORLD_*``   ``OMPI_COMM_WORLD_*``   ``OMPI_COMM_WORLD_LOCAL_*`` over MPI itself
-MPICH, Intel   ``PMI_RANK``            ``PMI_SIZE``            ``MPI_LOCALRANKID``,        over MPI itself
-MPI (Hydra)                                                    ``MPI_LOCALNRANKS``
-Slurm (srun)   ``SLURM_PROCID``        ``SLURM_STEP_NUM_TASKS``, ``SLURM_LOCALID``,        first host of the node
-                                       ``SLURM_NTASKS``        ``SLURM_TASKS_PER_NODE``    list, port from job id
-nobody         0                       1                       0, 1                        none
-=============  ======================  ======================  ==========================  =======================
+=============  =====================  =========================  ===========================  ======================
+launcher       rank                   size                       local rank, local size       rendezvous
+=============  =====================  =========================  ===========================  ======================
+torchrun,      ``RANK``               ``WORLD_SIZE``             ``LOCAL_RANK``,              ``MASTER_ADDR``,
+``rueda run``                                                    ``LOCAL_WORLD_SIZE``         ``MASTER_PORT``
+Open MPI       ``OMPI_COMM_WORLD_*``  ``OMPI_COMM_WORLD_*``      ``OMPI_COMM_WORLD_LOCAL_*``  over MPI itself
+MPICH, Intel   ``PMI_RANK``           ``PMI_SIZE``               ``MPI_LOCALRANKID``,         over MPI itself
+MPI (Hydra)                                                      ``MPI_LOCALNRANKS``
+Slurm (srun)   ``SLURM_PROCID``       ``SLURM_STEP_NUM_TASKS``,  ``SLURM_LOCALID``,           first host of the node
+                                      ``SLURM_NTASKS``           ``SLURM_TASKS_PER_NODE``     list, port from job id
+(none)         0                      1                          0, 1                         none
+=============  =====================  =========================  ===========================  ======================
 
-The rows are tried in this order: mpirun inside a Slurm job is mpirun, and torchrun inside either is torchrun.
-``MASTER_ADDR`` and ``MASTER_PORT``, where set, win over the rendezvous of any launcher.
+The variables are looked for in this order, so mpirun inside a Slurm job counts as mpirun, and torchrun inside either
+of them counts as torchrun. ``MASTER_ADDR`` and ``MASTER_PORT`` take precedence over the rendezvous of any launcher.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rueda.errors import WorldError
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """One worker's place among all workers, as its launcher told it.
+    """The rank of a worker and the number of workers, as its launcher set them.
 
-    ``address`` and ``port`` say where rank 0 waits for the others; None means that the launcher did not say.
+    Rank 0 listens at ``address`` and ``port``; None means that the launcher did not set them.
     """
 
     rank: int = 0
@@ -56,8 +56,8 @@ class Identity:
                 )
 
 
-class _Words(NamedTuple):
-    """The variables in which a launcher speaks; one of ``signs`` tells that it was this launcher."""
+class _LauncherVariables(NamedTuple):
+    """The names of a launcher's variables; if one of ``signs`` is set, this launcher started the process."""
 
     launcher: str
     signs: tuple[str, ...]
@@ -69,19 +69,19 @@ class _Words(NamedTuple):
 
 _MPI = "OMPI_COMM_WORLD_"
 _LAUNCHERS = (
-    _Words("torchrun", ("RANK", "WORLD_SIZE"), "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    _Words("Open MPI", (_MPI + "RANK", _MPI + "SIZE"), _MPI + "RANK", (_MPI + "SIZE",),
+    _LauncherVariables("torchrun", ("RANK", "WORLD_SIZE"), "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _LauncherVariables("Open MPI", (_MPI + "RANK", _MPI + "SIZE"), _MPI + "RANK", (_MPI + "SIZE",),
            _MPI + "LOCAL_RANK", _MPI + "LOCAL_SIZE"),
     # srun --mpi=pmi2 sets PMI_RANK too; only Hydra sets MPI_LOCALRANKID.
-    _Words("Hydra", ("MPI_LOCALRANKID",), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # A batch script itself has SLURM_PROCID=0 but no step: it is one process, started by nobody.
-    _Words("Slurm", ("SLURM_STEP_ID",), "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    _LauncherVariables("Hydra", ("MPI_LOCALRANKID",), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    # A batch script itself has SLURM_PROCID=0 but no step: it is a single process without a launcher.
+    _LauncherVariables("Slurm", ("SLURM_STEP_ID",), "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
            "SLURM_LOCALID", None),
 )  # fmt: skip
 
 
 def identify(environ: Mapping[str, str]) -> Identity:
-    """Read the launcher's variables.
+    """Return the identity that the launcher's variables describe.
 
     >>> identify({})
     Identity(rank=0, size=1, local_rank=0, local_size=1, launcher='nobody', address=None, port=None)
@@ -92,30 +92,30 @@ def identify(environ: Mapping[str, str]) -> Identity:
     Traceback (most recent call last):
     rueda.errors.WorldError: WORLD_SIZE: expected a positive whole number, since RANK is set, got None; ...
     """
-    for words in _LAUNCHERS:
-        if any(name in environ for name in words.signs):
-            return _read(words, environ)
+    for variables in _LAUNCHERS:
+        if any(name in environ for name in variables.signs):
+            return _read(variables, environ)
     return Identity()
 
 
-def _read(words: _Words, environ: Mapping[str, str]) -> Identity:
-    known = next(name for name in words.signs if name in environ)
-    size_name = next((name for name in words.size if name in environ), words.size[0])
-    rank = _number(environ, words.rank, known, lowest=0)
+def _read(variables: _LauncherVariables, environ: Mapping[str, str]) -> Identity:
+    known = next(name for name in variables.signs if name in environ)
+    size_name = next((name for name in variables.size if name in environ), variables.size[0])
+    rank = _number(environ, variables.rank, known, lowest=0)
     size = _number(environ, size_name, known, lowest=1)
     if rank >= size:
         raise WorldError(
-            words.rank,
+            variables.rank,
             expected=f"a rank below {size_name}={size}",
             got=rank,
             do=f"give the workers the ranks 0 to {size - 1}",
         )
-    node = _place_on_node(words, environ, rank, size)
-    address, port = _rendezvous(words, environ, size)
+    node = _local_rank_and_size(variables, environ, rank, size)
+    address, port = _rendezvous(variables, environ, size)
     return Identity(
         rank=rank,
         size=size,
-        launcher=words.launcher,
+        launcher=variables.launcher,
         address=address,
         port=port,
         local_rank=node[0],
@@ -123,36 +123,39 @@ def _read(words: _Words, environ: Mapping[str, str]) -> Identity:
     )
 
 
-def _place_on_node(words: _Words, environ: Mapping[str, str], rank: int, size: int) -> tuple[int, int]:
-    if words.local_rank not in environ:
+def _local_rank_and_size(
+    variables: _LauncherVariables, environ: Mapping[str, str], rank: int, size: int
+) -> tuple[int, int]:
+    if variables.local_rank not in environ:
         if size == 1:
             return 0, 1
         raise WorldError(
-            words.local_rank,
+            variables.local_rank,
             expected="this worker's number on its own machine, which chooses its device",
             got=None,
             do="set it (0 for the first worker of each machine), or start with `rueda run`",
         )
-    local_rank = _number(environ, words.local_rank, words.local_rank, lowest=0)
-    if words.local_size is not None and words.local_size in environ:
-        local_size = _number(environ, words.local_size, words.local_size, lowest=1)
-    elif words.launcher == "Slurm" and "SLURM_TASKS_PER_NODE" in environ:
+    local_rank = _number(environ, variables.local_rank, variables.local_rank, lowest=0)
+    if variables.local_size is not None and variables.local_size in environ:
+        local_size = _number(environ, variables.local_size, variables.local_size, lowest=1)
+    elif variables.launcher == "Slurm" and "SLURM_TASKS_PER_NODE" in environ:
         counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", environ["SLURM_TASKS_PER_NODE"]))
         local_size = counts[min(int(environ.get("SLURM_NODEID", 0)), len(counts) - 1)]
     else:
-        # Old launchers do not tell: the workers of one machine are at least those up to this one.
+        # Old launchers do not set it. There are at least local_rank + 1 workers on this machine; if the rank equals the
+        # local rank, assume that all workers are on it.
         local_size = max(local_rank + 1, size if rank == local_rank else 1)
     return local_rank, local_size
 
 
-def _rendezvous(words: _Words, environ: Mapping[str, str], size: int) -> tuple[str | None, int | None]:
+def _rendezvous(variables: _LauncherVariables, environ: Mapping[str, str], size: int) -> tuple[str | None, int | None]:
     if size == 1:
         return None, None
     address = environ.get("MASTER_ADDR")
     port = _number(environ, "MASTER_PORT", "MASTER_PORT", lowest=1) if "MASTER_PORT" in environ else None
     if address is not None and port is not None:
         return address, port
-    if words.launcher == "torchrun":
+    if variables.launcher == "torchrun":
         missing = "MASTER_PORT" if port is None else "MASTER_ADDR"
         raise WorldError(
             missing,
@@ -160,12 +163,12 @@ def _rendezvous(words: _Words, environ: Mapping[str, str], size: int) -> tuple[s
             got=environ.get(missing),
             do=f"set {missing}, or start with `rueda run -np {size}`",
         )
-    if words.launcher == "Slurm":
+    if variables.launcher == "Slurm":
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
         if nodes is None:
             raise WorldError("SLURM_JOB_NODELIST", expected="the nodes of the job", got=None, do="start with srun")
         job = int(environ.get("SLURM_JOB_ID", 0)) * 17 + int(environ["SLURM_STEP_ID"])
-        # Below 32768, where Linux takes its ephemeral ports from; different for the jobs of one node.
+        # Below 32768, where Linux's ephemeral ports begin, and different for jobs on the same node.
         return address or first_host(nodes), port or 20000 + job % 12000
     return address, port
 
@@ -186,7 +189,7 @@ def _number(environ: Mapping[str, str], name: str, because: str, *, lowest: int)
 
 
 def first_host(nodelist: str) -> str:
-    """Give the first host of a Slurm node list.
+    """Return the first host of a Slurm node list.
 
     >>> first_host("node07"), first_host("gpu[003-006,009],login1"), first_host("r[1-2]n[08-09]-ib")
     ('node07', 'gpu003', 'r1n08-ib')
@@ -197,7 +200,7 @@ def first_host(nodelist: str) -> str:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Expand Slurm's counts.
+    """Expand Slurm's task counts per node.
 
     >>> tasks_per_node("4(x2),3")
     [4, 4, 3]

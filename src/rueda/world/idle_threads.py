@@ -1,9 +1,9 @@
-"""Before Python shuts down, the threads of Gloo must have released their tensors.
+"""Wait until Gloo's threads have released their tensors, before Python shuts down.
 
-A thread of Gloo wakes the caller of a collective before it lets go of that collective's tensors. If the last reference
-is dropped there, it needs Python's lock; and if Python is shutting down by then, the thread is ended in the middle of
-C++ code, which aborts the process: ``terminate called without an active exception``. It takes a busy machine to lose
-this race (seen once in hundreds of starts), but then a training that succeeded ends with SIGABRT.
+A Gloo thread wakes the caller of a collective before it releases that collective's tensors. If it drops the last
+reference to a tensor, it needs the GIL; if Python is shutting down at that moment, it terminates the thread inside C++
+code, which aborts the process: ``terminate called without an active exception``. The race is rare (once in hundreds of
+starts on a busy machine), but then a successful training ends with SIGABRT.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _TASKS = Path("/proc/self/task")
 
 
 def wait_for_idle_threads(seconds: float = 1.0) -> bool:
-    """Blocks until every other thread of this process sleeps, seen twice in a row; returns False after ``seconds``.
+    """Block until all other threads of this process were seen asleep twice in a row; return False after ``seconds``.
 
-    Where the system does not tell (no ``/proc``), it returns at once.
+    On a system without ``/proc`` it returns True within milliseconds.
     """
     deadline = time.monotonic() + seconds
     quiet = 0
@@ -27,7 +27,7 @@ def wait_for_idle_threads(seconds: float = 1.0) -> bool:
         quiet = 0 if _others_run() else quiet + 1
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.002)  # lets go of Python's lock, which a thread may be waiting for
+        time.sleep(0.002)  # releases the GIL, for which a thread may be waiting
     return True
 
 
@@ -42,7 +42,7 @@ def _others_run() -> bool:
 
 def _state(task: str) -> str:
     try:
-        # The name in brackets may hold anything: what follows its end is plain.
+        # The thread's name, in parentheses, may contain any character; the state follows it.
         return (_TASKS / task / "stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""  # it has ended

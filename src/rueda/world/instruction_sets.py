@@ -1,27 +1,28 @@
-"""Which instruction sets may oneDNN, the library of torch's CPU kernels, use on this machine?
+"""Choose the instruction sets that oneDNN, the library of torch's CPU kernels, may use on this machine.
 
 Recent Intel CPUs multiply bf16 matrices in AMX tiles, and oneDNN uses them wherever the CPU advertises them. In some
 virtual machines the CPU advertises AMX, the kernel grants its use, and the first tile instruction still ends the
 process with SIGILL, *Illegal instruction*: hours of training are lost, and no exception can be caught.
 
-So AMX is tried first, in a child process, which may die: it runs bf16 (and fp16, if the CPU advertises AMX for it)
-linear layers, products, convolutions and attention, forward and backward. If it dies, it is tried again with oneDNN
-held to lower instruction sets (the environment variable ``ONEDNN_MAX_CPU_ISA``), and the highest that works is used:
+So AMX is tried first in a child process, which may crash: the child runs bf16 (and fp16, if the CPU advertises AMX for
+it) linear layers, matrix products, convolutions and attention, forward and backward. If it crashes, the test is run
+again with oneDNN limited to lower and lower instruction sets (environment variable ``ONEDNN_MAX_CPU_ISA``), and the
+highest that works is used:
 
 ====================  ====================================================
 (no limit)            everything that the CPU advertises, AMX included
 ``AVX512_CORE_FP16``  without AMX; native fp16 and bf16
 ``AVX512_CORE_BF16``  native bf16
 ``AVX512_CORE``       half precision is emulated in float32
-``AVX2``              torch's own kernels instead of oneDNN's
+``AVX2``              torch's own kernels run instead of oneDNN's
 ====================  ====================================================
 
-The answer holds until the machine is booted again, and is kept in the cache folder. Nothing is tried on a CPU that
-advertises no AMX, or for a recipe that computes in float32. A limit that the user has set is tested, never changed.
-Where nothing could be tried (the child did not start, or not in time), half precision is held to a limit without AMX.
+The result is valid until the machine is rebooted, and is kept in the cache folder. Nothing is tried on a CPU that does
+not advertise AMX, or for a recipe in float32. A limit that the user has set is tested, never changed. Where nothing
+could be tried (the child did not start or timed out), half precision runs under a limit without AMX.
 
-oneDNN reads the variable once, when it runs its first kernel: after ``import torch`` is early enough, after the first
-convolution is too late, which is an error here where half precision was asked for (:func:`protect`).
+oneDNN reads the variable once, when it runs its first kernel: it may still be set after ``import torch``, but not after
+the first convolution. If it is too late and half precision was asked for, :func:`protect` raises an error.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ from rueda.files.cache import cache_folder
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 LIMITS = ("", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
-"""what is tried, best first; the empty string is no limit"""
+"""the limits that are tried, best first; the empty string means no limit"""
 _VERIFIABLE = tuple(limit for limit in LIMITS if limit != "AVX512_CORE_FP16")
-"""those of which torch, once loaded, can say whether oneDNN obeys them; for bf16 they are as fast"""
+"""the limits for which an imported torch can tell whether oneDNN obeys them; the one left out is no faster for bf16"""
 _SAFE = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
-"""upper bounds without AMX: of what is below, oneDNN uses what the CPU has"""
+"""limits without AMX; under a limit, oneDNN uses only those instruction sets that the CPU supports"""
 
 _OLD_VARIABLE = "DNNL_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CHILD = (sys.executable, "-m", "rueda.world.instruction_sets")
 _TRYING_SECONDS = 120.0  # for all limits together
-_UNTRIED_SECONDS = 600.0  # for how long it is remembered that a limit could not be tried
+_UNTRIED_SECONDS = 600.0  # a limit that could not be tried is not tried again for so long
 _FAULTS = {-signal.SIGILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE}
 
 _answers: dict[str, bool | None] = {}
-"""what this process knows of each limit; None if it could not be tried"""
+"""whether each limit works, as far as this process knows; None if it could not be tried"""
 _child: subprocess.Popen[bytes] | None = None
 
 
 def advertised(cpuinfo: str) -> tuple[str, ...]:
-    """Name the precisions for which a CPU advertises AMX, from the text of ``/proc/cpuinfo``.
+    """Return the precisions for which a CPU advertises AMX, from the text of ``/proc/cpuinfo``.
 
     >>> advertised("flags : fpu avx512_bf16 amx_bf16 amx_tile amx_int8"), advertised("flags : fpu avx512_bf16")
     (('bf16',), ())
@@ -79,11 +80,11 @@ def advertised(cpuinfo: str) -> tuple[str, ...]:
 def choose_limit(
     given: str, works: Callable[[str], bool | None], *, name: str = VARIABLE, among: Sequence[str] = LIMITS
 ) -> str:
-    """Give the highest limit that works, or a safe one if none could be tried; the user's own is the only choice.
+    """Return the highest limit that works, or a safe one if none could be tried; a limit that the user set is kept.
 
     Args:
         given: the user's own limit; the empty string if there is none.
-        works: says whether half precision works under a limit; None if that could not be tried.
+        works: returns whether half precision works under a limit; None if that could not be tried.
         name: the variable that the user has set.
         among: the limits to choose from, best first.
 
@@ -110,20 +111,20 @@ def choose_limit(
             return limit
     untried = next((limit for limit in _SAFE if answers.get(limit) is None), None)
     if untried is None:
-        raise WorldError("half precision ends the process on this CPU, however it is limited; use precision=float32")
+        raise WorldError("half precision crashes on this CPU under every limit; use precision=float32")
     return untried
 
 
 def limits(environ: Mapping[str, str], precision: str | None = None, among: Sequence[str] = LIMITS) -> dict[str, str]:
-    """Give the variable that a process must be started with; empty if it needs no limit, or has one that works.
+    """Return the environment variable to start a process with; empty if it needs no limit or has one that works.
 
     Args:
         environ: the environment of the process.
-        precision: what it will compute in, as in a recipe; None if nobody knows.
+        precision: its precision, as in a recipe; None if it is not known.
         among: the limits to choose from, best first.
 
     Raises:
-        WorldError: half precision was asked for, and no limit works, or not the one that the user has set.
+        WorldError: half precision was asked for, but no limit works, or the user has set one that does not work.
     """
     precisions = _advertised_here()
     if not precisions or precision not in (None, *precisions):
@@ -134,7 +135,7 @@ def limits(environ: Mapping[str, str], precision: str | None = None, among: Sequ
     works = functools.partial(_remembered, environ=environ, precisions=precisions, deadline=deadline)
     try:
         if precision is None and works(given) is None:
-            return {}  # nothing is known, and it may well compute in float32 only
+            return {}  # AMX could not be tried, and the process may compute in float32 only
         limit = choose_limit(given, works, name=name, among=among)
     except WorldError:
         if precision is None:
@@ -144,16 +145,16 @@ def limits(environ: Mapping[str, str], precision: str | None = None, among: Sequ
 
 
 def protect(precision: str | None = None, *, speak: bool = True) -> None:
-    """Keep half precision from ending this process: limits oneDNN where the CPU's AMX faults.
+    """Protect this process from AMX instructions that crash it, by limiting oneDNN.
 
-    Where oneDNN has already read that there is no limit, a line says so, if nobody knows the precision.
+    If oneDNN has already started without a limit and the precision is not known, a warning is printed.
 
     Args:
-        precision: what this process will compute in, as in a recipe; None if nobody knows.
-        speak: say in a line on standard error that there is a limit.
+        precision: the precision of this process, as in a recipe; None if it is not known.
+        speak: print a line to standard error if a limit is set.
 
     Raises:
-        WorldError: half precision was asked for, and oneDNN has already read that there is no limit.
+        WorldError: half precision was asked for, but oneDNN has already started without a limit.
     """
     torch = sys.modules.get("torch")
     limit = limits(os.environ, precision, LIMITS if torch is None else _VERIFIABLE).get(VARIABLE)
@@ -177,13 +178,13 @@ def protect(precision: str | None = None, *, speak: bool = True) -> None:
 
 
 def told(limit: str, *, faults: bool = True) -> str:
-    """Say in a line what was found; ``faults`` is False where AMX could not be tried."""
-    return f"{_reason(faults)}; oneDNN is held to {VARIABLE}={limit}"
+    """Return the line that reports a limit; ``faults`` is False where AMX could not be tried."""
+    return f"{_reason(faults)}; oneDNN is limited to {VARIABLE}={limit}"
 
 
 def _reason(faults: bool) -> str:
     return "this CPU advertises AMX, " + (
-        "whose instructions end the process here" if faults else "which could not be tried here"
+        "but its instructions crash the process here" if faults else "but it could not be tried here"
     )
 
 
@@ -195,7 +196,7 @@ _print_once = functools.cache(_print)
 
 
 def _exceeds(limit: str, torch: Any) -> bool:
-    """Ask oneDNN, through torch, whether it uses more than this limit, which is below ``AVX512_CORE_FP16``."""
+    """Return whether oneDNN uses more than ``limit`` (below ``AVX512_CORE_FP16``), according to torch."""
     fp16, bf16 = torch.ops.mkldnn._is_mkldnn_fp16_supported, torch.ops.mkldnn._is_mkldnn_bf16_supported
     return bool(fp16() or (limit == "AVX2" and bf16()))
 
@@ -209,29 +210,29 @@ def _advertised_here() -> tuple[str, ...]:
 
 
 def _remembered(limit: str, *, environ: Mapping[str, str], precisions: Iterable[str], deadline: float) -> bool | None:
-    """Say whether half precision works under a limit: asked once a process; None if it could not be tried."""
+    """Return whether half precision works under a limit, remembered in this process; None if it could not be tried."""
     if limit not in _answers:
         _answers[limit] = _cached(limit, environ, precisions, deadline)
     return _answers[limit]
 
 
 def _cached(limit: str, environ: Mapping[str, str], precisions: Iterable[str], deadline: float) -> bool | None:
-    """Answer from the file in the cache folder, else from a child process.
+    """Return the answer in the cache file; if there is none, try the limit in a child process and write the answer.
 
-    The file is locked meanwhile, so that of several workers one tries and the others wait for its answer. That a limit
-    could not be tried is kept there for a while, as the time at which this was found.
+    The file is locked, so that one of several workers tries and the others wait for its answer. For a limit that could
+    not be tried, the file keeps the time of the attempt for a while.
     """
     for folder in (cache_folder, lambda: Path(tempfile.gettempdir(), f"rueda-{os.getuid()}")):
         try:
             (home := folder() / "instruction-sets").mkdir(parents=True, exist_ok=True)
             stream = open(home / f"{_machine()}.json", "a+", encoding="utf-8")  # noqa: SIM115 - closed below
-        except (OSError, RuntimeError):  # a folder that cannot be written, or no home at all
+        except (OSError, RuntimeError):  # not writable, or no home directory
             continue
         with stream:
             _lock(stream.fileno())
             stream.seek(0)
             known: dict[str, bool | float] = {}
-            with contextlib.suppress(ValueError, TypeError):  # a torn file
+            with contextlib.suppress(ValueError, TypeError):  # a damaged file
                 known = dict(json.load(stream))
             answer = known.get(limit)
             if isinstance(answer, bool):
@@ -249,14 +250,14 @@ def _cached(limit: str, environ: Mapping[str, str], precisions: Iterable[str], d
 
 
 def _lock(descriptor: int) -> None:
-    import fcntl  # not on Windows, whose CPUs are never asked
+    import fcntl  # not on Windows, where AMX is never tried
 
-    with contextlib.suppress(OSError):  # a network file system without locks: then each worker tries
+    with contextlib.suppress(OSError):  # a network file system without locks: each worker tries by itself
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _machine() -> str:
-    """Name this boot of this machine with this torch."""
+    """Return a key for this boot of this machine and this version of torch."""
     lines = _CPUINFO.read_text().splitlines()
     model = next((line for line in lines if line.startswith("model name")), "")
     try:
@@ -267,10 +268,10 @@ def _machine() -> str:
 
 
 def _try(limit: str, environ: Mapping[str, str], precisions: Iterable[str], deadline: float) -> bool | None:
-    """Run half precision in a child process and say whether it works; None if it failed, but not by a fault.
+    """Return whether half precision works in a child process; None if it failed without such a crash or timed out.
 
-    The child runs in the root folder: ``-m`` looks for modules in the working directory first, where a ``random.py`` of
-    the user's would take the place of Python's own.
+    The child's working directory is ``/``: ``python -m`` imports from the working directory first, where the user's
+    own ``random.py`` would hide the standard library's.
     """
     global _child
     if time.monotonic() > deadline:
@@ -286,7 +287,7 @@ def _try(limit: str, environ: Mapping[str, str], precisions: Iterable[str], dead
         )  # fmt: skip
         status = child.wait(max(0.0, deadline - time.monotonic()))
         if _child is not child:
-            raise WorldError("AMX was being tried when this process was told to end")  # an answer to nothing
+            raise WorldError("AMX was being tried when this process was told to end")  # end_child() has killed it
     except (OSError, subprocess.TimeoutExpired):
         return None
     finally:
@@ -295,7 +296,7 @@ def _try(limit: str, environ: Mapping[str, str], precisions: Iterable[str], dead
 
 
 def end_child() -> None:
-    """End the child process that tries, if there is one: for a process that must end meanwhile."""
+    """Kill the child process that tries AMX, if there is one; called by a process that must end."""
     global _child
     child, _child = _child, None
     if child is not None and child.poll() is None:
@@ -304,13 +305,13 @@ def end_child() -> None:
 
 
 def _compute(precisions: Iterable[str]) -> None:
-    """Compute in half precision, forward and backward, what oneDNN has AMX kernels for."""
+    """Run the operations for which oneDNN has AMX kernels, in half precision, forward and backward."""
     import resource
 
     import torch
     from torch.nn import functional
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a fault is expected, and no file shall be left of it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected; write no core file
     for precision in precisions:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
         results = []

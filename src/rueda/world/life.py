@@ -1,19 +1,23 @@
-"""The life of a world: :func:`init` opens it, :func:`finish` closes it, :func:`current` finds it."""
+"""Opening and closing the process group: :func:`init`, :func:`finish`, and :func:`current` for the open world."""
 
 from __future__ import annotations
 
 import atexit
 import os
 from dataclasses import replace
+from functools import cache
 
 import torch
 import torch.distributed as dist
 
 from rueda.errors import WorldError
-from rueda.world import instruction_sets, malloc, rendezvous, seeds
-from rueda.world.device import choose_backend, choose_device, choose_threads
+from rueda.world import instruction_sets, malloc, numa, rendezvous, seeds
+from rueda.world.device import choose_backend, choose_device, choose_threads, claim_device
 from rueda.world.identity import Identity, identify
 from rueda.world.idle_threads import wait_for_idle_threads
+from rueda.world.stall import watcher
+from rueda.world.stall.flight_recorder import group_timeout, torch_variables
+from rueda.world.stall.limits import read_limits
 from rueda.world.world import World
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
@@ -23,22 +27,23 @@ _generation = 0
 
 
 def init(*, seed: int | None = None, device: str | None = None, timeout: float | None = None) -> World:
-    """Find out who this worker is, meet the others, and get ready to compute.
+    """Identify this worker, connect to the others, and prepare this process for training.
 
-    Works under ``rueda run``, torchrun, mpirun (Open MPI, MPICH, Intel MPI), Slurm's srun, or with no launcher at
-    all: then the world is this one process and no port is opened. Called again, it returns the same world. A script
-    that made its own process group keeps it.
+    It works under ``rueda run``, torchrun, mpirun (Open MPI, MPICH, Intel MPI), Slurm's srun, or without a launcher:
+    then the world is this one process and no port is opened. A second call, also one after :func:`rueda.fit`, does not
+    connect again: it returns the open world, and seeds again if a seed is given. If the script has already created a
+    process group, that group is used, and :func:`finish` does not destroy it.
 
-    A CPU that advertises AMX and cannot run it is found out, and protected from
+    A CPU that advertises AMX but cannot execute it is detected, and AMX is disabled
     (:mod:`rueda.world.instruction_sets`).
 
     Args:
-        seed: seeds the model's initialisation, the same on all ranks (the rule: :mod:`rueda.world.seeds`).
-        device: ``cpu``, ``cuda`` or ``mps`` instead of the best one there is; also ``RUEDA_DEVICE``.
-        timeout: seconds to wait for the other workers; also ``RUEDA_TIMEOUT``; 120 by default.
+        seed: seed of the model's initialisation, the same on all ranks (see :mod:`rueda.world.seeds`).
+        device: ``cpu``, ``cuda``, ``xpu`` or ``mps``; by default ``RUEDA_DEVICE``, or the best that is available.
+        timeout: seconds to wait for the other workers; by default ``RUEDA_TIMEOUT``, or 120.
 
     Raises:
-        WorldError: the environment contradicts itself, or not all workers came in time.
+        WorldError: the environment is inconsistent, or not all workers connected in time.
     """
     world = open_world(seed=seed, device=device, timeout=timeout)
     if world.device.type == "cpu":
@@ -47,33 +52,47 @@ def init(*, seed: int | None = None, device: str | None = None, timeout: float |
 
 
 def open_world(*, seed: int | None = None, device: str | None = None, timeout: float | None = None) -> World:
-    """Do what :func:`init` does, for a program that protects itself when it knows its precision.
+    """Do what :func:`init` does except for the AMX check, which a training does itself once its precision is known.
 
-    Phases: identify, tune (threads and malloc of a CPU worker), pin the device, meet, seed.
+    Phases: identify, tune (threads and malloc of a CPU worker), choose the device, connect, seed.
     """
     global _current, _generation
     if _current is not None:
-        return _current
+        return _reopened(_current, seed, device)
     # Identify.
     adopted = dist.is_available() and dist.is_initialized()
     identity = adopted_identity() if adopted else identify(os.environ)
     # Tune.
     malloc.tune()
     torch.set_num_threads(choose_threads(identity))
-    # Pin the device.
-    chosen = choose_device(identity, device)
-    # Meet.
+    # Choose the device.
+    chosen = choose_device(identity, device, adopted=adopted)
+    if not adopted:
+        numa.bind(identity, chosen)
+    # Connect.
+    limits = read_limits(os.environ)
     if identity.size > 1 and not adopted:
-        store = rendezvous.meet(identity, seconds=_timeout(timeout), generation=_generation)
+        store = rendezvous.connect(identity, seconds=_timeout(timeout), generation=_generation)
+        claim_device(store, identity, chosen)
+        backend = choose_backend(chosen)
+        if "nccl" in backend:
+            os.environ.update(torch_variables(limits, os.environ))
         dist.init_process_group(
-            choose_backend(chosen),
+            backend,
             store=store,
             rank=identity.rank,
             world_size=identity.size,
-            device_id=chosen if chosen.type == "cuda" else None,
+            timeout=group_timeout(limits, os.environ),
+            device_id=chosen if chosen.index is not None else None,
         )
         atexit.register(finish)
+        _forget_after_fork()
         _generation += 1
+    if identity.size > 1:
+        watcher.start(
+            dist.distributed_c10d._get_default_store(), identity.rank, identity.size,
+            local=identity.local_size == identity.size, limits=limits,
+        )  # fmt: skip
     # Seed.
     if seed is not None:
         seeds.seed_model(seed)
@@ -81,42 +100,62 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
     return _current
 
 
+@cache
+def _forget_after_fork() -> None:
+    """Let a forked process end without destroying the process group of its parent; once in a process's life."""
+    os.register_at_fork(after_in_child=lambda: atexit.unregister(finish))
+
+
+def _reopened(world: World, seed: int | None, device: str | None) -> World:
+    """Apply the arguments of a second :func:`init` to the world that is open."""
+    global _current
+    if device is not None and device != world.device.type:
+        raise WorldError(
+            "device", expected=f"{world.device.type}, which is in use", got=device, do="call finish() first"
+        )
+    if seed is not None:
+        seeds.seed_model(seed)
+        _current = world = replace(world, seed=seed)
+    return world
+
+
 def finish() -> None:
-    """Close the world; safe to call at any time, any number of times, and done at exit anyway."""
+    """Destroy the process group that :func:`init` created; it also runs at exit, and may be called repeatedly."""
     global _current
     opened_here = _current is not None and _current.identity.launcher != "torch.distributed"
     _current = None
     atexit.unregister(finish)
+    watcher.stop()
     if opened_here and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
         wait_for_idle_threads()
 
 
 def current() -> World:
-    """Give the world of this process; without :func:`init`, a world of one.
+    """Return the open world; without :func:`init`, a world of one worker.
 
     Raises:
-        WorldError: a launcher started several workers, but nobody called :func:`init`. (Going on would train
-            every worker on the same data, each on its own, and nobody would notice.)
+        WorldError: a launcher started several workers, but :func:`init` was not called. (Otherwise every worker would
+            silently train alone on the same data.)
     """
     if _current is not None:
         return _current
     identity = identify(os.environ)
     if identity.size > 1:
         raise WorldError(
-            f"{identity.launcher} started {identity.size} workers, but this one has not met the others; "
+            f"{identity.launcher} started {identity.size} workers, but this one is not connected to the others; "
             "call rueda.init() first"
         )
     return World()
 
 
 def is_open() -> bool:
-    """Say whether :func:`init` was called, and :func:`finish` not yet."""
+    """Return whether :func:`init` has been called and :func:`finish` has not been called since."""
     return _current is not None
 
 
 def adopted_identity() -> Identity:
-    """Take rank and size from the process group that the script made itself."""
+    """Return the rank and size in the process group that the script created itself."""
     told = identify(os.environ)
     size = dist.get_world_size()
     if told.size != size:

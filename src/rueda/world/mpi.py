@@ -1,14 +1,14 @@
-"""Under mpirun the workers can already talk: one broadcast over MPI tells all where rank 0 waits.
+"""A broadcast over MPI, which tells all workers under mpirun the address of rank 0.
 
-mpirun says who a worker is but not where rank 0 can be reached, and rank 0 need not run on the machine where mpirun
-was typed. MPI itself knows: its library is on every machine where mpirun starts workers, so it is called here through
-:mod:`ctypes`, with no package to install and on any network that MPI runs on.
+mpirun sets a worker's rank but not the address of rank 0, which need not run on the machine where mpirun was started.
+So rank 0 broadcasts it over MPI, whose library is on every machine where mpirun starts workers. The library is called
+through :mod:`ctypes`, so no Python package needs to be installed.
 
-The handles of the two families of MPI differ: Open MPI exports them as objects (``ompi_mpi_comm_world``), MPICH and
-all of its ABI (Intel MPI, MVAPICH, Cray) fixes them as numbers.
+The handles of the two MPI families differ: Open MPI exports them as objects (``ompi_mpi_comm_world``); MPICH and the
+libraries of its ABI (Intel MPI, MVAPICH, Cray) define them as integers.
 
-MPI stays initialised until the process ends, so that mpi4py in the same script finds it, and mpirun sees a
-proper ``MPI_Finalize``. A script that initialised MPI itself keeps that duty.
+MPI stays initialised until the process exits, so that mpi4py can be used in the same script, and is finalised at exit.
+If the script initialised MPI itself, the script must finalise it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,19 @@ _MPICH_COMM_WORLD = 0x44000000
 _MPICH_BYTE = 0x4C00010D
 
 
-def broadcast(message: bytes, *, launcher: str, longest: int = 4096) -> bytes:
-    """Give every worker the message of rank 0; the others' own is ignored. All workers must call it."""
+def broadcast(message: bytes, *, launcher: str, one_host: bool = False, longest: int = 4096) -> bytes:
+    """Broadcast rank 0's message and return it on every worker; all workers must call it.
+
+    Args:
+        message: the message, on rank 0.
+        launcher: the kind of MPI.
+        one_host: whether all workers are on one host, where shared memory suffices: Open MPI's network transports would
+            listen on the network.
+        longest: the most bytes that a message may have.
+    """
     library = _library(launcher)
+    if one_host:
+        os.environ.setdefault("OMPI_MCA_btl", "^tcp,ofi")
     _initialise(library)
     if launcher == "Open MPI":
         communicator = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world")))
@@ -59,7 +69,7 @@ def _finalise(library: ctypes.CDLL) -> None:
 
 
 def _library(launcher: str) -> ctypes.CDLL:
-    """Load the MPI of the mpirun that started us: its own folder first, then wherever the system finds one."""
+    """Load the MPI library of the mpirun that started this worker: from its own folder, else from the system's path."""
     names = ["libmpi.so.40", "libmpi.so"] if launcher == "Open MPI" else ["libmpich.so.12", "libmpi.so.12", "libmpi.so"]
     folders = [
         Path(prefix, "lib") for name in ("OPAL_PREFIX", "I_MPI_ROOT", "MPI_HOME") if (prefix := os.environ.get(name))
@@ -69,11 +79,11 @@ def _library(launcher: str) -> ctypes.CDLL:
     candidates = [str(folder / name) for folder in folders for name in names] + names
     for candidate in candidates:
         try:
-            # Open MPI's plug-ins look its symbols up globally.
+            # Open MPI's plug-ins need its symbols to be global.
             return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
     raise WorldError(
         f"{launcher} started this worker, but its library ({names[0]}) was not found; add its folder to "
-        "LD_LIBRARY_PATH, or say where rank 0 waits: mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500"
+        "LD_LIBRARY_PATH, or set the address of rank 0: mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500"
     )

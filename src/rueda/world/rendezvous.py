@@ -1,7 +1,12 @@
-"""How the workers of a world meet: rank 0 keeps a store, the others come to it, each says that it is here.
+"""The rendezvous of the workers: rank 0 serves a key-value store, and every worker registers in it.
 
-Nobody waits for ever: after ``seconds`` every worker gets an error that says who is missing and which variable
-to look at. Under torchrun's agent the store is the agent's.
+The wait is limited: after a timeout every worker raises an error that names the missing ranks and the variable to
+check. Under torchrun and ``rueda run`` an agent serves the store instead of rank 0.
+
+Who can reach the store could redirect ranks and so run code in them. Therefore it listens on the loopback interface if
+all workers are on one host, and on many hosts if they have a common key: then the other hosts reach it through an
+authenticated connection (:mod:`rueda.world.relay`). mpirun's workers get the key by MPI's own broadcast. Without a key
+the store listens on the one address that ``MASTER_ADDR`` names, where possible, and the network must be trusted.
 """
 
 from __future__ import annotations
@@ -17,19 +22,22 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rueda.errors import WorldError
 from rueda.world import mpi, network
+from rueda.world.authentication import job_key, new_key
 from rueda.world.identity import Identity
+from rueda.world.relay import StoreGateway, StoreRelay, reach
 
-# The server lives as long as the process: after finish() another init() meets at the same place.
+# The server runs until the process ends, so that init() after finish() can use it again.
 _stores: dict[tuple[str, int | None, str | None, int], Store] = {}
+_mpi_key = b""
 
 
-def meet(identity: Identity, *, seconds: float, generation: int) -> Store:
-    """Connect to rank 0's store and return when all workers are there.
+def connect(identity: Identity, *, seconds: float, generation: int) -> Store:
+    """Connect to rank 0's store and return it when all workers have registered.
 
     Args:
-        identity: who this worker is and, if the launcher said so, where rank 0 waits.
+        identity: this worker's rank and, if the launcher set it, the address of rank 0.
         seconds: how long to wait for the others.
-        generation: counts the worlds of this process, so that a new one never reads the keys of an old one.
+        generation: how many worlds this process opened before, so that a new one never reads the keys of an old one.
 
     Raises:
         WorldError: a worker is missing, or rank 0 cannot be reached, after ``seconds``.
@@ -41,68 +49,138 @@ def meet(identity: Identity, *, seconds: float, generation: int) -> Store:
         else:
             _stores[key] = _open_over_mpi(identity, seconds)
     store = PrefixStore(f"rueda/{generation}", _stores[key])
-    _roll_call(store, identity, seconds)
+    _wait_for_all_ranks(store, identity, seconds)
     if identity.local_size < identity.size:
         _choose_interface(store, identity)
-    elif "lo" in network.interfaces():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on one machine: nothing needs to leave it
+        network.exchange_at_once(os.environ)
+    else:
+        network.stay_on_loopback(os.environ)
     return store
+
+
+def known_key() -> bytes:
+    """Return the job's key: from the environment, or the one that rank 0 broadcast over MPI; empty without one."""
+    return job_key(os.environ) or _mpi_key
 
 
 def _open_known(identity: Identity, address: str, port: int, seconds: float) -> Store:
-    # torchrun's agent hosts the store, and a restarted worker group must not read its predecessor's keys.
-    agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves = identity.rank == 0 and not agent_hosts
-    if not serves:
+    """Open the store at the address that the launcher gave."""
+    if identity.rank != 0:
         _resolve(address)
-    try:
-        store: Store = tcp_store(address, port, serves, seconds)
-    except (RuntimeError, ValueError) as error:
-        if serves:
-            raise WorldError(
-                f"MASTER_PORT: rank 0 cannot listen on port {port} ({_first_line(error)}); choose a free port"
-            ) from None
-        raise WorldError(
-            f"MASTER_ADDR: expected rank 0 at {address}, port {port}, but it did not answer within {seconds:g} s; "
-            "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and the firewall"
-        ) from None
-    if agent_hosts:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # A restarted worker group must not read the keys of the group before it.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return PrefixStore(f"attempt/{attempt}", store)
+        return PrefixStore(f"attempt/{attempt}", _connect_to(address, port, seconds))
+    if _on_one_host(identity, address):
+        return _serve("127.0.0.1", port, seconds) if identity.rank == 0 else _connect_to("127.0.0.1", port, seconds)
+    key = known_key()
+    if identity.rank != 0:
+        return _connect_to(address, port, seconds, key)
+    if not key:
+        return _serve(_own_address(address), port, seconds)
+    store = local_store(seconds)
+    try:
+        StoreGateway(store.port, key, address=_own_address(address), port=port)
+    except OSError as error:
+        raise _cannot_listen(port, error) from None
     return store
 
 
-def _open_over_mpi(identity: Identity, seconds: float) -> Store:
-    if identity.rank == 0:
-        store = tcp_store("127.0.0.1", 0, True, seconds)
-        alone = identity.local_size == identity.size
-        addresses = ["127.0.0.1"] if alone else network.reachable_addresses()
-        token = f"{os.getpid()}-{time.time_ns()}"
-        store.set("token", token)
-        mpi.broadcast(json.dumps([addresses, store.port, token]).encode(), launcher=identity.launcher)
-        return store
-    addresses, port, token = json.loads(mpi.broadcast(b"", launcher=identity.launcher))
+def _on_one_host(identity: Identity, address: str) -> bool:
+    """Return whether all workers are certainly on this host: every rank must come to the same answer."""
+    known = identity.launcher != "torchrun" or "LOCAL_WORLD_SIZE" in os.environ
+    return network.is_loopback(address) or (known and identity.local_size == identity.size)
+
+
+def _own_address(name: str) -> str:
+    """Return the address of this host that a name stands for; empty, which is all of them, if that is not certain.
+
+    The own name often resolves to 127.0.1.1 on a host itself, and to another address on the other hosts.
+    """
+    found = network.own_address_towards(name) or ""
+    return found if found in network.interfaces().values() and not network.is_loopback(found) else ""
+
+
+def _serve(address: str, port: int, seconds: float) -> Store:
+    try:
+        return local_store(seconds, address=address, port=port)
+    except (OSError, RuntimeError) as error:
+        raise _cannot_listen(port, error) from None
+
+
+def _cannot_listen(port: int, error: Exception) -> WorldError:
+    return WorldError(f"MASTER_PORT: rank 0 cannot listen on port {port} ({_first_line(error)}); choose a free port")
+
+
+def _connect_to(address: str, port: int, seconds: float, key: bytes = b"") -> Store:
+    """Connect to the store at an address, through its gateway if there is a key."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for address in addresses:
-            try:  # An open port is not enough: a bridge address such as Docker's exists on every machine.
-                with socket.create_connection((address, port), timeout=2):
-                    pass
-                store = tcp_store(address, port, False, 5)
-                if store.get("token").decode() == token:
-                    return store
-            except (OSError, RuntimeError, ValueError):
-                continue
+    try:
+        if key:
+            while reach([address], port, key) is None:
+                if time.monotonic() > deadline:
+                    raise RuntimeError
+                time.sleep(0.1)
+            address, port = "127.0.0.1", StoreRelay(address, port, key).port
+        return tcp_store(address, port, seconds)
+    except (RuntimeError, ValueError):
+        same = ", that all workers have the same RUEDA_JOB_KEY" if key else ""
+        raise WorldError(
+            f"MASTER_ADDR: expected rank 0 at {address}, port {port}, but it did not answer within {seconds:g} s; "
+            f"check MASTER_ADDR and MASTER_PORT, that rank 0 runs{same}, and the firewall"
+        ) from None
+
+
+def _open_over_mpi(identity: Identity, seconds: float) -> Store:
+    """Open the store at an address and with a key that rank 0 broadcasts over MPI."""
+    global _mpi_key
+    alone = identity.local_size == identity.size
+    if identity.rank == 0:
+        store = local_store(seconds)
+        addresses, port, key = ["127.0.0.1"], store.port, new_key()
+        if not alone:
+            addresses = network.reachable_addresses()
+            port = StoreGateway(store.port, key.encode()).port
+        mpi.broadcast(json.dumps([addresses, port, key]).encode(), launcher=identity.launcher, one_host=alone)
+        _mpi_key = key.encode()
+        return store
+    addresses, port, key = json.loads(mpi.broadcast(b"", launcher=identity.launcher, one_host=alone))
+    _mpi_key = key.encode()
+    if alone:
+        return _connect_to("127.0.0.1", port, seconds)
+    deadline = time.monotonic() + seconds
+    while (found := reach(addresses, port, _mpi_key)) is None:
+        if time.monotonic() > deadline:
+            raise WorldError(
+                f"rank 0 did not answer within {seconds:g} s at any of {', '.join(addresses)}, port {port}; "
+                "set its address: mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500"
+            )
         time.sleep(0.1)
-    raise WorldError(
-        f"rank 0 did not answer within {seconds:g} s at any of {', '.join(addresses)}, port {port}; "
-        "say where it waits: mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500"
-    )
+    return tcp_store("127.0.0.1", StoreRelay(found[0], port, _mpi_key).port, seconds)
 
 
-def tcp_store(address: str, port: int, serves: bool, seconds: float) -> TCPStore:
-    """Open a store, on a free port if ``port`` is 0, or connect to the one that another process serves."""
-    return TCPStore(address, port, None, serves, timedelta(seconds=seconds), wait_for_workers=False)
+def local_store(seconds: float, *, address: str = "127.0.0.1", port: int = 0) -> TCPStore:
+    """Serve a store on one address alone: a TCPStore by itself listens on all interfaces.
+
+    Args:
+        seconds: the time limit of each operation.
+        address: an address of this host; empty for all interfaces.
+        port: the port; 0 for a free one.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    listener = socket.create_server((address, port), backlog=1024)
+    port = listener.getsockname()[1]
+    return TCPStore(
+        address or "127.0.0.1", port, None, True, timedelta(seconds=seconds), wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+
+
+def tcp_store(address: str, port: int, seconds: float) -> TCPStore:
+    """Connect to a store that another process serves."""
+    return TCPStore(address, port, None, False, timedelta(seconds=seconds), wait_for_workers=False)
 
 
 def _resolve(address: str) -> None:
@@ -115,37 +193,38 @@ def _resolve(address: str) -> None:
         ) from None
 
 
-def _roll_call(store: Store, identity: Identity, seconds: float) -> None:
-    """Rank 0 waits for every worker and then tells all; so the check costs one key a worker."""
+def _wait_for_all_ranks(store: Store, identity: Identity, seconds: float) -> None:
+    """Block until all ranks have registered: rank 0 waits for each of them, and the others for rank 0."""
     store.set(f"here/{identity.rank}", socket.gethostname())
     try:
         if identity.rank == 0:
             store.wait([f"here/{rank}" for rank in range(identity.size)], timedelta(seconds=seconds))
             store.set("all", "here")
         else:
-            store.wait(["all"], timedelta(seconds=seconds + 5))  # later than rank 0, who knows who is missing
+            store.wait(["all"], timedelta(seconds=seconds + 5))  # longer than rank 0, which names the missing ranks
     except RuntimeError:
         try:
             missing = [rank for rank in range(identity.size) if not store.check([f"here/{rank}"])]
             who = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-        except RuntimeError:  # rank 0 has given up and closed the store
+        except RuntimeError:  # rank 0 has raised its error and closed the store
             who = "unknown, since rank 0 is gone"
         raise WorldError(
-            f"WORLD_SIZE: expected {identity.size} workers within {seconds:g} s, but some never came (ranks: {who}); "
-            "start them all, correct the number of workers, or set RUEDA_TIMEOUT to more seconds"
+            f"WORLD_SIZE: expected {identity.size} workers within {seconds:g} s, but some did not connect (ranks: "
+            f"{who}); start them all, correct the number of workers, or set RUEDA_TIMEOUT to more seconds"
         ) from None
 
 
 def _choose_interface(store: Store, identity: Identity) -> None:
-    """Point Gloo at the interface that leads to the other machines, unless the user has chosen one."""
+    """Set Gloo's network interface to the one that leads to the other machines, unless the user has set one."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
-    hosts = [identity.address] if identity.address is not None else network.reachable_addresses()
+    first = os.environ.get(network.FIRST_ADDRESS, identity.address)
+    hosts = [first] if first is not None else network.reachable_addresses()
     own = next((a for h in hosts if (a := network.own_address_towards(h)) and not network.is_loopback(a)), None)
     if identity.rank != 0:
         store.set(f"address/{identity.rank}", own or "")
     if own is None or identity.rank == 0:
-        # Rank 0 and its neighbours see rank 0 over loopback: take the route to a worker elsewhere instead.
+        # On rank 0's machine the route to rank 0 is loopback: use the route to a worker on another machine.
         for rank in range(identity.size - 1, 0, -1):
             other = store.get(f"address/{rank}").decode()
             if other and other not in network.interfaces().values():

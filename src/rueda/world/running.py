@@ -1,4 +1,4 @@
-"""Which worker is this process, and what does it compute on? For code that must not load torch to ask."""
+"""The identity and device of this process, for code that must not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rueda.world.identity import Identity, identify
 
 
 def running_identity() -> Identity:
-    """Give the identity in the open world, else in the script's own process group, else as the launcher told it."""
+    """Return the identity in the open world, else in the script's own process group, else as the launcher set it."""
     life = sys.modules.get("rueda.world.life")
     if life is not None and life.is_open():
         found: Identity = life.current().identity
@@ -23,6 +23,6 @@ def running_identity() -> Identity:
 
 
 def running_device() -> str | None:
-    """Give the kind of device of the open world (``cpu``, ``cuda``, ``mps``); None if none is open."""
+    """Return the device type of the open world (``cpu``, ``cuda``, ``mps``); None if none is open."""
     life = sys.modules.get("rueda.world.life")
     return str(life.current().device.type) if life is not None and life.is_open() else None

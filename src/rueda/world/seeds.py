@@ -1,16 +1,17 @@
-"""The rule for random numbers, so that many workers repeat themselves and each other only where that is meant.
+"""The seeds of all random numbers, which decide what is equal and what differs between workers.
 
-=====================  =================================================  =========================
-what                   seeded by                                          so it is
-=====================  =================================================  =========================
-model initialisation   ``seed``                                           the same on all ranks
-order of the data      ``seed, epoch`` (and the rank, if drawn at random)  the same for any restart
-augmentation           ``seed, epoch, position``                          the same for any number of workers
-dropout and the rest   ``seed, rank, step``                               different on every rank and step
-=====================  =================================================  =========================
+===========================  =========================  ==========================================
+what                         seeded by                  so it is
+===========================  =========================  ==========================================
+model initialisation         ``seed``                   the same on all ranks
+order of the data            ``seed, epoch``            the same after any restart
+augmentation                 ``seed, epoch, position``  the same for any number of workers
+dropout and all other draws  ``seed, rank, step``       different on every rank and at every step
+===========================  =========================  ==========================================
 
-Every stream is a function of counters, not of what was drawn before. So nothing random needs to be saved for a
-run to go on exactly where it was killed, and a rehearsal of N workers draws what N real ones would.
+Every random number is a function of these counters, not of earlier draws. So a run that was killed can be continued
+exactly without saved generator states, and a rehearsal (N virtual workers in one process) draws the same numbers as N
+real workers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 
 
 def derive(*parts: int | str) -> int:
-    """Hash counters and names to a 63-bit seed.
+    """Return a 63-bit seed: a hash of counters and names.
 
     >>> derive("worker", 0, 1, 2) == derive("worker", 0, 1, 2), derive(1, 2) == derive(2, 1)
     (True, False)
@@ -34,27 +35,28 @@ def derive(*parts: int | str) -> int:
 
 
 def seed_model(seed: int) -> None:
-    """Seed the model's initialisation: call it on every rank with the same seed."""
+    """Seed the generators for the model's initialisation; every rank passes the same seed."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def seed_worker(seed: int, rank: int, step: int) -> None:
-    """Seed everything that shall differ between workers, for one step: torch, NumPy and Python's own."""
+    """Seed torch, NumPy and Python's ``random`` for one step of one worker."""
     number = derive("worker", seed, rank, step)
     random.seed(number)
     numpy.random.seed(number % 2**32)
-    if _has_accelerator():
+    if has_accelerator():
         torch.manual_seed(number)
     else:
         torch.default_generator.manual_seed(number)
 
 
 @cache
-def _has_accelerator() -> bool:
-    """Whether another generator than the CPU's must be seeded.
+def has_accelerator() -> bool:
+    """Return whether generators other than the CPU's must be seeded.
 
-    Without one, ``torch.manual_seed`` still writes down the call stack for CUDA, MPS and XPU: 0.2 ms at each step.
+    Even without an accelerator, ``torch.manual_seed`` records the call stack for CUDA, MPS and XPU, which takes 0.2 ms
+    per step.
     """
     return torch.accelerator.is_available()

@@ -1,7 +1,6 @@
-"""The world: all workers of one training, and what they can do together.
+"""The world: the workers of a training and their collectives.
 
-Alone, nothing is communicated and no process group is made: every method below then returns at once, so
-that one code path serves 1 and N workers.
+With one worker there is no process group and no communication, so the same code runs on 1 and on N workers.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from torch import Tensor, nn
 
 from rueda.errors import WorldError
 from rueda.world import seeds
+from rueda.world.device import is_gpu
 from rueda.world.identity import Identity
+from rueda.world.stall.watcher import declared_work
 
 Value = TypeVar("Value")
 Parameters = ParamSpec("Parameters")
 
 _OPERATIONS = {
     "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.SUM,  # Gloo has no mean: divided afterwards
+    "mean": dist.ReduceOp.SUM,  # Gloo has no mean: the sum is divided afterwards
     "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX,
     "product": dist.ReduceOp.PRODUCT,
@@ -33,7 +34,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The workers, seen from one of them. Made by :func:`rueda.init`.
+    """The rank of this worker, its device, and collectives with the other workers; :func:`rueda.init` returns it.
 
     >>> world = World()
     >>> world.rank, world.size, world.is_main
@@ -48,38 +49,38 @@ class World:
 
     @property
     def rank(self) -> int:
-        """This worker's number among all."""
+        """The rank of this worker, from 0."""
         return self.identity.rank
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return self.identity.size
 
     @property
     def local_rank(self) -> int:
-        """This worker's number on its own machine."""
+        """The rank of this worker among those of its machine."""
         return self.identity.local_rank
 
     @property
     def local_size(self) -> int:
-        """How many workers run on this machine."""
+        """The number of workers on this machine."""
         return self.identity.local_size
 
     @property
     def is_main(self) -> bool:
-        """True on the one worker that writes and prints."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.identity.rank == 0
 
     # Collectives: all workers must call them, in the same order.
 
     def barrier(self) -> None:
-        """Wait until every worker is here."""
+        """Block until every worker has called ``barrier``."""
         if self.size > 1:
             dist.barrier()
 
     def all_reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
-        """Combine the workers' tensors into a new one, equal on all: sum, mean, min, max or product."""
+        """Return the sum, mean, min, max or product of all workers' tensors, the same on all workers."""
         if operation not in _OPERATIONS:
             raise WorldError("all_reduce", expected=f"one of {', '.join(_OPERATIONS)}", got=operation, do="choose one")
         if operation == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
@@ -94,7 +95,7 @@ class World:
         return result
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Give every worker the tensors of all, in rank order; their shapes must be equal."""
+        """Return the tensors of all workers in rank order; their shapes must be equal."""
         if self.size == 1:
             return [tensor.detach().clone()]
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -102,7 +103,7 @@ class World:
         return parts
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
-        """Give every worker a copy of the tensor of one."""
+        """Return a copy of the tensor of rank ``source`` on every worker."""
         self._check_source(source)
         result = tensor.detach().clone()
         if self.size > 1:
@@ -110,7 +111,7 @@ class World:
         return result
 
     def all_gather_object(self, value: Value) -> list[Value]:
-        """Give every worker the Python objects of all, in rank order (pickled between the workers)."""
+        """Return the Python objects of all workers in rank order; they are pickled."""
         if self.size == 1:
             return [value]
         parts: list[Any] = [None] * self.size
@@ -118,7 +119,7 @@ class World:
         return parts
 
     def broadcast_object(self, value: Value, source: int = 0) -> Value:
-        """Give every worker the Python object of one."""
+        """Return the Python object of rank ``source`` on every worker; it is pickled."""
         self._check_source(source)
         if self.size == 1:
             return value
@@ -126,14 +127,14 @@ class World:
         dist.broadcast_object_list(parts, source)
         return parts[0]  # type: ignore[no-any-return]
 
-    # One worker on behalf of all.
+    # Functions that run on one worker only.
 
     def on_main(
         self, function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Value:
-        """Call a function on rank 0 only and give its result to all; an error there is raised everywhere.
+        """Call a function on rank 0 only, and return its result on all workers; an error is raised on all workers.
 
-        For printing, saving and logging: ``world.on_main(torch.save, model.state_dict(), "model.pt")``.
+        Use it for printing, saving and logging: ``world.on_main(torch.save, model.state_dict(), "model.pt")``.
         """
         if self.size == 1:
             return function(*args, **kwargs)
@@ -141,8 +142,9 @@ class World:
         error: Exception | None = None
         if self.is_main:
             try:
-                result = function(*args, **kwargs)
-            except Exception as caught:  # any error must reach the others, or they wait for ever
+                with declared_work(f"on_main({getattr(function, '__name__', 'a function')})"):
+                    result = function(*args, **kwargs)
+            except Exception as caught:  # the other workers must learn of any error, or they block for ever
                 error = caught
         message = None if error is None else f"{type(error).__name__}: {error}"
         value, message = self.broadcast_object((result, message))
@@ -154,33 +156,36 @@ class World:
 
     @contextmanager
     def local_main_first(self) -> Iterator[None]:
-        """Let the first worker of each machine through, then its neighbours: for downloads into a shared cache."""
+        """Run the block on the first worker of each machine, then on the others: for downloads into a shared cache."""
         if self.local_rank != 0:
             self.barrier()
         try:
-            yield
-        finally:  # also after an error: the others must not wait for ever
+            with declared_work("local_main_first"):
+                yield
+        finally:  # also after an error, or the others would block for ever
             if self.local_rank == 0:
                 self.barrier()
 
     # The model.
 
     def synchronise(self, model: nn.Module) -> None:
-        """Give every worker rank 0's parameters and buffers."""
+        """Broadcast rank 0's parameters and buffers to all workers."""
         if self.size > 1:
             for tensor in (*model.parameters(), *model.buffers()):
                 dist.broadcast(tensor.detach(), 0)
 
     def wrap(self, model: nn.Module, *, sync_buffers: bool = True, **options: Any) -> nn.Module:
-        """Move a model to this worker's device and make its gradients the average over all workers.
+        """Move a model to this worker's device, and wrap it so that its gradients are averaged over all workers.
 
-        On N workers that is :class:`torch.nn.parallel.DistributedDataParallel`, which starts all of them from rank
-        0's state; alone it is the model itself. From here on random numbers (dropout) differ from rank to rank.
+        On N workers it returns a :class:`torch.nn.parallel.DistributedDataParallel`, which first broadcasts rank 0's
+        parameters; on one worker it returns the model. From then on random numbers such as those of dropout differ
+        between the ranks: all generators follow the seed that :func:`rueda.init` was given; without one, torch's follow
+        torch's own seed, which is the same in every process unless the script sets another.
 
         Args:
-            model: the model, built alike on every rank.
-            sync_buffers: copy rank 0's buffers (batch-norm statistics) to all at every forward pass, as torch does
-                by default. False leaves them to each worker.
+            model: the model, with the same architecture on every rank.
+            sync_buffers: broadcast rank 0's buffers (batch-norm statistics) at every forward pass, as torch does by
+                default; False keeps them separate on each worker.
             options: further arguments of DistributedDataParallel.
         """
         model = model.to(self.device)
@@ -188,20 +193,22 @@ class World:
             seeds.seed_worker(self.seed, self.rank, step=0)
         if self.size == 1:
             return model
+        if self.seed is None:
+            torch.manual_seed(seeds.derive("worker", torch.initial_seed(), self.rank))
         if not any(parameter.requires_grad for parameter in model.parameters()):
             self.synchronise(model)
             return model
         from torch.nn.parallel import DistributedDataParallel
 
-        # torch 2.13 renamed broadcast_buffers; each name warns or fails on the other side of that release.
+        # torch 2.13 renamed broadcast_buffers: the old name warns from then on, and the new one fails before.
         name = "forward_sync_buffers" if _knows_forward_sync(DistributedDataParallel) else "broadcast_buffers"
-        devices = [self.device] if self.device.type == "cuda" else None
+        devices = [self.device] if is_gpu(self.device) else None
         if not sync_buffers:
-            self.synchronise(model)  # the old name leaves the buffers out at the start as well
+            self.synchronise(model)  # with the old name, the buffers are not broadcast at the start either
         return DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """Give the model that :meth:`wrap` was given: for its state dict, whose names then are the same on 1 and N."""
+        """Return the model that was passed to :meth:`wrap`; its state dict has the same keys on 1 and N workers."""
         from torch.nn.parallel import DistributedDataParallel
 
         return model.module if isinstance(model, DistributedDataParallel) else model

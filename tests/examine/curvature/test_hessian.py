@@ -18,7 +18,7 @@ from rueda.errors import ExamineError, RunError
 from rueda.examine.curvature.hessian import hessian
 from rueda.examine.curvature.product import CurvatureProduct
 from rueda.examine.objective.objective import Objective
-from rueda.records.curvature import Curvature, Member
+from rueda.records.curvature import Curvature, ModelCurvature
 
 
 def network(batch_norm: bool = False, dtype: torch.dtype = DOUBLE) -> nn.Module:
@@ -218,7 +218,7 @@ def test_any_number_of_workers_gives_the_same_bits() -> None:
 def test_the_record_comes_back(tmp_path: Path) -> None:
     objective = quadratic(rotated(spectrum_like_a_network())[0])
     found = hessian(objective, num_steps=5, num_probes=2)
-    record = Curvature(task="clouds", members=(Member(name="one-worker", seed=0, hessian=found),))
+    record = Curvature(task="clouds", members=(ModelCurvature(name="one-worker", seed=0, hessian=found),))
     record.save(tmp_path / "curvature.json")
     assert Curvature.load(tmp_path) == record
 

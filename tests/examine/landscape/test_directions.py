@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rueda.errors import ExamineError
-from rueda.examine.landscape.directions import between, check_direction, cosine, norm, random_direction
+from rueda.examine.landscape.directions import check_direction, cosine, norm, random_direction
 from rueda.tasks.models import resnet
 
 
@@ -85,4 +85,3 @@ def test_other_bad_input() -> None:
         random_direction([torch.ones(2, 2)], normalise="filters")
     with pytest.raises(ExamineError, match="expected finite numbers, got nan"):
         check_direction([torch.tensor([1.0, torch.nan])])
-    assert norm(between([torch.tensor([1.0])], [torch.tensor([4.0])])) == 3.0

@@ -84,7 +84,6 @@ def test_values_survive_exactly(tmp_path: Path) -> None:
     values = [Values(1 / 3, 0.1), Values(float("inf"), None), Values(5e-324, 1.0)]
     journal = Journal(tmp_path, "k")
     journal.append(7, values)
-    journal.close()
     assert Journal(tmp_path, "k").read() == {7: values}
 
 

@@ -78,25 +78,6 @@ def test_several_inputs() -> None:
     assert found == pytest.approx(F.cross_entropy(model(one, other), targets).item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [3, 37])
-def test_gradient_and_hessian_product_are_torchs(chunk: int) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 3), nn.Tanh(), nn.Linear(3, 10)).double()
-    inputs, targets = images()[0].double(), images()[1]
-    objective = Objective(model, cross_entropy, inputs, targets, chunk=chunk)
-    parameters = list(model.parameters())
-    slopes = torch.autograd.grad(F.cross_entropy(model(inputs), targets), parameters, create_graph=True)
-    vector = [torch.randn_like(one) for one in parameters]
-    products = torch.autograd.grad(
-        sum(((slope * part).sum() for slope, part in zip(slopes, vector, strict=True)), torch.zeros(())), parameters
-    )
-    before = everything(model)
-    for found, wanted in ((objective.gradient(), slopes), (objective.hessian_vector(vector), products)):
-        for one, other in zip(found, wanted, strict=True):
-            torch.testing.assert_close(one, other.detach(), rtol=1e-9, atol=1e-12)
-    assert_untouched(model, before)
-
-
 def test_points() -> None:
     model, (inputs, targets) = network(False), images()
     objective = Objective(model, cross_entropy, inputs, targets)
@@ -105,11 +86,10 @@ def test_points() -> None:
     with objective:
         objective.move([objective.origin], [-0.25])
         three_quarters = objective.value()
-        with objective.at(0.5 * vector):
-            half = objective.value()
-        assert objective.value() == three_quarters
+        objective.set(0.75 * vector)
+        assert objective.value() == pytest.approx(three_quarters, rel=1e-6)
         objective.set(0.5 * vector)
-        assert objective.value() == half != three_quarters
+        assert objective.value() != three_quarters
         objective.move([], [])
         assert objective.value() == here
     assert objective.value() == here
@@ -135,7 +115,6 @@ def test_the_model_comes_back_bit_for_bit(training: bool, end: str) -> None:
             objective.move([[torch.ones_like(one) for one in objective.origin]], [0.1])
             objective.recalibrate(inputs)
             objective.values()
-            objective.gradient()
             if failure is not None:
                 raise failure
     except (ValueError, KeyboardInterrupt):
@@ -164,7 +143,7 @@ def test_a_second_set_of_examples_moves_along() -> None:
         for parameter in model.parameters():
             parameter *= 2
     assert moved == Objective(model, cross_entropy, *images(11, seed=1), chunk=test.chunk).value()
-    with train, pytest.raises(RuntimeError, match="borrowed already"):
+    with train, pytest.raises(RuntimeError, match="in use already"):
         Objective(model, cross_entropy, inputs, targets)
 
 
@@ -206,7 +185,7 @@ def not_a_number(model: nn.Module) -> nn.Module:
         (lambda: Objective(not_a_number(network()), cross_entropy, *images()), "0.weight: expected finite numbers"),
         (lambda: Objective(nn.Flatten(), cross_entropy, *images()), "the model: expected parameters to move"),
         (lambda: Objective(nn.Linear(5, 10), cross_entropy, *images()), "do not run on these examples"),
-        (lambda: Objective(network(), lambda a, b: a, *images()), r"one value an example, shape \[2\], or their mean"),
+        (lambda: Objective(network(), lambda a, b: a, *images()), r"one value per example, shape \[2\], or their mean"),
         (lambda: Objective(network(), cross_entropy, *images(), chunk=0), "chunk: expected 1 or more examples, got 0"),
         (lambda: Objective.from_loader(network(), cross_entropy, [images()[0]]), r"expected \(inputs, targets\)"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Iterator
@@ -42,14 +44,18 @@ class Started:
     process: subprocess.Popen[str]
     mark: str
 
-    def end(self, timeout: float = 40) -> tuple[int, str, str]:
+    def end(self, timeout: float = 120) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=timeout)
         return self.process.returncode, out, err
 
-    def end_quietly(self, timeout: float = 40) -> tuple[int, str, list[str]]:
+    def end_quietly(self, timeout: float = 120) -> tuple[int, str, list[str]]:
         """End it, and give the lines of standard error without the warning on a machine of few cores."""
         status, out, err = self.end(timeout)
-        return status, out, [line for line in err.splitlines() if not line.endswith("they will take turns")]
+        return status, out, [line for line in err.splitlines() if not line.endswith("which they share")]
+
+    def processes(self) -> dict[int, str]:
+        """Give the command lines of all its living processes, on any host."""
+        return marked(self.mark)
 
     def left(self, seconds: float = 8.0) -> list[str]:
         """Give the processes that are still there, the driver aside; waits for those that are on their way out."""
@@ -57,6 +63,21 @@ class Started:
         while (living := marked(self.mark)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return list(living.values())
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to every process of the job, as scancel and systemd do."""
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait_until_output_is_full(self) -> None:
+        """Wait until the pipe of standard output, which nobody reads, takes no more."""
+        assert self.process.stdout is not None
+        deadline, waiting = time.monotonic() + 60, bytearray(4)
+        while int.from_bytes(waiting, sys.byteorder) < 60_000:  # of 65,536; a line that does not fit may be left out
+            assert time.monotonic() < deadline, "nothing is written"
+            time.sleep(0.05)
+            fcntl.ioctl(self.process.stdout, termios.FIONREAD, waiting)
 
     def wait_for_line(self, text: str) -> str:
         assert self.process.stdout is not None
@@ -143,7 +164,7 @@ def pretend_ssh(tmp_path: Path) -> str:
 
 @dataclass
 class Hosts:
-    """Two hosts, and a third place from which they are driven."""
+    """Two hosts, a third place from which they are driven, and a fourth on the same network that is a stranger's."""
 
     config: Path
     prefix: str
@@ -155,7 +176,11 @@ class Hosts:
     def inside(self, command: list[str]) -> list[str]:
         """Run a command at the driver's place, which has a name of its own."""
         named = 'hostname hostD && exec "$@"'
-        return ["ip", "netns", "exec", f"{self.prefix}d", "unshare", "--uts", "sh", "-c", named, "sh", *command]
+        return [*self.at("d"), "unshare", "--uts", "sh", "-c", named, "sh", *command]
+
+    def at(self, place: str) -> list[str]:
+        """Give the words that run a command in the network of a, b, d (the driver) or s (the stranger)."""
+        return ["ip", "netns", "exec", f"{self.prefix}{place}"]
 
 
 def _missing() -> str | None:
@@ -171,7 +196,10 @@ def _missing() -> str | None:
 
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Make hostA (10.77.0.2) and hostB (10.77.0.3): network namespaces on one bridge, each with an sshd."""
+    """Make hostA (10.77.0.2) and hostB (10.77.0.3): network namespaces on one bridge, each with an sshd.
+
+    A stranger's namespace (10.77.0.9) is on the same bridge.
+    """
     if reason := _missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("hosts")
@@ -188,17 +216,17 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         for server in servers:
             server.kill()
             server.wait()
-        for name in "abd":
+        for name in "abds":
             subprocess.run(["ip", "netns", "del", f"{prefix}{name}"], capture_output=True)
 
 
 def _network(prefix: str) -> None:
     place = f"{prefix}d"
-    steps = [f"ip netns add {prefix}{name}" for name in "abd"]
-    steps += [f"ip -n {prefix}{name} link set lo up" for name in "abd"]
+    steps = [f"ip netns add {prefix}{name}" for name in "abds"]
+    steps += [f"ip -n {prefix}{name} link set lo up" for name in "abds"]
     steps += [f"ip -n {place} link add bridge type bridge", f"ip -n {place} addr add 10.77.0.1/24 dev bridge"]
     steps += [f"ip -n {place} link set bridge up"]
-    for number, name in ((2, "a"), (3, "b")):
+    for number, name in ((2, "a"), (3, "b"), (9, "s")):
         steps += [
             f"ip -n {place} link add to-{name} type veth peer name net0 netns {prefix}{name}",
             f"ip -n {place} link set to-{name} master bridge up",

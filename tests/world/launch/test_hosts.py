@@ -27,7 +27,7 @@ BAD = [
     ("", "server1:4"),
     ("a,,b", "server1:4"),
     ("a:x", "server1:4"),
-    ("a:0", "a whole number from 1"),
+    ("a:0", "1 or more"),
     ("a:-1", "server1:4"),
     ("-oProxyCommand=evil", "a name or an address"),
     ("ada@-oProxyCommand=evil", "a name or an address"),

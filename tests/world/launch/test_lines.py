@@ -11,17 +11,20 @@ from pathlib import Path
 import pytest
 
 from rueda.errors import LaunchError
-from rueda.world.launch.output import Output, Show, prefixed
-from rueda.world.launch.pump import Pump
-from rueda.world.launch.wire import MARK, MESSAGE, STDERR, STDOUT, Receiver, Sender, packet, read_packet
+from rueda.files.patient_output import write_all
+from rueda.hvd.launching import HorovodrunStyle
+from rueda.world.launch.forwarding import OutputForwarder
+from rueda.world.launch.output import Output, OutputOptions, OutputStyle, prefixed
+from rueda.world.launch.protocol import MARK, MESSAGE, STDERR, STDOUT, Receiver, Sender, encode, read_message
+from rueda.world.launch.stream_writer import StreamWriter
 
 
-def pumped(writes: list[tuple[bytes, int, list[bytes]]]) -> list[tuple[bytes, int, bytes]]:
+def forwarded(writes: list[tuple[bytes, int, list[bytes]]]) -> list[tuple[bytes, int, bytes]]:
     """Write pieces into the pipes of several workers at once, and give the frames that come out."""
     reading, writing = os.pipe()
-    pump = Pump(Sender(writing))
-    ends = [pump.pipe(kind, rank) for kind, rank, _ in writes]
-    pump.start()
+    forwarder = OutputForwarder(Sender(writing))
+    ends = [forwarder.pipe(kind, rank) for kind, rank, _ in writes]
+    forwarder.start()
 
     def feed(descriptor: int, pieces: list[bytes]) -> None:
         for piece in pieces:
@@ -42,7 +45,7 @@ def pumped(writes: list[tuple[bytes, int, list[bytes]]]) -> list[tuple[bytes, in
         thread.start()
     for thread in feeders:
         thread.join()
-    pump.finish()
+    forwarder.finish()
     os.close(writing)
     collector.join()
     return list(Receiver().feed(bytes(received)))
@@ -56,7 +59,7 @@ def test_lines_are_whole_however_the_bytes_come() -> None:
         cuts = sorted(generator.sample(range(len(text)), 500))
         pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         writes.append((STDOUT, rank, [*pieces, b"the end"]))
-    frames = pumped(writes)
+    frames = forwarded(writes)
     for kind, rank, pieces in writes:
         mine = [data for k, r, data in frames if (k, r) == (kind, rank)]
         assert b"".join(mine) == b"".join(pieces)
@@ -64,16 +67,16 @@ def test_lines_are_whole_however_the_bytes_come() -> None:
         assert mine[-1].endswith(b"the end")
 
 
-def test_the_wire_carries_any_text() -> None:
+def test_messages_carry_any_text() -> None:
     reading, writing = os.pipe()
-    order = {"do": "start", "program": ["tür", "a\nb", "q\"'$", "\udcff"]}
-    os.write(writing, packet(order) + packet({"do": "stop"}))
-    assert read_packet(reading) == order
-    assert read_packet(reading) == {"do": "stop"}
-    os.write(writing, packet(order)[:-1])
-    os.close(writing)
-    assert read_packet(reading) is None  # cut off
-    os.close(reading)
+    command = {"do": "start", "program": ["tür", "a\nb", "q\"'$", "\udcff"]}
+    os.write(writing, encode(command) + encode({"do": "stop"}))
+    with os.fdopen(reading, "rb") as stream:
+        assert read_message(stream) == command
+        assert read_message(stream) == {"do": "stop"}
+        os.write(writing, encode(command)[:-1])
+        os.close(writing)
+        assert read_message(stream) is None  # cut off
 
 
 def test_frames_cut_anywhere() -> None:
@@ -117,9 +120,9 @@ def test_colours_on_a_terminal_only(
         monkeypatch.setenv(name, value)
     screen = Screen(terminal)
     monkeypatch.setattr("sys.stdout", screen)
-    output = Output(Show())
-    output.lines(STDOUT, 0, b"a\n")
-    output.lines(STDOUT, 1, b"b\n")
+    output = Output(OutputOptions())
+    output.write(STDOUT, 0, b"a\n")
+    output.write(STDOUT, 1, b"b\n")
     text = screen.text()
     if coloured:
         first, second = text.splitlines()
@@ -132,17 +135,17 @@ def test_colours_on_a_terminal_only(
 def test_rank_0_alone_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(True)
     monkeypatch.setattr("sys.stdout", screen)
-    output = Output(Show(quiet_ranks=True))
-    output.lines(STDOUT, 1, b"one\n")
-    output.lines(STDOUT, 0, b"\r 10%\r 20%")
+    output = Output(OutputOptions(quiet_ranks=True))
+    output.write(STDOUT, 1, b"one\n")
+    output.write(STDOUT, 0, b"\r 10%\r 20%")
     assert screen.text() == b"\r 10%\r 20%"
 
 
 def test_a_file_a_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    output = Output(Show(folder=tmp_path / "deep" / "logs"))
-    output.lines(STDOUT, 0, b"a\n")
-    output.lines(STDERR, 2, b"b\n")
-    output.lines(STDOUT, 2, b"c")
+    output = Output(OutputOptions(folder=tmp_path / "deep" / "logs"))
+    output.write(STDOUT, 0, b"a\n")
+    output.write(STDERR, 2, b"b\n")
+    output.write(STDOUT, 2, b"c")
     output.close()
     assert {file.name: file.read_bytes() for file in (tmp_path / "deep" / "logs").iterdir()} == {
         "rank-0.log": b"a\n",
@@ -151,10 +154,56 @@ def test_a_file_a_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("style", "earlier", "now"),
+    [
+        (OutputStyle(), ["rank-0.1.log", "rank-1.1.log", "rank-2.1.log"], ["rank-0.log"]),
+        (HorovodrunStyle(), [f"rank.{rank}/stdout.1" for rank in range(3)], ["rank.0/stdout"]),
+    ],
+)
+def test_the_output_of_an_earlier_run_is_kept(
+    style: OutputStyle, earlier: list[str], now: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for workers, text in ((3, b"first\n"), (1, b"second\n"), (1, b"third\n")):
+        output = Output(OutputOptions(folder=tmp_path, style=style), workers=workers)
+        for rank in range(workers):
+            output.write(STDOUT, rank, text)
+        output.close()
+    files = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    second = earlier[0].replace("1", "2")
+    assert files == {**dict.fromkeys(earlier, b"first\n"), second: b"second\n", now[0]: b"third\n"}
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rueda: ")]
+    assert notes[0] == f"rueda: the output of an earlier run is kept in {tmp_path}: {earlier[0]}" and len(notes) == 2
+
+
+def test_a_write_waits_for_a_slow_reader() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    data = os.urandom(1 << 20)
+    thread = threading.Thread(target=lambda: (write_all(writing, data), os.close(writing)))
+    thread.start()
+    with os.fdopen(reading, "rb") as stream:
+        assert stream.read() == data
+    thread.join()
+
+
+def test_a_writer_that_fails_drops_the_rest_and_tells() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    told: list[int] = []
+    writer = StreamWriter(lambda: told.append(1))
+    for _ in range(3):
+        writer.put(writing, b"x")
+    writer.drain(10)
+    writer.put(writing, b"x")
+    assert isinstance(writer.error, BrokenPipeError) and writer.num_waiting == 0
+    os.close(writing)
+
+
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match="--output"):
-        Output(Show(folder=tmp_path / "file" / "logs"))
+        Output(OutputOptions(folder=tmp_path / "file" / "logs"))
 
 
 @pytest.mark.parametrize(

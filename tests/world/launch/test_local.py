@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_lines_ranks_arguments_and_environment(launcher: Any) -> None:
     assert len(out.splitlines()) == 3 * 502
     # Standard error has the workers' lines and one warning; nothing of torch's.
     first, *rest = err.splitlines()
-    assert first == "rueda: warning: 3 workers, but this host has 1 core; they will take turns"
+    assert first == "rueda: warning: 3 workers, but this host has 1 core, which they share"
     assert sorted(rest) == [f"[{rank}] to stderr" for rank in range(3)]
 
 
@@ -98,7 +99,7 @@ def test_a_failure_ends_all(how: str, expected: int, last: list[str], launcher: 
     status, _, err = launch.end()
     assert status == expected
     assert time.monotonic() - started < 10  # the promise
-    assert launch.left(0.5) == []
+    assert launch.left() == []
     told = err[err.index("rueda: rank") :].splitlines()
     assert told[0].startswith(last[0])
     assert told[-1].endswith(last[1]) and (how == "kill" or told[1] == "Traceback (most recent call last):")
@@ -121,6 +122,46 @@ def test_the_cause_is_told_from_those_it_pulled_down(launcher: Any) -> None:
     told = err[err.index("rueda: rank") :].splitlines()
     assert told[0] == "rueda: rank 1 on localhost failed with exit status 1", err
     assert told[-1] == "ValueError: the cause"
+
+
+LEAVES_EARLY = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if os.environ["RANK"] == "1":
+    os._exit(0)
+time.sleep(0.5)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_rank_that_leaves_early_is_named_before_its_victim(launcher: Any) -> None:
+    status, _, err = launcher.run("-np", "2", launcher.script(LEAVES_EARLY))
+    assert status != 0
+    told = next(line for line in err.splitlines() if line.startswith("rueda: rank"))
+    assert told.startswith("rueda: rank 1 left early with exit status 0; rank 0 on localhost, which still needed it, ")
+    assert err.count("Traceback (most recent call last)") == 1  # the victim's own
+
+
+SAVES = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved", flush=True)))
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+@linux
+def test_a_stopped_agent_is_told_and_still_passes_a_signal_on(launcher: Any) -> None:
+    launch = launcher.start("-np", "1", launcher.script(SAVES))
+    launch.wait_for_line("ready")
+    agent = int(Path(f"/proc/{launch.process.pid}/task/{launch.process.pid}/children").read_text().split()[0])
+    os.kill(agent, signal.SIGSTOP)
+    told = launch.process.stderr.readline()
+    assert told.startswith(f"rueda: the agent of localhost (process {agent}) is stopped: "), told
+    launch.process.terminate()
+    status, out, err = launch.end()
+    assert (status, out, err) == (143, "[0] saved\n", "rueda: the agent of localhost goes on\n")
 
 
 WAIT = """
@@ -150,6 +191,30 @@ def test_signals_leave_nothing_behind(number: signal.Signals, status: int, launc
         assert out.count("interrupted") == 2  # each worker could end in its own way
 
 
+SAVES_SLOWLY = """
+import os, sys, time
+try:
+    print("ready", flush=True)
+    time.sleep(300)
+except KeyboardInterrupt:
+    if os.environ["RANK"] == "0":
+        sys.exit(7)
+    time.sleep(1.5)
+    print("saved", flush=True)
+"""
+
+
+@linux
+def test_a_worker_that_has_ended_does_not_end_one_that_still_saves(launcher: Any) -> None:
+    launch = launcher.start("-np", "2", launcher.script(SAVES_SLOWLY))
+    for _ in range(2):
+        launch.wait_for_line("ready")
+    os.killpg(launch.process.pid, signal.SIGINT)
+    code, out, _ = launch.end()
+    assert code == 130
+    assert "saved" in out
+
+
 @linux
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_a_killed_agent_is_noticed(where: str, launcher: Any, pretend_ssh: str) -> None:
@@ -162,7 +227,7 @@ def test_a_killed_agent_is_noticed(where: str, launcher: Any, pretend_ssh: str) 
         os.kill(int(file.read().split()[0]), signal.SIGKILL)
     status, _, err = launch.end()
     assert status == 1
-    assert f"rueda: the agent on {'localhost' if where == 'here' else 'alpha'} was lost" in err
+    assert f"rueda: the agent on {'localhost' if where == 'here' else 'alpha'} ended unexpectedly" in err
     assert launch.left() == []
 
 
@@ -173,3 +238,61 @@ def test_a_reader_that_leaves(launcher: Any) -> None:
     status, out, lines = launch.end_quietly()
     assert status == 0 and out.startswith(("[0] 0 x", "[1] 0 x")) and lines == []
     assert launch.left() == []
+
+
+def test_a_closed_output_is_told_in_a_line(launcher: Any) -> None:
+    script = launcher.script("import os; print('a line'); open('done-' + os.environ['RANK'], 'w').close()")
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.rueda]
+    status, out, lines = launcher.start("-np", "2", script, command=command).end_quietly()
+    told = "rueda: standard output is closed, so the workers' output is not shown; it can go to --output DIR"
+    assert (status, out, lines) == (0, "", [told])
+    assert len(list(launcher.folder.glob("done-*"))) == 2
+
+
+NON_BLOCKING = """
+import os, sys
+os.set_blocking(1, False)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_non_blocking_output_loses_no_line(launcher: Any) -> None:
+    script = launcher.script("for n in range(3000): print(n, 'x' * 200)")
+    command = [sys.executable, "-c", NON_BLOCKING, *launcher.rueda]
+    launch = launcher.start("-np", "1", script, command=command)
+    launch.wait_until_output_is_full()
+    time.sleep(0.3)
+    status, out, err = launch.end()
+    assert status == 0, err
+    assert out.splitlines() == [f"[0] {n} {'x' * 200}" for n in range(3000)]
+
+
+SHOW_TASK = """
+import json, os
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT GIVEN HOROVOD_RANK".split()
+print(json.dumps({name: os.environ.get(name) for name in names}))
+"""
+TASKS = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "n[3-4]",
+         "SLURM_TASKS_PER_NODE": "2(x2)"}  # fmt: skip
+
+
+def test_tasks_of_srun_are_the_workers(launcher: Any) -> None:
+    """`srun -n 4 rueda run -np 4 train.py`: each task becomes one worker in place of starting four."""
+    script = launcher.script(SHOW_TASK)
+    own = {**TASKS, "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+    status, out, err = launcher.run("-np", "4", "-x", "GIVEN=yes", script, **own)
+    assert status == 0, err
+    assert json.loads(out) == {
+        "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+        "MASTER_ADDR": "n3", "MASTER_PORT": str(20000 + 7 * 17), "GIVEN": "yes", "HOROVOD_RANK": "3",
+    }  # fmt: skip
+    status, out, err = launcher.run("-np", "2", script, **own)
+    assert (status, out) == (2, "")
+    assert err.startswith("rueda: -np: expected 4, since Slurm started 4 tasks, which are the workers, got 2;")
+
+
+def test_mpirun_s_tasks_are_the_workers_too(launcher: Any) -> None:
+    own = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    status, out, err = launcher.run("-np", "2", launcher.script(SHOW_TASK), **own)
+    assert status == 0, err
+    assert set(json.loads(out).values()) == {None}  # rueda.init() reads mpirun's own variables

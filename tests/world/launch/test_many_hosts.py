@@ -76,9 +76,10 @@ def test_a_horovod_script_finds_itself_on_every_host(launcher: Any, pretend_ssh:
         1: ["rueda.hvd", "1", "3", "0", "2", "1", "2", "beta", "3"],
         2: ["rueda.hvd", "2", "3", "1", "2", "0", "1", "beta", "3"],
     }
+    words[1] = "alpha:1"
     status, out, err = launcher.run("-x", "RUEDA_HOROVOD=0", *words, GLOO_SOCKET_IFNAME="lo")
     assert status == 0, err
-    assert [found for found, *_ in told(out).values()] == [None] * 3
+    assert [found for found, *_ in told(out).values()] == [None]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,32 @@ def test_trouble_on_real_hosts_leaves_nothing_behind(how: str, expected: int, la
     if how == "fail":
         assert err.splitlines()[-2:] == ["rueda: rank 2 on hostB failed with exit status 3", "last words"]
     if how == "lost connection":
-        assert "rueda: the agent on hostB was lost" in err
+        assert "rueda: the agent on hostB ended unexpectedly" in err
+
+
+SAVES = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+try:
+    print("ready", flush=True)
+    time.sleep(300)
+finally:
+    time.sleep(1.5)
+    print("saved", os.environ["RANK"], flush=True)
+"""
+
+
+def test_sigterm_to_every_process_lets_workers_behind_ssh_save(launcher: Any, hosts: Any) -> None:
+    """As scancel sends it: also to the ssh of each host, which must not cut the connection."""
+    words = ["-H", "hostA:1,hostB:1", "--ssh", hosts.ssh, launcher.script(SAVES)]
+    launch = launcher.start(*words, command=hosts.inside(launcher.rueda))
+    for _ in range(2):
+        launch.wait_for_line("ready")
+    os.kill(_ssh_to("hostA", launch.mark), signal.SIGTERM)  # before the driver hears of it
+    launch.signal_all(signal.SIGTERM)
+    status, out, err = launch.end()
+    assert status == 143 and "saved 0" in out and "saved 1" in out, err
+    assert launch.left() == []
 
 
 def _ssh_to(host: str, mark: str) -> int:

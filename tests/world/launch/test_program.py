@@ -68,6 +68,7 @@ def test_the_workers_environment() -> None:
 
 def test_only_named_variables_travel() -> None:
     names = ["PATH", "RUEDA_X", "NCCL_X", "GLOO_X", "TORCH_X", "OMP_X", "CUDA_X", "LD_LIBRARY_PATH"]
+    names += ["PYTORCH_X", "TORCHINDUCTOR_X", "HIP_X", "ROCR_X", "UCX_X", "FI_X"]
     kept = dict.fromkeys(names, "1")
     assert forwarded({**kept, "HOME": "1", "AWS_SECRET": "1", "RANK": "1", "SSH_AUTH_SOCK": "1"}) == kept
     assert forwarded({**kept, "MINE_A": "1", "YOURS_B": "1"}, ["MINE_"]) == {**kept, "MINE_A": "1"}
@@ -95,7 +96,7 @@ def test_folders_of_packages_come_last_and_once() -> None:
 
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [("rueda", True), ("rueda.hvd", False), ("rueda.hvd.runner.task", False), ("x", False)],
+    [("rueda", True), ("rueda.hvd", False), ("rueda.hvd.runner.worker", False), ("x", False)],
 )
 def test_modules_that_run_the_users_script_are_not_ruedas_commands(module: str, expected: bool) -> None:
     for argv in (["python", "-m", module, "train.py"], resolve([module, "train.py"], module=True)):

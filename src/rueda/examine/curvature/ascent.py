@@ -1,23 +1,22 @@
-"""Loss and gradient of an objective at many points near its origin, in one pass each: what a climb asks for."""
+"""The loss and its gradient at points near a model, for methods that search the highest loss by gradient ascent."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from rueda.errors import ExamineError
-from rueda.examine.curvature.product import backward_chunk, flat, share_of_loss
+from rueda.examine.curvature.product import backward_chunk, check_finite_loss, flat, share_of_loss
 from rueda.examine.objective.objective import Objective
-from rueda.examine.objective.strands import Strands
+from rueda.examine.objective.reproducible_sum import ReproducibleSum
 from rueda.world import World
 
 
 class Ascent:
-    """f and its gradient at origin + y, for flat vectors y [n] in float64; use it in a ``with`` block.
+    """The objective and its gradient at origin + y, for flat vectors y [n] in float64; use it in a ``with`` block.
 
     Args:
-        objective: the function; where it stands when the block begins is the origin.
-        world: the workers that share the examples; all must ask for the same points.
+        objective: the function; its point at the beginning of the block is the origin.
+        world: the workers that share the examples; all must evaluate the same points.
 
     >>> from torch import nn
     >>> model = nn.Linear(1, 1, bias=False).double()
@@ -32,20 +31,14 @@ class Ascent:
     def __init__(self, objective: Objective, *, world: World | None = None) -> None:
         self.objective = objective
         self._chunk = backward_chunk(objective)
-        self._strands = Strands(objective.num_examples, self._chunk, world=world)
+        self._sum = ReproducibleSum(objective.num_examples, self._chunk, world=world)
 
     def __enter__(self) -> Ascent:
         self.objective.__enter__()
         try:
-            self.origin = self.objective.flatten([one for _, one in self.objective.parameters])
+            self.origin = self.objective.flatten(self.objective.leaves)
             self.loss, self.gradient = self.at(torch.zeros_like(self.origin))
-            if not bool(torch.isfinite(self.gradient).all()) or self.loss != self.loss:
-                raise ExamineError(
-                    "the loss and its gradient",
-                    expected="finite numbers",
-                    got=f"loss {self.loss}",
-                    do="examine a checkpoint from before it diverged",
-                )
+            check_finite_loss(self.loss, self.gradient)
         except BaseException:
             self.objective.__exit__()
             raise
@@ -56,7 +49,7 @@ class Ascent:
         self.objective.__exit__()
 
     def at(self, y: Tensor) -> tuple[float, Tensor]:
-        """Give loss and gradient at origin + y."""
+        """Return loss and gradient at origin + y."""
         self.objective.set(self.origin + y.to(self.origin))
 
         def one(start: int) -> Tensor:
@@ -65,5 +58,5 @@ class Ascent:
             slopes = torch.autograd.grad(total, parameters, allow_unused=True)
             return torch.cat([total.detach().reshape(1).double(), flat(slopes, parameters)])
 
-        found = self._strands.sum(one, len(self.origin) + 1, self.origin.device)
+        found = self._sum(one, len(self.origin) + 1, self.origin.device)
         return float(found[0]), found[1:]

@@ -1,13 +1,13 @@
-"""Convolutions whose second derivative is made of the fast kernels.
+"""Convolutions whose second derivative uses the fast kernels.
 
 torch differentiates the gradient of a convolution by convolutions in which images and channels change places: the
-kernel is then as large as the image, and the library has no fast path for it. Every term of that second derivative is
-itself one of the three things that are fast, a forward pass, or a gradient of one for the input or the weight. With u
-and v the vectors that come with the gradients of the input x and the weight w, and g that of the output:
+kernel is then as large as the image, for which the library has no fast kernel. But every term of that second derivative
+is itself a forward pass, an input gradient or a weight gradient of a convolution, all of which are fast. With u and v
+the tangents of the gradients of the input x and the weight w, and g the gradient of the output:
 
     to g:  conv(u, w) + conv(x, v)        to x:  input gradient (g, v)        to w:  weight gradient (u, g)
 
-The gradient of the bias is a sum over g: its vector is a bias of the second convolution, at no cost.
+The gradient of the bias is a sum over g, so its tangent is a bias of the second convolution, at no cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 Settings = tuple[list[int], list[int], list[int], int]
-"""stride, padding, dilation, each a number a dimension, and groups"""
+"""stride, padding and dilation, each with a number per dimension, and groups"""
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> Tensor:

@@ -6,14 +6,14 @@ Ubaru, Chen and Saad 2017; for networks Ghorbani, Krishnan and Xiao 2019 (1901.1
 
 and m steps of Lanczos from v give the m-point Gauss quadrature of the latter: nodes theta_k (the Ritz values), weights
 the squared first components of T's eigenvectors. It reproduces the moments v'H^j v up to j = 2m - 1 exactly. The mean
-over several v estimates phi; how much they differ gives the standard error, at every point and of every moment.
+over several v estimates phi; their differences give the standard error, at every point and of every moment.
 
 For a picture each node is drawn as a Gaussian of a small width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch import Tensor
 from rueda.errors import ExamineError
 from rueda.examine.curvature.lanczos import ROUNDING, orthogonalised, vector_norm
 from rueda.examine.curvature.product import Product
-from rueda.examine.curvature.trace import random_signs
+from rueda.examine.curvature.trace import mean_and_error, random_signs
 
 Floats = NDArray[np.float64]
 
@@ -35,24 +35,24 @@ class Density:
 
     nodes: tuple[Floats, ...]
     weights: tuple[Floats, ...]
-    """of each probe's nodes; they sum to 1"""
+    """the weights of each probe's nodes, which sum to 1"""
 
     def moment(self, power: int) -> tuple[float, float]:
         """Estimate the mean of lambda^power over all eigenvalues, and its standard error.
 
         Power 1 times n is the trace, power 2 times n the squared Frobenius norm.
         """
-        return _mean_and_error([float(w @ x**power) for x, w in zip(self.nodes, self.weights, strict=True)])
+        return mean_and_error([float(w @ x**power) for x, w in zip(self.nodes, self.weights, strict=True)])
 
     def share_above(self, value: float) -> tuple[float, float]:
         """Estimate the share of eigenvalues above a value, and its standard error."""
-        return _mean_and_error([float(w[x > value].sum()) for x, w in zip(self.nodes, self.weights, strict=True)])
+        return mean_and_error([float(w[x > value].sum()) for x, w in zip(self.nodes, self.weights, strict=True)])
 
     def curve(self, num_points: int = 400, width: float | None = None) -> tuple[Floats, Floats, Floats, float]:
-        """Draw the density: positions, values, standard errors, and the width of the Gaussians.
+        """Return the density as a curve: positions, values, standard errors, and the width of the Gaussians.
 
         Args:
-            num_points: of the grid, which reaches five widths beyond the outermost nodes.
+            num_points: points of the grid, which reaches five widths beyond the outermost nodes.
             width: standard deviation of the Gaussians; by default a hundredth of the range of the nodes.
         """
         low, high = min(x.min() for x in self.nodes), max(x.max() for x in self.nodes)
@@ -78,9 +78,9 @@ def spectral_density(
     Args:
         product: from a vector [n] to H times it.
         like: a tensor of [n] entries, for type and device.
-        num_probes: random vectors; two or more give an error estimate.
-        num_steps: nodes a probe; one product each.
-        seed: of the probes.
+        num_probes: the number of random vectors; two or more give an error estimate.
+        num_steps: nodes per probe; each needs one product.
+        seed: the seed of the probes.
         step: called after each product with the number of products so far.
 
     >>> diagonal = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64)
@@ -109,7 +109,7 @@ def spectral_density(
                 step(done)
             new = vector_norm(rest)
             if new <= ROUNDING * torch.finfo(like.dtype).eps * max(vector_norm(image), np.abs(matrix).max()):
-                matrix = matrix[: k + 1, : k + 1]  # the probe's whole space is known: the quadrature is exact
+                matrix = matrix[: k + 1, : k + 1]  # the Krylov space is invariant: the quadrature is exact
                 break
             if k + 1 < length:
                 basis[k + 1] = rest / new
@@ -122,8 +122,3 @@ def spectral_density(
 def _smooth(grid: Floats, nodes: Floats, weights: Floats, width: float) -> Floats:
     distance = (grid[:, None] - nodes) / width
     return np.asarray(np.exp(-0.5 * distance**2) @ weights / (width * np.sqrt(2 * np.pi)))
-
-
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return float(np.mean(values)), error

@@ -4,8 +4,8 @@ The largest eigenvalue is the curvature along the steepest direction out of the 
 Gradient descent with rate eta is stable on a quadratic only below 2 / eta. The trace is the sum of all curvatures; the
 density shows that most of them are nearly zero and a few, about as many as there are classes, stand out.
 
-The three share one object that multiplies (:mod:`rueda.examine.curvature.product`), and the trace takes over what the
-search for eigenvalues has learnt.
+The three share one Hessian-vector product (:mod:`rueda.examine.curvature.product`), and the trace uses the basis that
+the search for eigenvalues has found.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor, nn
 
 from rueda.errors import ExamineError
 from rueda.examine.curvature.density import Density, spectral_density
-from rueda.examine.curvature.lanczos import Extremes, extreme_eigenvalues, vector_norm
+from rueda.examine.curvature.lanczos import extreme_eigenvalues, vector_norm
 from rueda.examine.curvature.product import MEMORY_BYTES, CurvatureProduct
-from rueda.examine.curvature.trace import Trace, estimate_trace
+from rueda.examine.curvature.trace import estimate_trace
 from rueda.examine.objective.objective import Objective
 from rueda.nn.convert import BatchNorm
-from rueda.records.curvature import Eigenvalue, HessianFound, SpectralDensity
+from rueda.records.curvature import Eigenvalue, HessianResult, SpectralDensity
 from rueda.world import World
 
 LARGEST_BASIS = 80
-"""vectors that a search for eigenvalues holds; fewer where they do not fit in ``memory_bytes``"""
+"""the most basis vectors of the search for eigenvalues; fewer if they do not fit in ``memory_bytes``"""
 Progress = Callable[[str, int, int], None]
-"""told what is being done, how many products are made, and how many there can be at most"""
+"""called with the name of the stage, the number of products so far and the largest number"""
 
 
 def hessian(
@@ -47,21 +47,21 @@ def hessian(
     memory_bytes: int = MEMORY_BYTES,
     world: World | None = None,
     progress: Progress | None = None,
-) -> HessianFound:
-    """Find the curvature of a model at its parameters.
+) -> HessianResult:
+    """Compute eigenvalues, trace and spectral density of the Hessian at the model's parameters.
 
     Args:
         objective: the mean loss of the model on some examples.
-        num_eigenvalues: how many of the largest.
-        tolerance: error over value at which an eigenvalue counts as found; its residual may be three times that.
-        most_products: products for the eigenvalues, and again for the trace (a third of them).
-        trace: estimate it, too.
-        trace_tolerance: standard error over value at which to stop.
-        density: estimate it, too.
-        num_probes: of the density.
+        num_eigenvalues: how many of the largest eigenvalues to compute.
+        tolerance: the relative error at which an eigenvalue has converged; its residual may be three times that.
+        most_products: the most products for the eigenvalues; the trace gets a third of that number on top.
+        trace: whether to estimate the trace.
+        trace_tolerance: the standard error divided by the value at which the estimate of the trace stops.
+        density: whether to estimate the spectral density.
+        num_probes: the number of random vectors of the density.
         num_steps: products for each probe of the density.
-        seed: of all random vectors.
-        memory_bytes: for graphs that are kept from product to product, and as much for vectors.
+        seed: the seed of all random vectors.
+        memory_bytes: memory for graphs that are kept from product to product, and as much again for vectors.
         world: the workers that share the examples; the numbers do not depend on how many there are.
         progress: see :data:`Progress`.
 
@@ -103,15 +103,25 @@ def hessian(
                 product, product.gradient, num_probes=num_probes, num_steps=num_steps, seed=seed + 2,
                 step=told("density", num_probes * num_steps),
             )  # fmt: skip
-        return _record(objective, product, found, traced, density_found, tolerance, seed, time.perf_counter() - began)
+        triples = zip(found.values, found.residuals, found.errors, strict=True)
+        return HessianResult(
+            loss=product.loss, gradient_norm=vector_norm(product.gradient), examples=objective.num_examples,
+            parameters=objective.num_parameters, converged=found.converged, tolerance=tolerance,
+            eigenvalues=tuple(Eigenvalue(value=float(v), residual=float(r), error=float(e)) for v, r, e in triples),
+            lowest=Eigenvalue(value=found.opposite, residual=found.opposite_residual, error=found.opposite_residual),
+            trace=None if traced is None else traced.value, trace_error=None if traced is None else traced.error,
+            trace_converged=None if traced is None else traced.converged, products=product.num_products,
+            density=None if density_found is None else _curve(density_found), seed=seed,
+            batch_norm=batch_norm_words(objective.model), seconds=time.perf_counter() - began,
+        )  # fmt: skip
 
 
 def start_vector(gradient: Tensor, seed: int) -> Tensor:
-    """Mix the gradient and a random vector, half and half.
+    """Return the sum of the normalised gradient and a random unit vector.
 
     The gradient of a trained network lies mostly among the top eigenvectors (Gur-Ari, Roberts and Dyer 2018,
-    1812.04754): starting from it saves about a quarter of the products. The random half has a share of everything, so
-    that no eigenvector is missed where the gradient has none of it, or is zero.
+    1812.04754): starting from it saves about a quarter of the products. The random half has a component along every
+    eigenvector, so that none is missed to which the gradient is orthogonal.
     """
     draws = torch.Generator().manual_seed(seed)
     noise = torch.randn(gradient.numel(), generator=draws, dtype=torch.float64).to(gradient)
@@ -120,38 +130,11 @@ def start_vector(gradient: Tensor, seed: int) -> Tensor:
 
 
 def batch_norm_words(model: nn.Module) -> str:
-    """Say how batch norm was treated."""
+    """Describe which batch-norm statistics were used."""
     tracked = [each for each in model.modules() if isinstance(each, BatchNorm)]
     if not tracked:
         return "none"
     return "running statistics" if all(each.running_mean is not None for each in tracked) else "batch statistics"
-
-
-def _record(
-    objective: Objective, product: CurvatureProduct, found: Extremes, traced: Trace | None, density: Density | None,
-    tolerance: float, seed: int, seconds: float,
-) -> HessianFound:  # fmt: skip
-    triples = zip(found.values, found.residuals, found.errors, strict=True)
-    return HessianFound(
-        loss=product.loss,
-        gradient_norm=vector_norm(product.gradient),
-        examples=objective.num_examples,
-        parameters=objective.num_parameters,
-        eigenvalues=tuple(Eigenvalue(value=float(v), residual=float(r), error=float(e)) for v, r, e in triples),
-        converged=found.converged,
-        tolerance=tolerance,
-        lowest=Eigenvalue(
-            value=found.opposite, residual=found.opposite_residual, error=found.opposite_residual
-        ),
-        trace=None if traced is None else traced.value,
-        trace_error=None if traced is None else traced.error,
-        trace_converged=None if traced is None else traced.converged,
-        density=None if density is None else _curve(density),
-        products=product.num_products,
-        batch_norm=batch_norm_words(objective.model),
-        seed=seed,
-        seconds=seconds,
-    )  # fmt: skip
 
 
 def _curve(density: Density) -> SpectralDensity:

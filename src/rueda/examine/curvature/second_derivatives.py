@@ -1,14 +1,14 @@
-"""Layers whose second derivative costs no more than it must, put in place while a graph is built.
+"""Layers with fast second derivatives, substituted while a graph is built.
 
 A product with the Hessian is a backward pass through the graph of a gradient. torch's own second derivatives are right
-and general, but for the layers of a CNN they do a good deal of work for nothing; these are replaced, the values and
-derivatives staying what they are:
+and general, but for the layers of a CNN they do much needless work; these layers are replaced, while values and
+derivatives stay the same:
 
 * convolutions (:mod:`rueda.examine.curvature.convolution`);
 * ReLU and max pooling (:mod:`rueda.examine.curvature.selection`), and pooling after ReLU is done before it, since the
-  two commute, max(relu(a), relu(b)) = relu(max(a, b)), and ReLU then has a quarter of the numbers to look at;
-* where a pooling is flattened, it writes in that order at once, since turning from channels last takes as long as
-  both of them.
+  two commute, max(relu(a), relu(b)) = relu(max(a, b)), and ReLU then processes a quarter of the numbers;
+* a pooling that is flattened afterwards writes its output in the contiguous format at once, since the conversion from
+  channels last would take as long as both layers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3, F.conv1d: 1,
 
 
 class FastSecondDerivatives(TorchFunctionMode):
-    """Replaces layers while a graph is built that will be differentiated twice.
+    """A mode that replaces layers while a graph is built that will be differentiated twice.
 
     >>> x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
     >>> w = torch.randn(3, 1, 3, 3, dtype=torch.float64, requires_grad=True)
@@ -49,7 +49,7 @@ class FastSecondDerivatives(TorchFunctionMode):
         }
 
     def __exit__(self, *what: Any) -> None:
-        self._made.clear()  # what is not part of the graph goes
+        self._made.clear()  # frees the tensors that are not part of the graph
         super().__exit__(*what)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
@@ -59,7 +59,7 @@ class FastSecondDerivatives(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Replace a layer that we know how to; leave everything else."""
+        """Replace a function that has a faster version; call every other one unchanged."""
         given = dict(kwargs or {})
         way = self._ways.get(function)
         found = None if way is None else way(*args, **given)
@@ -93,18 +93,18 @@ class FastSecondDerivatives(TorchFunctionMode):
         return result
 
     def _how(self, tensor: Tensor) -> _Made | None:
-        """Say how a tensor was made, if we made it and neither it nor its source was written to since."""
+        """Return how a tensor was made here, unless it or its source was written to since."""
         made = self._made.get(id(tensor))
         return made if made is not None and made.versions == (made.source._version, tensor._version) else None
 
 
 class _Made(NamedTuple):
-    """How a tensor was made: what comes next may start from its source instead."""
+    """How a tensor was made, so that the next layer may start from its source instead."""
 
     way: Callable[..., Tensor]
     source: Tensor
     result: Tensor
-    """held, so that no other tensor gets its id"""
+    """kept alive, so that no other tensor gets its id"""
     versions: tuple[int, int]
 
 

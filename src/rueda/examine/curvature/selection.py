@@ -1,13 +1,13 @@
-"""ReLU and max pooling, with a second derivative that does nothing for nothing.
+"""ReLU and max pooling with second derivatives that avoid needless work.
 
-Both *select*: each output is one of the inputs (or zero), and which one does not change under a small step. So with S
-the matrix of zeros and ones that selects, the output is Sx, the gradient S'g, and the derivative of that gradient is S
-once more for g, and zero for x. torch knows the same, but
+Both layers *select*: each output is one of the inputs (or zero), and a small step does not change which one. With S the
+matrix of zeros and ones that selects, the output is Sx and the gradient S'g; the derivative of that gradient is S with
+respect to g, and zero with respect to x. torch computes the same, but
 
-* for ReLU it writes that zero out as a tensor and adds it up;
-* for pooling it selects with ``gather`` in the default memory order, whatever the order of the activations is, and all
-  that follows has to mix two orders. Here the places are kept as places in memory: all that is kept, and one
-  ``index_select`` reads them.
+* for ReLU it creates a tensor of these zeros and adds it;
+* for pooling it selects with ``gather`` in the default memory format, whatever the format of the activations is, and
+  all later operations have to convert between the two. Here the graph keeps only the positions in memory, which one
+  ``index_select`` reads.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ Layout = tuple[Sequence[int], Sequence[int]]
 
 
 def relu(x: Tensor, *, keep_input: bool = False) -> Tensor:
-    """Give max(x, 0).
+    """Return max(x, 0).
 
     Args:
         x: any tensor.
-        keep_input: keep the input for the derivative instead of the output, which may then be written to, as that of
-            a pooling may.
+        keep_input: save the input for the derivative instead of the output, so that the output may be overwritten.
 
     >>> x = torch.tensor([-1.0, 2.0], requires_grad=True)
     >>> relu(x).tolist(), torch.autograd.grad(relu(x).sum(), x)[0].tolist()
@@ -40,12 +39,12 @@ def relu(x: Tensor, *, keep_input: bool = False) -> Tensor:
 
 
 def max_pool(x: Tensor, settings: Settings, order: torch.memory_format = torch.preserve_format) -> Tensor:
-    """Give the largest number of each window, [N, C, H, W] -> [N, C, h, w].
+    """Return the largest number of each window, [N, C, H, W] -> [N, C, h, w].
 
     Args:
         x: the images.
         settings: see :data:`Settings`.
-        order: of the output in memory; whatever it is, selecting and spreading write it as fast.
+        order: the memory format of the output; none is slower than another.
 
     >>> x = torch.arange(16.0).reshape(1, 1, 4, 4).requires_grad_()
     >>> max_pool(x, ([2, 2], [2, 2], [0, 0], [1, 1], False)).flatten().tolist()
@@ -68,7 +67,7 @@ class _Relu(torch.autograd.Function):
 
 
 class _Masked(torch.autograd.Function):
-    """g where the output is above zero, and zero elsewhere; for ReLU S' and S are the same."""
+    """Return g where the output is above zero, and zero elsewhere; for ReLU, S' equals S."""
 
     @staticmethod
     def forward(context: Any, grad: Tensor, active: Tensor) -> Tensor:
@@ -81,7 +80,7 @@ class _Masked(torch.autograd.Function):
 
 
 def _masked(grad: Tensor, active: Tensor) -> Tensor:
-    # Two memory orders in one call are slow, and whatever comes next would be slow as well.
+    # Mixed memory formats make this operation and the following ones slow.
     return torch.ops.aten.threshold_backward(_in_order(grad, _layout(active)), active, 0)  # type: ignore[no-any-return]
 
 
@@ -91,37 +90,37 @@ class _MaxPool(torch.autograd.Function):
         largest, indices = torch.ops.aten.max_pool2d_with_indices(x, *settings)
         if order != torch.preserve_format:
             largest, indices = largest.contiguous(memory_format=order), indices.contiguous(memory_format=order)
-        context.save_for_backward(_places(x, indices))
+        context.save_for_backward(_positions(x, indices))
         context.inputs, context.outputs = _layout(x), _layout(indices)
         return largest  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> Any:
-        (places,) = context.saved_tensors
-        return _Spread.apply(grads[0], places, context.inputs, context.outputs), None, None  # type: ignore[no-untyped-call]
+        (positions,) = context.saved_tensors
+        return _Spread.apply(grads[0], positions, context.inputs, context.outputs), None, None  # type: ignore[no-untyped-call]
 
 
 class _Spread(torch.autograd.Function):
-    """S'g: each number to the place that its window's largest came from, added up where windows overlap."""
+    """S'g: adds each number at the position of its window's maximum; overlapping windows add up."""
 
     @staticmethod
-    def forward(context: Any, grad: Tensor, places: Tensor, inputs: Layout, outputs: Layout) -> Tensor:
-        context.save_for_backward(places)
+    def forward(context: Any, grad: Tensor, positions: Tensor, inputs: Layout, outputs: Layout) -> Tensor:
+        context.save_for_backward(positions)
         context.inputs, context.outputs = inputs, outputs
         spread = grad.new_empty_strided(*inputs).zero_()
-        _memory(spread).index_add_(0, places, _memory(_in_order(grad, outputs)))
+        _memory(spread).index_add_(0, positions, _memory(_in_order(grad, outputs)))
         return spread
 
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> tuple[Any, ...]:
-        (places,) = context.saved_tensors
+        (positions,) = context.saved_tensors
         selected = grads[0].new_empty_strided(*context.outputs)
-        torch.index_select(_memory(_in_order(grads[0], context.inputs)), 0, places, out=_memory(selected))
+        torch.index_select(_memory(_in_order(grads[0], context.inputs)), 0, positions, out=_memory(selected))
         return selected, None, None, None
 
 
-def _places(x: Tensor, indices: Tensor) -> Tensor:
-    """Turn places within an image's plane (row x width + column) into places in memory, in the order of ``indices``."""
+def _positions(x: Tensor, indices: Tensor) -> Tensor:
+    """Convert positions in a plane (row x width + column) to positions in memory, in the order of ``indices``."""
     num_images, channels, height, width = x.shape
     plane = height * width
     by_channel, by_pixel = (plane, 1) if x.is_contiguous() else (1, channels)
@@ -136,10 +135,10 @@ def _layout(tensor: Tensor) -> Layout:
 
 
 def _in_order(tensor: Tensor, layout: Layout) -> Tensor:
-    """Bring a tensor into a memory order."""
+    """Convert a tensor to a memory layout."""
     return tensor if tensor.stride() == layout[1] else tensor.new_empty_strided(*layout).copy_(tensor)
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """See a dense tensor as the row of numbers that it is in memory."""
+    """View a dense tensor as a flat vector in its memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))

@@ -15,9 +15,9 @@ the fourth ASAM (Kwon et al. 2021, 2102.11600): it does not change when a networ
 computes, which the others do (Dinh et al. 2017, 1703.04933).
 
 The ball measures take the step to the boundary along the gradient, y = rho g / |g|, as SAM does (``first_order``), and
-repeat it with the gradient found there. For a convex f every such step rises; the best point is kept in any case.
+repeat it with the gradient at that point. For a convex f every such step raises f; the best point is kept in any case.
 
-Every maximum is one that was *found*: the true one is at least as high.
+Every maximum is the highest value that was *found*; the true maximum is at least as high.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -35,12 +36,12 @@ from rueda.errors import ExamineError
 from rueda.examine.curvature.ascent import Ascent
 from rueda.examine.curvature.hessian import batch_norm_words
 from rueda.examine.objective.objective import Objective
-from rueda.records.curvature import SharpnessFound, SharpnessMeasure
+from rueda.records.curvature import SharpnessMeasure, SharpnessResult
 from rueda.world import World
 
 KINDS = ("keskar", "keskar-subspace", "sam", "adaptive")
 ADAPTIVE_OFFSET = 0.01
-"""eta of ASAM: parameters at zero may move, too"""
+"""eta of ASAM, which lets parameters that are zero move as well"""
 LARGEST_SUBSPACE_BYTES = 2 << 30
 
 Floats = NDArray[np.float64]
@@ -59,18 +60,18 @@ def sharpness(
     seed: int = 0,
     world: World | None = None,
     progress: Progress | None = None,
-) -> SharpnessFound:
+) -> SharpnessResult:
     """Measure how far the loss rises near a model.
 
     Args:
         objective: the mean loss of the model on some examples.
-        kinds: which measures; see the table above.
-        epsilons: sizes of Keskar's box; all radii are those of the papers by default.
-        rho: radius of the ball.
-        adaptive_rho: radius of the relative ball.
-        iterations: of L-BFGS-B, and steps in a ball.
-        num_columns: dimensions of the random subspace.
-        seed: of the subspace, and of a first direction where the gradient is zero.
+        kinds: the measures; see the table above.
+        epsilons: the sizes of Keskar's box; the defaults of all radii are those of the papers.
+        rho: the radius of the ball.
+        adaptive_rho: the radius of the relative ball.
+        iterations: the most iterations of L-BFGS-B, and the most steps in a ball.
+        num_columns: the dimension of the random subspace.
+        seed: the seed of the subspace, and of the first direction where the gradient is zero.
         world: the workers that share the examples; the numbers do not depend on how many there are.
         progress: called with (what, measures done, measures in all).
 
@@ -84,21 +85,14 @@ def sharpness(
     >>> round(found.measures[0].highest - highest, 9), round(found.measures[0].value, 6)
     (0.0, 0.263337)
     """
-    unknown = sorted(set(kinds) - set(KINDS))
-    if unknown or not kinds:
-        raise ExamineError(
-            "sharpness", expected=f"kinds among {', '.join(KINDS)}", got=unknown or "none", do="correct them"
-        )
-    radii = [*epsilons, rho, adaptive_rho]
-    if not epsilons or not all(math.isfinite(radius) and radius > 0 for radius in radii):
-        raise ExamineError("sharpness", expected="radii above 0", got=radii, do="correct them")
-    if iterations < 1 or num_columns < 1:
-        raise ExamineError(
-            "sharpness",
-            expected="iterations and columns of 1 or more",
-            got=(iterations, num_columns),
-            do="correct them",
-        )
+    unknown, radii, counts = sorted(set(kinds) - set(KINDS)), [*epsilons, rho, adaptive_rho], (iterations, num_columns)
+    for holds, expected, got in (
+        (kinds and not unknown, f"kinds among {', '.join(KINDS)}", unknown or "none"),
+        (epsilons and all(0 < radius < math.inf for radius in radii), "radii above 0", radii),
+        (min(counts) >= 1, "iterations and columns of 1 or more", counts),
+    ):
+        if not holds:
+            raise ExamineError("sharpness", expected=expected, got=got, do="correct them")
     began = time.perf_counter()
     found: list[SharpnessMeasure] = []
     with Ascent(objective, world=world) as ascent:
@@ -111,28 +105,23 @@ def sharpness(
             if progress is not None:
                 progress(f"{kind} {radius:g}", index, len(work))
             if kind == "keskar":
-                found.append(_box(ascent, radius, iterations))
+                found.append(_keskar(ascent, radius, iterations))
             elif kind == "keskar-subspace":
-                found.append(_subspace(ascent, radius, iterations, num_columns, seed))
+                matrix = _subspace(ascent.origin.numel(), num_columns, seed)
+                found.append(_keskar(ascent, radius, iterations, matrix))
             else:
                 found.append(_ball(ascent, kind=kind, rho=radius, steps=iterations, seed=seed))
         if progress is not None:
             progress("done", len(work), len(work))
-        return SharpnessFound(
+        return SharpnessResult(
             loss=ascent.loss, examples=objective.num_examples, parameters=objective.num_parameters,
             measures=tuple(found), batch_norm=batch_norm_words(objective.model), seed=seed,
             seconds=time.perf_counter() - began,
         )  # fmt: skip
 
 
-def _box(ascent: Ascent, eps: float, iterations: int) -> SharpnessMeasure:
-    bounds = eps * (ascent.origin.abs() + 1)
-    climb = _Climb(ascent, torch.from_numpy, lambda gradient: gradient.cpu().numpy())
-    return _keskar("keskar", ascent, climb, bounds.cpu().numpy(), eps, iterations)
-
-
-def _subspace(ascent: Ascent, eps: float, iterations: int, num_columns: int, seed: int) -> SharpnessMeasure:
-    size = ascent.origin.numel()
+def _subspace(size: int, num_columns: int, seed: int) -> Tensor:
+    """Draw A, [n, p], with standard normal entries."""
     columns = min(num_columns, size)
     if 8 * columns * size > LARGEST_SUBSPACE_BYTES:
         raise ExamineError(
@@ -141,59 +130,49 @@ def _subspace(ascent: Ascent, eps: float, iterations: int, num_columns: int, see
             got=f"{columns} columns of {size:,} parameters",
             do=f"ask for {max(1, LARGEST_SUBSPACE_BYTES // (8 * size))} columns or fewer",
         )
-    draws = torch.Generator().manual_seed(seed)
-    matrix = torch.randn(size, columns, generator=draws, dtype=torch.float64)  # A, [n, p]
-    # A⁺x by the normal equations: the columns of a tall random matrix are far from dependent.
-    inside = torch.linalg.solve(matrix.T @ matrix, matrix.T @ ascent.origin.cpu())
-    bounds = eps * (inside.abs() + 1)
-    climb = _Climb(ascent, lambda z: matrix @ torch.from_numpy(z), lambda gradient: (matrix.T @ gradient.cpu()).numpy())
-    return _keskar("keskar-subspace", ascent, climb, bounds.numpy(), eps, iterations)
+    return torch.randn(size, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class _Overflow(Exception):
     """The loss is not finite at a point of the neighbourhood."""
 
 
-class _Climb:
-    """The negative of f(x + y(z)) for scipy, which minimises; remembers the highest f."""
-
-    def __init__(self, ascent: Ascent, forth: Callable[[Floats], Tensor], back: Callable[[Tensor], Floats]) -> None:
-        self.ascent, self.forth, self.back = ascent, forth, back
-        self.highest = ascent.loss
-        self.evaluations = 0
-
-    def __call__(self, z: Floats) -> tuple[float, Floats]:
-        loss, gradient = self.ascent.at(self.forth(z))
-        self.evaluations += 1
-        if not math.isfinite(loss) or not bool(torch.isfinite(gradient).all()):
-            self.highest = math.inf
-            raise _Overflow
-        self.highest = max(self.highest, loss)
-        return -loss, -self.back(gradient)
-
-
-def _keskar(kind: str, ascent: Ascent, climb: _Climb, bounds: Floats, eps: float, iterations: int) -> SharpnessMeasure:
+def _keskar(ascent: Ascent, eps: float, iterations: int, matrix: Tensor | None = None) -> SharpnessMeasure:
+    """Maximise the loss by L-BFGS-B, which minimises its negative, in a box of all parameters or of a subspace."""
     from scipy.optimize import minimize
 
-    converged = False
-    try:
-        ended = minimize(
-            climb, np.zeros_like(bounds), jac=True, method="L-BFGS-B", bounds=np.stack([-bounds, bounds], axis=1),
-            options={"maxiter": iterations},
-        )  # fmt: skip
-        converged = bool(ended.success)
-    except _Overflow:
-        pass
+    inside, highest, evaluations, converged = ascent.origin.cpu(), ascent.loss, 0, False
+    if matrix is not None:
+        # A⁺x by the normal equations: the columns of a tall random matrix are far from dependent.
+        inside = torch.linalg.solve(matrix.T @ matrix, matrix.T @ inside)
+    bounds = (eps * (inside.abs() + 1)).numpy()
+
+    def negative(z: Floats) -> tuple[float, Floats]:
+        nonlocal highest, evaluations
+        step = torch.from_numpy(z)
+        loss, gradient = ascent.at(step if matrix is None else matrix @ step)
+        evaluations += 1
+        if not math.isfinite(loss) or not bool(torch.isfinite(gradient).all()):
+            highest = math.inf
+            raise _Overflow
+        highest = max(highest, loss)
+        return -loss, -(gradient.cpu() if matrix is None else matrix.T @ gradient.cpu()).numpy()
+
+    with suppress(_Overflow):
+        box = np.stack([-bounds, bounds], axis=1)
+        options = {"maxiter": iterations}
+        found = minimize(negative, np.zeros_like(bounds), jac=True, method="L-BFGS-B", bounds=box, options=options)
+        converged = bool(found.success)
     return SharpnessMeasure(
-        kind=kind, radius=eps, value=100 * (climb.highest - ascent.loss) / (1 + ascent.loss), highest=climb.highest,
-        evaluations=climb.evaluations, converged=converged,
+        kind="keskar" if matrix is None else "keskar-subspace", radius=eps, highest=highest, converged=converged,
+        value=100 * (highest - ascent.loss) / (1 + ascent.loss), evaluations=evaluations,
     )  # fmt: skip
 
 
 def _ball(ascent: Ascent, *, kind: str, rho: float, steps: int, seed: int) -> SharpnessMeasure:
     scale = ascent.origin.abs() + ADAPTIVE_OFFSET if kind == "adaptive" else torch.ones_like(ascent.origin)
     slope = scale * ascent.gradient
-    if float(slope.norm()) == 0.0:  # no direction is steepest: take any
+    if float(slope.norm()) == 0.0:  # no direction is the steepest one: a random one is used
         slope = torch.randn(len(slope), generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(slope)
     highest, first, evaluations, converged = ascent.loss, math.nan, 0, False
     for step in range(steps):

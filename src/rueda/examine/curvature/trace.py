@@ -3,9 +3,9 @@
 Hutchinson (1990): with random signs z (each entry +1 or -1), the mean of z'Hz over all z is tr H. With m probes the
 standard error is the sample deviation over sqrt(m).
 
-The deviation is ruled by the few large eigenvalues. So the part of H that is known is added exactly, and only the rest
-is estimated (the idea of Hutch++, Meyer, Musco, Musco and Woodruff 2021, here with the basis Q that the search for
-eigenvalues has left behind, at no further product):
+The deviation is dominated by the few large eigenvalues. So the trace of H on a known subspace is added exactly, and
+only the rest is estimated: the idea of Hutch++ (Meyer, Musco, Musco and Woodruff 2021), here with the basis Q from the
+search for eigenvalues, which costs no further product:
 
     tr H = tr Q'HQ + tr P H P,    P = I - QQ'
 
@@ -15,7 +15,8 @@ The probes are independent of Q, so the estimate stays unbiased.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ from rueda.examine.curvature.lanczos import Extremes
 from rueda.examine.curvature.product import Product
 
 FEWEST_PROBES = 8
-"""a standard error from fewer is not worth its name"""
+"""the fewest probes from which a standard error is meaningful"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,24 +57,20 @@ def estimate_trace(
     Args:
         product: from a vector [n] to H times it.
         like: a tensor of [n] entries, for type and device.
-        tolerance: standard error over value at which to stop, after 8 probes at least.
-        most_products: stop here in any case.
-        known: the answer of a search for eigenvalues of the same matrix: its space is taken out.
-        seed: of the probes.
+        tolerance: the relative standard error at which to stop, after at least 8 probes.
+        most_products: the largest number of products.
+        known: the result of a search for eigenvalues of the same matrix, whose subspace is treated exactly.
+        seed: the seed of the probes.
         step: called after each product with (products, value, error).
 
-    >>> diagonal = torch.arange(1.0, 101.0, dtype=torch.float64)  # signs see a diagonal exactly
+    >>> diagonal = torch.arange(1.0, 101.0, dtype=torch.float64)  # random signs give a diagonal's trace exactly
     >>> found = estimate_trace(lambda v: diagonal * v, diagonal)
     >>> found.value, found.error, found.num_products
     (5050.0, 0.0, 8)
     """
     if most_products < 2 or tolerance <= 0:
-        raise ExamineError(
-            "the trace",
-            expected="2 products or more and a tolerance above 0",
-            got=(most_products, tolerance),
-            do="correct them",
-        )
+        expected = "2 products or more and a tolerance above 0"
+        raise ExamineError("the trace", expected=expected, got=(most_products, tolerance), do="correct them")
     exact = 0.0 if known is None else float(known.matrix.trace())
     if known is not None and len(known.basis) == like.numel():
         return Trace(value=exact, error=0.0, converged=True, num_products=0)
@@ -84,7 +81,7 @@ def estimate_trace(
         if known is not None:
             probe = probe - (known.basis @ probe) @ known.basis
         samples.append(float(torch.dot(probe.double(), product(probe).double())))
-        value, error = _mean_and_error(samples)
+        value, error = mean_and_error(samples)
         value += exact
         converged = len(samples) >= FEWEST_PROBES and error <= tolerance * abs(value)
         if step is not None:
@@ -94,14 +91,12 @@ def estimate_trace(
 
 
 def random_signs(like: Tensor, draws: torch.Generator) -> Tensor:
-    """Draw +1 and -1, the same on every device."""
+    """Draw a vector of random signs, the same on every device."""
     bits = torch.randint(0, 2, (like.numel(),), generator=draws, dtype=torch.int8)
     return (2 * bits - 1).to(like)
 
 
-def _mean_and_error(samples: list[float]) -> tuple[float, float]:
-    mean = math.fsum(samples) / len(samples)
-    if len(samples) < 2:
-        return mean, math.inf
-    squares = math.fsum((sample - mean) ** 2 for sample in samples)
-    return mean, math.sqrt(squares / (len(samples) - 1) / len(samples))
+def mean_and_error(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of samples and its standard error, which is infinite for a single sample."""
+    error = statistics.stdev(samples) / math.sqrt(len(samples)) if len(samples) > 1 else math.inf
+    return statistics.fmean(samples), error

@@ -1,8 +1,8 @@
 """Directions in the space of parameters: random and filter-normalised, or from one model to another.
 
 Li et al. 2018 (1712.09913). The scale of a network's weights means little: twice the weights in one layer and half of
-them in the next give the same function, but a random step of fixed length looks twice as small there. So each filter
-of a random direction d is given the length of the same filter of the model w,
+them in the next give the same function, but a random step of fixed length then looks half as large in the first. So
+each filter of a random direction d is given the length of the same filter of the model w,
 
     d_ij <- d_ij |w_ij| / (|d_ij| + 1e-10)
 
@@ -20,12 +20,13 @@ from torch import Tensor
 
 from rueda.errors import ExamineError
 from rueda.examine.request import NORMALISATIONS
+from rueda.world.device import to_float64
 from rueda.world.seeds import derive
 
 TINY = 1e-10
 
 Direction = list[Tensor]
-"""a tensor a parameter, in their order"""
+"""one tensor per parameter, in the parameters' order"""
 
 
 def random_direction(
@@ -35,12 +36,12 @@ def random_direction(
 
     Args:
         origin: the parameters.
-        seed: of the drawing.
-        index: which of the seed's directions.
-        normalise: ``filter`` by filter, ``layer`` by layer, or ``none``: then biases are moved, too.
+        seed: the seed of the random numbers.
+        index: the number of the direction, since one seed gives many.
+        normalise: ``filter`` by filter, ``layer`` by layer, or ``none``, in which case biases are moved as well.
 
     Raises:
-        ExamineError: it has no length, since all weights are zero or there are biases only.
+        ExamineError: the direction is zero, because all weights are zero or there are only biases.
 
     >>> (direction,) = random_direction([torch.tensor([[3.0, 4.0], [0.0, 1.0]])])
     >>> [round(float(length), 4) for length in direction.norm(dim=1)]
@@ -49,7 +50,7 @@ def random_direction(
     if normalise not in NORMALISATIONS:
         raise ExamineError("normalise", expected=f"one of {', '.join(NORMALISATIONS)}", got=normalise, do="choose one")
     generator = torch.Generator().manual_seed(derive("direction", seed, index))
-    # Drawn on the host in float32, whatever the model's device and type: one seed, one direction.
+    # Drawn on the CPU in float32 whatever the model's device and type, so that a seed always gives one direction.
     drawn = [torch.randn(one.shape, generator=generator).to(one) for one in origin]
     if normalise != "none":
         drawn = [_normalised(part, weights, normalise) for part, weights in zip(drawn, origin, strict=True)]
@@ -57,43 +58,34 @@ def random_direction(
     return drawn
 
 
-def between(start: Sequence[Tensor], end: Sequence[Tensor]) -> Direction:
-    """Give the direction from one model to another, in float64."""
-    return [last.double() - first.double() for first, last in zip(start, end, strict=True)]
-
-
 def norm(direction: Sequence[Tensor]) -> float:
-    """Give the Euclidean length.
+    """Return the Euclidean length.
 
     >>> norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
     5.0
     """
-    return math.sqrt(sum(float(part.double().square().sum()) for part in direction))
+    return math.sqrt(sum(float(to_float64(part).square().sum()) for part in direction))
 
 
 def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Give the cosine of the angle between two directions: near 0 for random ones in many dimensions."""
-    product = sum(float((a.double() * b.double()).sum()) for a, b in zip(one, other, strict=True))
+    """Return the cosine of the angle between two directions: near 0 for random ones in many dimensions."""
+    product = sum(float((to_float64(a) * to_float64(b)).sum()) for a, b in zip(one, other, strict=True))
     return product / (norm(one) * norm(other))
 
 
 def direction_words(normalise: str, seed: int) -> str:
-    """Say for a record which random directions were drawn."""
+    """Describe for a record how random directions were drawn."""
     return {"filter": "filter-normalised", "layer": "layer-normalised"}.get(normalise, "random") + f", seed {seed}"
 
 
 def check_direction(direction: Sequence[Tensor], what: str = "the direction") -> None:
-    """Refuse a direction without a length, or with NaN in it."""
+    """Raise an error if a direction is zero or contains NaN."""
     length = norm(direction)
     if not math.isfinite(length):
         raise ExamineError(what, expected="finite numbers", got=length, do="check the model's weights")
     if length == 0.0:
-        raise ExamineError(
-            what,
-            expected="a length above 0",
-            got=0.0,
-            do="choose two different models, or for a model without weights of two dimensions normalise = none",
-        )
+        do = "choose two different models, or for a model without weights of two dimensions normalise = none"
+        raise ExamineError(what, expected="a length above 0", got=0.0, do=do)
 
 
 def _normalised(direction: Tensor, weights: Tensor, normalise: str) -> Tensor:

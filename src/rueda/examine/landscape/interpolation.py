@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from rueda.errors import ExamineError
-from rueda.examine.landscape.directions import between, check_direction
+from rueda.examine.landscape.directions import check_direction
 from rueda.examine.landscape.grid import Execution, Objectives, axis, measure, to_sheets
-from rueda.examine.objective.borrow import check_finite
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import checksum
+from rueda.examine.objective.temporary_parameters import check_finite
 from rueda.nn.convert import BatchNorm
 from rueda.records.landscape import Interpolation
+from rueda.world.device import to_float64
 
 State = Mapping[str, Tensor]
 """parameters and buffers by name, as ``model.state_dict()`` gives them"""
@@ -39,14 +40,14 @@ def interpolate(
     Args:
         objectives: by split, all on model A.
         end: the state of model B.
-        names: of A and B, for the record.
-        alphas: where; by default 25 points in [-1, 2].
+        names: the names of A and B in the record.
+        alphas: the points of the line; by default 25 in [-1, 2].
         recalibrate_on: training inputs over which batch-norm statistics are recomputed at each point; without them the
             statistics are interpolated.
-        execution: who computes.
+        execution: which workers compute.
 
     Raises:
-        ExamineError: B is another kind of model, or the same weights as A.
+        ExamineError: B is another kind of model, or has the same weights as A.
     """
     first = next(iter(objectives.values()))
     steps = tuple(float(value) for value in (alphas or axis(-1.0, 2.0, 25)))
@@ -54,7 +55,10 @@ def interpolate(
     last = [_of(end, name, like) for name, like in zip(first.names, start, strict=True)]
     for name, tensor in zip(first.names, last, strict=True):
         check_finite(tensor, f"the parameter {name} of {names[1]}")
-    check_direction(between(start, last), f"the line from {names[0]} to {names[1]}")
+    check_direction(
+        [to_float64(b) - to_float64(a) for a, b in zip(start, last, strict=True)],
+        f"the line from {names[0]} to {names[1]}",
+    )
     buffers = {
         name: (buffer.detach(), _of(end, name, buffer))
         for name, buffer in first.model.named_buffers()
@@ -84,23 +88,19 @@ def interpolate(
 
 
 def blend(start: Tensor, end: Tensor, alpha: float) -> Tensor:
-    """Give (1 - alpha) start + alpha end, in float64: exactly the ends at 0 and 1.
+    """Return (1 - alpha) start + alpha end, in float64: exactly the ends at 0 and 1.
 
     >>> import torch
     >>> blend(torch.tensor([0.1]), torch.tensor([0.3]), 1.0).float() == torch.tensor([0.3])
     tensor([True])
     """
-    return (1.0 - alpha) * start.double() + alpha * end.double()
+    return (1.0 - alpha) * to_float64(start) + alpha * to_float64(end)
 
 
 def _of(state: State, name: str, like: Tensor) -> Tensor:
     found = state.get(name)
     if found is None or found.shape != like.shape:
         got = "none" if found is None else list(found.shape)
-        raise ExamineError(
-            f"{name} of the second model",
-            expected=f"shape {list(like.shape)}",
-            got=got,
-            do="interpolate between two models of one kind",
-        )
+        do = "interpolate between two models of one kind"
+        raise ExamineError(f"{name} of the second model", expected=f"shape {list(like.shape)}", got=got, do=do)
     return found.to(like.device)

@@ -1,4 +1,4 @@
-"""One-dimensional cuts: f(w + alpha d) along random directions, the cheapest way to compare two minima."""
+"""The loss along lines: f(w + alpha d) for random directions d, the cheapest way to compare two minima."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def lines(
     Args:
         objectives: by split, all on one model.
         num_directions: how many random directions; the first two of a seed are those of its surface.
-        alphas: steps along each; by default 51 in [-1, 1].
-        seed: of the directions.
-        normalise: ``filter``, ``layer`` or ``none``.
+        alphas: steps along each direction; by default 51 in [-1, 1].
+        seed: the seed of the directions.
+        normalise: how directions are normalised: by ``filter``, by ``layer`` or ``none``.
         recalibrate_on: inputs over which batch-norm statistics are recomputed at each point.
-        execution: who computes.
+        execution: which workers compute.
     """
     if num_directions < 1:
         raise ExamineError("lines", expected="1 or more directions", got=num_directions, do="correct it")

@@ -1,4 +1,4 @@
-"""The training path, seen in the plane in which it moved most.
+"""The training path in the plane of its largest variance.
 
 Li et al. 2018 (1712.09913), section 7: two random directions are nearly orthogonal to any path in so many dimensions
 and show a point that hardly moves. The two first principal components of the checkpoints w_0 ... w_n show where it
@@ -19,10 +19,10 @@ from rueda.errors import ExamineError
 from rueda.examine.landscape.grid import Execution, Objectives, axis
 from rueda.examine.landscape.surface import surface
 from rueda.examine.objective.examples import Inputs
-from rueda.records.landscape import Surface, Trail
+from rueda.records.landscape import Surface, TrainingPath
 
 MARGIN = 0.25
-"""how far the surface reaches beyond the path, in lengths of the path"""
+"""how far the surface extends beyond the path, as a fraction of the path's length"""
 
 
 def principal_directions(points: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:
@@ -45,12 +45,8 @@ def principal_directions(points: Tensor) -> tuple[Tensor, Tensor, tuple[float, f
     [0.923, 0.077]
     """
     if len(points) < 3:
-        raise ExamineError(
-            "the training path",
-            expected="3 or more checkpoints",
-            got=len(points),
-            do="train with --set keep=100, or --set checkpoint_every=N",
-        )
+        do = "train with --set keep=100, or --set checkpoint_every=N"
+        raise ExamineError("the training path", expected="3 or more checkpoints", got=len(points), do=do)
     differences = points.double() - points[-1].double()
     centred = differences - differences.mean(0)
     values, vectors = torch.linalg.eigh(centred @ centred.T)  # ascending
@@ -91,14 +87,14 @@ def path_surface(
 
     Args:
         objectives: by split, on the last checkpoint's model.
-        checkpoints: the parameters at each, oldest first; the last must be the objectives' model.
-        steps: updates made at each.
-        num_points: of each axis.
-        loss: training loss at each, if known.
-        rebuilt_start: the first was not kept, but built again from the seed.
+        checkpoints: the parameters of each checkpoint, oldest first; the last must be the objectives' model.
+        steps: the number of updates of each checkpoint.
+        num_points: points of each axis.
+        loss: the training loss of each checkpoint, if known.
+        rebuilt_start: whether the first checkpoint was rebuilt from the seed.
         recalibrate_on: inputs over which batch-norm statistics are recomputed at each point: with batch norm, the
             statistics of the last model say little about the first.
-        execution: who computes.
+        execution: which workers compute.
     """
     first = next(iter(objectives.values()))
     points = torch.stack([first.flatten(one).cpu() for one in checkpoints])
@@ -109,7 +105,7 @@ def path_surface(
         objectives, (split[0], split[1]), x=x, y=y, recalibrate_on=recalibrate_on, execution=execution,
         told="principal components of the training path",
     )  # fmt: skip
-    trail = Trail(
+    trail = TrainingPath(
         steps=tuple(steps), x=tuple(coordinates[:, 0].tolist()), y=tuple(coordinates[:, 1].tolist()),
         explained=explained, loss=tuple(loss), rebuilt_start=rebuilt_start,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The pictures of a trained model's landscape that were asked for: surface, path, lines, interpolation."""
+"""Compute the requested pictures of a model's landscape: surface, path, lines, interpolation."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from rueda.examine.landscape.interpolation import interpolate
 from rueda.examine.landscape.line import lines
 from rueda.examine.landscape.path import path_surface
 from rueda.examine.landscape.surface import surface
-from rueda.examine.loading import Subject, build_model, load_path
+from rueda.examine.loading import TrainedModel, build_model, load_path
 from rueda.examine.objective.examples import Inputs
 from rueda.examine.objective.objective import Objective, checksum
 from rueda.examine.request import LandscapeRequest
 from rueda.nn.convert import BatchNorm
-from rueda.records.landscape import PICTURES, Member
+from rueda.records.landscape import PICTURES, ModelLandscape
 
 
 def compute_pictures(
-    subject: Subject,
+    trained: TrainedModel,
     objectives: Objectives,
     request: LandscapeRequest,
     *,
-    other: Subject | None = None,
+    other: TrainedModel | None = None,
     execution: Execution | None = None,
-) -> Member:
+) -> ModelLandscape:
     """Compute the pictures of one model; all workers must call it.
 
     Args:
-        subject: the model.
-        objectives: its loss on each split (:meth:`Subject.objectives`).
+        trained: the model.
+        objectives: its loss on each split (:meth:`TrainedModel.objectives`).
         request: what is wanted.
-        other: where an interpolation ends.
-        execution: who computes; points are kept in its folder until all pictures are there.
+        other: the model at which an interpolation ends.
+        execution: which workers compute; points are saved in its folder until all pictures are complete.
     """
     execution = execution or Execution()
     first = next(iter(objectives.values()))
@@ -53,21 +53,21 @@ def compute_pictures(
         elif name == "lines":
             found[name] = lines(objectives, alphas=side, num_directions=request.num_lines, **random)
         elif name == "path":
-            found[name] = _path(subject, objectives, request, shared)
+            found[name] = _path(trained, objectives, request, shared)
         else:
             if other is None:
                 raise ExamineError("an interpolation goes from one model to another; name two runs or checkpoints")
             alphas = axis(-1.0, 2.0, request.points or 25)
-            names = (subject.name, other.name)
+            names = (trained.name, other.name)
             found[name] = interpolate(objectives, other.model.state_dict(), names=names, alphas=alphas, **shared)
-    return Member(
-        name=subject.name,
+    return ModelLandscape(
+        name=trained.name,
         weights=checksum(first.origin),
         num_parameters=first.num_parameters,
         num_examples=first.num_examples,
-        step=subject.step,
-        workers=subject.workers,
-        rehearsed=subject.rehearsed,
+        step=trained.step,
+        workers=trained.workers,
+        rehearsed=trained.rehearsed,
         **found,
     )
 
@@ -80,26 +80,26 @@ def _calibration(picture: str, request: LandscapeRequest, objectives: Objectives
     if request.batch_norm == "running" or (request.batch_norm == "auto" and not far):
         return None
     if "train" not in objectives:
-        raise ExamineError("batch-norm statistics are recalibrated on training examples; ask for the split train, too")
+        raise ExamineError("batch-norm statistics are recalibrated on training examples; add train to the splits")
     return objectives["train"].inputs
 
 
-def _path(subject: Subject, objectives: Objectives, request: LandscapeRequest, shared: dict[str, Any]) -> Any:
-    steps, states = load_path(subject)
+def _path(trained: TrainedModel, objectives: Objectives, request: LandscapeRequest, shared: dict[str, Any]) -> Any:
+    steps, states = load_path(trained)
     first = next(iter(objectives.values()))
     checkpoints = [[state[name] for name in first.names] for state in states]
-    losses = [_loss_of(subject, state, first) for state in states]
+    losses = [_loss_of(trained, state, first) for state in states]
     return path_surface(
         objectives, checkpoints, steps, num_points=request.points or 51, loss=losses, rebuilt_start=True, **shared
     )
 
 
-def _loss_of(subject: Subject, state: Mapping[str, Tensor], like: Objective) -> float:
-    """Give the loss of a checkpoint with its own batch-norm statistics."""
-    model = build_model(subject.task, subject.recipe)
+def _loss_of(trained: TrainedModel, state: Mapping[str, Tensor], like: Objective) -> float:
+    """Return the training loss of a checkpoint with its own batch-norm statistics."""
+    model = build_model(trained.task, trained.recipe)
     model.load_state_dict(dict(state))
     try:
-        on_it = Objective(model, subject.task.losses, like.inputs, like.targets, chunk=like.chunk, device=like.device)
+        losses = trained.task.losses
+        return Objective(model, losses, like.inputs, like.targets, chunk=like.chunk, device=like.device).value()
     except ExamineError:  # NaN weights: it diverged there
         return float("nan")
-    return on_it.value()

@@ -33,15 +33,15 @@ def surface(
 
     Args:
         objectives: by split, all on one model.
-        directions: two of them; by default random ones of ``seed``.
-        x: steps along the first; by default 51 in [-1, 1].
-        y: steps along the second.
-        seed: of random directions.
-        normalise: of random directions: ``filter``, ``layer`` or ``none``.
+        directions: two directions; by default random ones.
+        x: steps along the first direction; by default 51 in [-1, 1].
+        y: steps along the second direction.
+        seed: the seed of random directions.
+        normalise: how random directions are normalised: by ``filter``, by ``layer`` or ``none``.
         recalibrate_on: training inputs over which batch-norm statistics are recomputed at each point; by default the
             model's own are used everywhere, as Li et al. do.
-        told: what the record says of given directions.
-        execution: who computes; by default the workers of this process.
+        told: how the record describes the given directions.
+        execution: which workers compute; by default those of this process.
 
     >>> import torch
     >>> from rueda.examine.objective.objective import Objective

@@ -1,9 +1,9 @@
-"""How many examples at a time, and in which memory order: what makes an evaluation fast, found on two examples.
+"""Choose the chunk size and the memory format that make an evaluation fast, from a forward pass on two examples.
 
 A chunk whose activations stay in the processor's caches is not written to memory and read back between two layers. But
-every chunk reads all weights again: where a layer has more of them than activations, it wants longer chunks. The choice
-follows from the sizes of both, never from a clock: the same model and data give the same
-chunks on every worker, and so the same sums to the last bit.
+every chunk reads all weights again, so a layer that has more weights than activations needs larger chunks. The choice
+follows from the sizes of both and not from measured times: the same model and data give the same chunks on every
+worker, and so the same sums to the last bit.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rueda.examine.objective.examples import Inputs, take
+from rueda.examine.objective.examples import Inputs, each, parts, take
 from rueda.records import Recipe
-from rueda.train.layout import arrange, memory_format
+from rueda.train.layout import memory_format, to_memory_format
 
 CACHE_BYTES = 16 << 20
-"""what one layer may read and write for a chunk: a quarter of it is a tenth slower, an eighth a quarter"""
+"""bytes that one layer may read and write per chunk; a quarter of it is 10 % slower, an eighth 25 %"""
 LARGEST_CHUNK = 1024
 ACCELERATOR_CHUNK = 1024
-"""a GPU wants to be filled"""
+"""the chunk on a GPU, which needs much work per kernel"""
 
 
 def wanted_order(model: nn.Module) -> torch.memory_format:
-    """Choose the order in which the model would run best: channels last where it has convolutions."""
+    """Return the fastest memory format for the model: channels last if it has convolutions."""
     precision = "float64" if next(model.parameters()).dtype == torch.float64 else "float32"
     return memory_format(model, Recipe(precision=precision))
 
 
 def runs_in(order: torch.memory_format, model: nn.Module, inputs: Inputs) -> bool:
-    """Say whether a model whose weights are in that order runs (``.view`` of an activation may not)."""
+    """Return whether the model runs in a memory format (``.view`` of an activation may fail)."""
     try:
         with torch.inference_mode():
-            _run(model, arranged(take(inputs, 0, 2), order))
+            model(*parts(arranged(take(inputs, 0, 2), order)))
     except RuntimeError:
         return False
     return True
@@ -43,7 +43,7 @@ def runs_in(order: torch.memory_format, model: nn.Module, inputs: Inputs) -> boo
 def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
     """Choose the largest power of two for which no layer reads and writes more activations than the cache holds.
 
-    It is longer where the weights of a layer would otherwise be more than half of what is read (a wide linear layer).
+    It is larger where the weights of a layer would otherwise be more than half of what is read (a wide linear layer).
     """
     first = next(model.parameters())
     if first.device.type != "cpu":
@@ -60,7 +60,7 @@ def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
     hooks = [module.register_forward_hook(measure) for module in leaves]
     try:
         with torch.inference_mode():
-            _run(model, take(inputs, 0, num_probed))
+            model(*parts(take(inputs, 0, num_probed)))
     finally:
         for hook in hooks:
             hook.remove()
@@ -69,12 +69,8 @@ def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
 
 
 def arranged(inputs: Inputs, order: torch.memory_format) -> Inputs:
-    """Bring inputs into a memory order."""
-    return tuple(arrange(part, order) for part in inputs) if isinstance(inputs, tuple) else arrange(inputs, order)
-
-
-def _run(model: nn.Module, inputs: Inputs) -> None:
-    model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    """Convert inputs to a memory format."""
+    return each(lambda part: to_memory_format(part, order), inputs)
 
 
 def _bytes(values: Any) -> int:

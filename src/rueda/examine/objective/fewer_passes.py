@@ -1,14 +1,14 @@
-"""The same network in fewer passes over memory, where no gradient is wanted.
+"""Rewrite a network so that its forward pass makes fewer passes over memory; for evaluation without gradients.
 
 A point of a surface is a forward pass, and what is not a convolution or a matrix product in it is memory traffic. Two
 changes leave every value as it is and save a quarter of the time of a small CNN:
 
 * max and ReLU commute, max(relu(a), relu(b)) = relu(max(a, b)): pooling first leaves ReLU a quarter of the numbers;
-* pooling by ``torch.maximum`` of shifted views is 2.5 times as fast as torch's pooling, which also notes where each
-  maximum stood, for a gradient that nobody asks for.
+* pooling by ``torch.maximum`` of shifted views is 2.5 times as fast as torch's pooling, which also stores the
+  position of each maximum for a gradient that is not computed here.
 
-The network is rewritten as a graph (``torch.fx``) whose layers are the model's own, so they move with it. A model that
-cannot be traced, or that gives other bits on the first examples, runs as it is.
+The network is rewritten as a graph (``torch.fx``) whose layers are the model's own, so they follow its parameters. A
+model that cannot be traced, or whose rewritten outputs differ in any bit on the first examples, runs unchanged.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from rueda.examine.objective.examples import Inputs
+from rueda.examine.objective.examples import Inputs, parts
 
 Forward = Callable[..., Tensor]
 _RELU = (F.relu, torch.relu)
 _POOL = (F.max_pool2d, torch.max_pool2d)
 _FRESH = (nn.Conv2d, nn.Linear, nn.BatchNorm2d)
-"""layers that give a new tensor, which may be overwritten where nobody else reads it"""
+"""layers that return a new tensor, which may be overwritten if nothing else reads it"""
 
 
 def fewer_passes(model: nn.Module, inputs: Inputs) -> Forward:
-    """Give a function of the model's inputs that is faster and equal, or the model itself.
+    """Return a faster function with the same outputs as the model, or the model itself.
 
     Args:
         model: in evaluation mode.
-        inputs: a few examples to compare on.
+        inputs: a few examples on which the outputs are compared.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)).eval()
     >>> x = torch.randn(2, 1, 6, 6)
@@ -46,20 +46,19 @@ def fewer_passes(model: nn.Module, inputs: Inputs) -> Forward:
     >>> torch.equal(faster(x), model(x))
     True
     """
-    given = inputs if isinstance(inputs, tuple) else (inputs,)
     try:
         graph = _rewritten(model)
         if graph is None:
             return model
         with torch.inference_mode():
-            same = torch.equal(graph(*given), model(*given))
-    except Exception:  # whatever a model does that tracing does not know: it runs as it is
+            same = torch.equal(graph(*parts(inputs)), model(*parts(inputs)))
+    except Exception:  # a model that cannot be traced runs unchanged
         return model
     return graph if same else model
 
 
 def _rewritten(model: nn.Module) -> fx.GraphModule | None:
-    """Trace and change; None where nothing can be changed, or a part of the model would be left behind."""
+    """Trace and rewrite the model; return None if nothing can be changed or a buffer would not follow the model."""
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return None
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
@@ -78,7 +77,7 @@ def _rewritten(model: nn.Module) -> fx.GraphModule | None:
 
 
 def _change(graph: fx.GraphModule, node: fx.Node) -> bool:
-    """Change a pooling, or a ReLU; say whether it was."""
+    """Rewrite a pooling or a ReLU; return whether the node was changed."""
     kernel = _pooled(graph, node)
     if kernel is not None:
         source = node.all_input_nodes[0]
@@ -113,7 +112,7 @@ def _is_relu(graph: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _pooled(graph: fx.GraphModule, node: fx.Node) -> int | None:
-    """Give the side of a max pooling whose squares lie side by side; None for anything else."""
+    """Return the kernel size of a max pooling with adjacent square windows; None for anything else."""
     if node.op == "call_module":
         module = graph.get_submodule(str(node.target))
         if not isinstance(module, nn.MaxPool2d) or module.return_indices:
@@ -131,19 +130,19 @@ def _pooled(graph: fx.GraphModule, node: fx.Node) -> int | None:
 
 
 def _square(value: Any) -> Any:
-    """Write a pair of equal numbers as one."""
+    """Return a pair of equal numbers as one number."""
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 2 and value[0] == value[1] else value
 
 
 def pool(x: Tensor, kernel: int) -> Tensor:
-    """Pool squares of ``kernel`` pixels that lie side by side by their maximum.
+    """Max-pool adjacent squares of ``kernel`` x ``kernel`` pixels.
 
     >>> x = torch.arange(16.0).reshape(1, 1, 4, 4).contiguous(memory_format=torch.channels_last)
     >>> pool(x, 2)
     tensor([[[[ 5.,  7.],
               [13., 15.]]]])
     """
-    # Along a row of numbers in torch's default order a shifted view would be read number by number.
+    # In torch's default memory format a strided view has gaps between its numbers, and is slow to read.
     if x.dim() != 4 or x.device.type != "cpu" or not x.is_contiguous(memory_format=torch.channels_last):
         return F.max_pool2d(x, kernel)
     for axis in (2, 3):

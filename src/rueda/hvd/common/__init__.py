@@ -1,1 +1,1 @@
-"""What the fronts of all frameworks share, where Horovod has it: exceptions, process sets, helpers."""
+"""What the interfaces of all frameworks share, in Horovod's modules: exceptions, process sets, utilities."""

@@ -1,7 +1,7 @@
 """Process sets: collectives among some of the ranks.
 
-A set is made and registered on all ranks alike; then its members pass ``process_set=`` to any collective, and the
-others go on undisturbed::
+All ranks register a process set together. Then its members pass it as ``process_set=`` to any collective, while the
+other ranks continue::
 
     even = hvd.add_process_set([0, 2])
     if even.included():
@@ -13,152 +13,127 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rueda.hvd.core import life
-from rueda.hvd.core.entries import ADD_SET, REMOVE_SET, Entry, sign
+from rueda.hvd.core import lifecycle
+from rueda.hvd.core.entries import ADD_SET, REMOVE_SET, Entry, signature_of
 
 
 def _ranks_of(ranks_or_comm: Any) -> list[int]:
     if hasattr(ranks_or_comm, "Get_size"):
-        ranks: list[int] = ranks_or_comm.allgather(life.engine().rank)
+        ranks: list[int] = ranks_or_comm.allgather(lifecycle.engine().rank)
         return ranks
     return [int(rank) for rank in ranks_or_comm]
 
 
 class ProcessSet:
-    """Some of the ranks.
+    """A set of ranks; :func:`add_process_set` registers it.
 
     Args:
-        ranks_or_comm: their numbers among all workers, or an mpi4py communicator over them.
+        ranks_or_comm: the ranks, or an mpi4py communicator over them.
 
     >>> ProcessSet([2, 0])
     ProcessSet(process_set_id=None, ranks=[0, 2])
     """
 
-    process_set_id: int | None
-
     def __init__(self, ranks_or_comm: Any) -> None:
         ranks = _ranks_of(ranks_or_comm)
         if len(set(ranks)) < len(ranks):
-            raise ValueError(f"a process set: expected different ranks, got {ranks}; name each once")
-        self._ranks: list[int] | None = sorted(ranks)
-        self.process_set_id = None
+            raise ValueError(f"a process set: expected distinct ranks, got {ranks}; list each once")
+        self._ranks = sorted(ranks)
+        self.process_set_id: int | None = None
         self.mpi_comm: Any = None
 
     @property
     def ranks(self) -> list[int] | None:
-        """The ranks, in order."""
-        return self._ranks
-
-    def _id(self) -> int:
-        if self.process_set_id is None:
-            raise ValueError(f"{self}: expected a registered set; call hvd.add_process_set, or give it to hvd.init")
-        return self.process_set_id
+        """The ranks in ascending order; None for the set of all ranks before ``hvd.init``."""
+        if self.process_set_id != 0:
+            return self._ranks
+        running = lifecycle.running()
+        return None if running is None else list(running.sets[0])
 
     def members(self) -> tuple[int, ...]:
-        """Give the ranks as the running world knows them."""
-        sets = life.engine().sets
-        number = self._id()
-        if number not in sets:
+        """Return the ranks of this set, which must be registered."""
+        if self.process_set_id is None:
+            raise ValueError(f"{self}: expected a registered set; call hvd.add_process_set, or give it to hvd.init")
+        members = lifecycle.engine().sets.get(self.process_set_id)
+        if members is None:
             raise ValueError(f"{self}: expected a registered set, but it was removed")
-        return sets[number]
+        return members
 
     def size(self) -> int:
-        """Count the ranks."""
+        """Return the number of ranks in the set."""
         return len(self.members())
 
     def rank(self) -> int:
-        """Give this worker's number within the set."""
+        """Return the rank of this worker within the set."""
         members = self.members()
-        own = life.engine().rank
+        own = lifecycle.engine().rank
         if own not in members:
             raise ValueError(f"{self}: rank {own} is not in it; ask included() first")
         return members.index(own)
 
     def included(self) -> bool:
-        """Say whether this worker is in the set."""
-        return life.engine().rank in self.members()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcessSet) and (self.process_set_id, self._ranks) == (
-            other.process_set_id,
-            other._ranks,
-        )
-
-    __hash__ = object.__hash__
+        """Return whether this worker is in the set."""
+        return lifecycle.engine().rank in self.members()
 
     def __repr__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self._ranks})"
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
 
-class _GlobalProcessSet(ProcessSet):
-    """All ranks, known to be registered from the start."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.process_set_id = 0
-
-    @property
-    def ranks(self) -> list[int] | None:
-        running = life.running()
-        return list(range(running.size)) if running is not None else None
-
-    def __repr__(self) -> str:
-        return f"ProcessSet(process_set_id=0, ranks={self.ranks})"
-
-
-global_process_set: ProcessSet = _GlobalProcessSet()
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
 _registered: list[ProcessSet] = []
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set; all ranks of the world must call this with the same ranks.
+    """Register a process set; all ranks must call this with the same ranks.
 
     Raises:
-        ValueError: a rank that does not exist, or a set that is registered already.
+        ValueError: a rank does not exist, or a set of these ranks is registered already.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    engine = life.engine()
-    ranks = process_set.ranks or []
-    if process_set.process_set_id is not None or tuple(ranks) in engine.sets.values():
+    engine = lifecycle.engine()
+    ranks = tuple(process_set.ranks or ())
+    if process_set.process_set_id is not None or ranks in engine.sets.values():
         raise ValueError(f"{process_set}: expected a new set, but these ranks are registered; use that set")
     if not ranks or not 0 <= ranks[0] <= ranks[-1] < engine.size:
         raise ValueError(f"{process_set}: expected ranks from 0 to {engine.size - 1}, at least one")
-    entry = Entry(0, engine.ledger.name(0, ADD_SET), sign(ADD_SET, ranks=tuple(ranks)), [])
-    process_set.process_set_id = engine.run(entry)
+    process_set.process_set_id = _run(ADD_SET, ranks)
     _registered.append(process_set)
     return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Unregister a set, on all ranks; False for the set of all ranks and for one that is not registered."""
-    engine = life.engine()
+    """Unregister a process set on all ranks; return False if it contains all ranks or is not registered."""
+    sets = lifecycle.engine().sets
     number = process_set.process_set_id
-    if number in (None, 0) or number not in engine.sets:
+    if number in (None, 0) or number not in sets:
         return False
-    engine.run(Entry(0, engine.ledger.name(0, REMOVE_SET), sign(REMOVE_SET, ranks=engine.sets[number]), []))
+    _run(REMOVE_SET, sets[number])
     process_set.process_set_id = None
     if process_set in _registered:
         _registered.remove(process_set)
     return True
 
 
-def process_set_ids_and_ranks() -> dict[int, list[int]]:
-    """List the registered sets: the ranks of each, by its number."""
-    return {number: list(ranks) for number, ranks in life.engine().sets.items()}
+def _run(kind: int, ranks: tuple[int, ...]) -> Any:
+    engine = lifecycle.engine()
+    return engine.run(Entry(0, engine.tensor_queue.default_name(0, kind), signature_of(kind, ranks=ranks), []))
 
 
-get_process_set_ids_and_ranks = process_set_ids_and_ranks
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """Return the ranks of each registered process set by its id."""
+    return {number: list(ranks) for number, ranks in lifecycle.engine().sets.items()}
 
 
 def is_process_set_included(process_set_id: int = 0) -> bool:
-    """Say whether this worker is in a set, by the set's number."""
-    engine = life.engine()
+    """Return whether this worker is in the process set with this id."""
+    engine = lifecycle.engine()
     return engine.rank in engine.sets.get(process_set_id, ())
 
 
 def forget() -> None:
-    """Unregister all sets without a word to others: the world has ended."""
+    """Mark all process sets as not registered, because the engine is about to stop."""
     for process_set in _registered:
         process_set.process_set_id = None
     _registered.clear()

@@ -1,26 +1,28 @@
-"""The core of the Horovod-shaped front: collectives that are matched by name, for any framework.
+"""The core of Horovod's interface: collectives that are matched by name, for any framework.
 
-==================  ==================================================================================================
-file                concept
-==================  ==================================================================================================
-``entries``         a collective in flight: what a rank submits, what the ranks must agree on
-``settings``        the ``HOROVOD_*`` variables
-``star``            the control channel: one socket from every rank to rank 0
-``messages``        what a rank and rank 0 say to each other, a named tuple each
-``coordinator``     rank 0 matches names, finds mismatches, serves joined ranks, reports stalls
-``engine``          submits and waits; a thread that goes on while the script computes
-``ledger``          what this rank has submitted and not yet seen the end of
-``wires``           this rank's sockets, and what wakes it
-``negotiation``     what is said over the wires: rank 0 answers, all obey
-``execute``         runs what the coordinator has released: small payloads that rode along, fused buffers, groups
-``movers``          gathers, broadcasts, exchanges and scatters
-``reduce``          sums, means, minima, maxima and products of every type
-``adasum``          the sum that keeps directions apart
-``groups``          the process groups that carry the data, made when first needed
-``known_order``     buckets whose order all ranks have agreed on, so that nothing is negotiated any more
-``timeline``        what happened when, in Chrome's trace format
-==================  ==================================================================================================
+====================  ================================================================================================
+file                  concept
+====================  ================================================================================================
+``lifecycle``         starts and stops the engine of this process
+``engine``            submits collectives and waits for them; a background thread makes progress while the script runs
+``entries``           a submitted collective, and the signature on which all ranks must agree
+``tensor_queue``      the collectives that this rank has submitted and that have not finished
+``settings``          the ``HOROVOD_*`` environment variables
+``channel``           one control channel: a socket between a rank and rank 0
+``control_channels``  all control channels of a rank, and the wakeup of threads that wait for messages
+``messages``          the messages between a rank and the coordinator, one named tuple each
+``coordinator``       on rank 0: matches names, detects mismatches, handles joined ranks, reports stalls
+``negotiation``       sends requests to the coordinator and executes its responses
+``execute``           runs released collectives: inline payloads, fusion buffers, process groups
+``collectives``       all-gather, broadcast, all-to-all and reduce-scatter
+``reduce``            sum, average, minimum, maximum and product of every dtype
+``adasum``            Adasum, locally and over a process group
+``process_groups``    the process groups that carry large tensors, created when first needed
+``stalls``            what is in flight, for the watcher of this worker
+``bucket_reducer``    all-reduce of the same tensors in every step, in fixed buckets and without negotiation
+``timeline``          a record of all collectives in Chrome's trace format
+====================  ================================================================================================
 
-It knows torch tensors, numbers and names. A front for another framework hands it CPU tensors that share memory with
-its arrays (``torch.from_numpy``, DLPack).
+The core handles torch tensors, numbers and names. An interface for another framework passes CPU tensors that share
+memory with its arrays (``torch.from_numpy``, DLPack).
 """

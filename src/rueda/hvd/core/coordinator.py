@@ -1,8 +1,9 @@
-"""Rank 0 decides what runs next: it matches names, finds mismatches, serves joined ranks and reports stalls.
+"""The coordinator on rank 0: it decides which collectives run, and in which order.
 
-Every rank sends batches of messages (:mod:`rueda.hvd.core.messages`); a collective is *ready* when all ranks of its
-process set have requested it. Responses go to all of them in one order, and every rank runs them in that order: so it
-does not matter in which order the ranks submitted. Nothing here touches a tensor.
+Every rank sends batches of messages (:mod:`rueda.hvd.core.messages`). A collective is *ready* once all ranks of its
+process set have requested it. All ranks get the responses in the same order and run them in that order, so the order
+in which each rank submitted does not matter. The coordinator also detects mismatches, lets collectives run without
+ranks that have joined, and reports stalls. It touches no tensor.
 """
 
 from __future__ import annotations
@@ -19,27 +20,17 @@ from rueda.hvd.core.entries import (
     ALLREDUCE,
     AVERAGE,
     BARRIER,
+    JOIN,
+    JOIN_SET,
     KINDS,
     REMOVE_SET,
-    STUCK,
+    STALL_REPORT,
     SUM,
     Key,
     Signature,
     describe_mismatch,
 )  # fmt: skip
-from rueda.hvd.core.messages import (
-    AllLeft,
-    Define,
-    Join,
-    Joined,
-    Leave,
-    Message,
-    Payloads,
-    Refuse,
-    Request,
-    Run,
-    Withdraw,
-)  # fmt: skip
+from rueda.hvd.core.messages import Abort, AllLeft, Define, Leave, Message, Payloads, Refuse, Request, Run, Withdraw
 from rueda.hvd.core.settings import Settings
 from rueda.hvd.core.timeline import Timeline
 
@@ -47,252 +38,270 @@ _log = logging.getLogger("rueda.hvd")
 
 
 class Response(NamedTuple):
-    """A message, and the ranks that it is for."""
+    """A message and the ranks to which it is sent."""
 
     ranks: Sequence[int]
     message: Message
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A collective that some ranks have requested: which, since when, and what each said."""
+class _Pending:
+    """A collective that some ranks have requested, with the signature and the request of each."""
 
-    process_set: int
-    name: str
     key: Key
-    signature: Signature  # of the first that has not withdrawn
+    signature: Signature  # of the first rank that has not withdrawn
     since: float
     reported: float
-    alike: bool = True  # all signatures equal the first; where False, some may differ
+    alike: bool = True  # False: the signatures may differ
     ready: bool = False
-    requests: dict[int, Request] = field(default_factory=dict)
-    signatures: dict[int, Signature] = field(default_factory=dict)
+    requests: dict[int, tuple[Signature, Request]] = field(default_factory=dict)
 
 
 class Coordinator:
-    """The table of what waits, and the responses that are due."""
+    """The table of pending collectives, and the responses that have not been sent."""
 
     def __init__(self, size: int, settings: Settings, timeline: Timeline) -> None:
         self.size = size
-        self.sets: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
+        self.sets: dict[int, tuple[int, ...]] = dict.fromkeys((0, JOIN_SET), tuple(range(size)))
         self.joined: set[int] = set()
-        self.gone: set[int] = set()
-        self.table: dict[Key, _Waiting] = {}
+        self.left: set[int] = set()
+        self.pending: dict[Key, _Pending] = {}
         self._settings = settings
         self._timeline = timeline
         self._signatures: list[dict[int, Signature]] = [{} for _ in range(size)]
-        self._known: dict[Signature, Signature] = {}  # one object for all that are equal: compared at a glance
-        self._ready: list[_Waiting] = []
+        self._interned: dict[Signature, Signature] = {}  # one object for equal signatures: fast to compare
+        self._ready: list[_Pending] = []
         self._responses: list[Response] = []
         self._next_set = 1
 
-    # What the ranks say.
+    # Messages from the ranks.
 
-    def take(self, rank: int, messages: Iterable[Message]) -> None:
-        """Note a rank's messages."""
+    def receive(self, rank: int, messages: Iterable[Message]) -> None:
+        """Process the messages of a rank."""
         for message in messages:
             if isinstance(message, Request):
                 self._request(rank, message)
             elif isinstance(message, Define):
-                self._define(rank, message.number, message.signature)
-            elif isinstance(message, Join):
-                self._join(rank)
+                self._define(rank, message.number, Signature._make(message.signature))
             elif isinstance(message, Withdraw):
-                self._withdraw(rank, (message.process_set, message.name))
+                self._withdraw(rank, (message.process_set, message.kind, message.name))
             elif isinstance(message, Leave):
-                self.leave(rank)
+                self._leave(rank)
+            elif isinstance(message, Abort):
+                self._responses.append(Response([r for r in range(self.size) if r not in self.left], message))
 
     def _define(self, rank: int, number: int, signature: Signature) -> None:
-        if number in self._signatures[rank]:  # used again by a rank with a smaller cache: `_known` must not grow
-            signature = self._known.get(signature, signature)
+        if number in self._signatures[rank]:  # redefined by a rank with a smaller cache: `_interned` must not grow
+            signature = self._interned.get(signature, signature)
         elif number < self._settings.cache_capacity:
-            signature = self._known.setdefault(signature, signature)
+            signature = self._interned.setdefault(signature, signature)
         self._signatures[rank][number] = signature
 
     def _request(self, rank: int, request: Request) -> None:
-        process_set, name, number, extra, _ = request
-        key = (process_set, name)
+        process_set, name, number, extra, _, blocks = request
         signature = self._signatures[rank][number]
-        waiting = self.table.get(key)
-        if waiting is None:
-            age = extra if signature.kind == STUCK else 0.0
-            since = time.monotonic() - age
-            waiting = self.table[key] = _Waiting(process_set, name, key, signature, since, since)
+        key = (process_set, signature.kind, name)
+        pending = self.pending.get(key)
+        if pending is None:
+            since = time.monotonic() - (extra if signature.kind == STALL_REPORT else 0.0)
+            pending = self.pending[key] = _Pending(key, signature, since, since)
             if self._timeline.active:
                 self._timeline.begin([name], f"NEGOTIATE_{KINDS[signature.kind].upper()}")
-        elif signature is not waiting.signature and signature != waiting.signature:
-            waiting.alike = False
-        waiting.requests[rank] = request
-        waiting.signatures[rank] = signature
+        elif signature is not pending.signature and signature != pending.signature:
+            pending.alike = False
+        pending.requests[rank] = (signature, request)
         if self._timeline.active:
             self._timeline.mark(name, str(rank))
         members = self.sets.get(process_set)
-        if members is None:
-            self._refuse(waiting, f"process set {process_set}: expected a registered one, but it was removed", [rank])
-        elif len(waiting.requests) == len(members):
-            self._release(waiting)
-        elif self.joined or self.gone:
-            self._look_again(waiting, members)
+        if members is not None and len(pending.requests) == len(members):
+            self._mark_ready(pending)
+        elif members is None or self.joined or self.left:
+            self._recheck(pending)
+        elif blocks and len(self.pending) > 1:
+            self._refuse_confused(key, len(members))
+        if signature.kind == JOIN:
+            self._join(rank, pending)
 
-    def _release(self, waiting: _Waiting) -> None:
-        waiting.ready = True
-        self._ready.append(waiting)
+    def _mark_ready(self, pending: _Pending) -> None:
+        if not pending.ready:
+            pending.ready = True
+            self._ready.append(pending)
 
-    def _look_again(self, waiting: _Waiting, members: tuple[int, ...]) -> None:
-        """Refuse what needs a rank that has left; release what lacks joined ranks only."""
-        left = self.gone.intersection(members)
-        if left:
-            text = f"{waiting.name!r} needs rank {min(left)}, which has shut down"
-            self._refuse(waiting, text, list(waiting.requests))
-        elif all(rank in waiting.requests or rank in self.joined for rank in members):
-            self._release(waiting)
+    def _recheck(self, pending: _Pending) -> None:
+        """Refuse a collective whose process set, or a rank of it, is gone; release one that only lacks joined ranks."""
+        process_set, _, name = pending.key
+        members = self.sets.get(process_set, ())
+        left = self.left.intersection(members)
+        if not members:
+            self._refuse(pending, f"process set {process_set}: expected a registered one, but it was removed")
+        elif left:
+            self._refuse(pending, f"{name!r} needs rank {min(left)}, which has shut down")
+        elif all(rank in pending.requests or rank in self.joined for rank in members):
+            self._mark_ready(pending)
 
-    def _join(self, rank: int) -> None:
-        self.joined.add(rank)
-        if len(self.joined) == self.size:
+    def _refuse_confused(self, key: Key, num_ranks: int) -> None:
+        """Refuse collectives of one name and different kinds if every rank waits in one of them, so that none can run.
+
+        One name may be in flight in several kinds, but then their ranks do not all block.
+        """
+        process_set, _, name = key
+        found = [self.pending.get((process_set, kind, name)) for kind in range(len(KINDS))]
+        confused = [pending for pending in found if pending is not None]
+        blocked = {
+            rank: signature
+            for pending in confused
+            for rank, (signature, request) in pending.requests.items()
+            if request.blocks
+        }
+        if len(confused) > 1 and len(blocked) == num_ranks:
+            for pending in confused:
+                self._refuse(pending, describe_mismatch(name, blocked), mismatch=True)
+
+    def _recheck_all(self) -> None:
+        for pending in list(self.pending.values()):
+            if not pending.ready:
+                self._recheck(pending)
+
+    def _join(self, rank: int, pending: _Pending) -> None:
+        if pending.ready:
             self.joined.clear()
-            self._responses += self._ready_responses()  # what was ready while others were still away comes first
-            self._responses.append(Response(range(self.size), Joined(rank)))
-            return
-        if self.gone:
-            self._refuse_join(rank, min(self.gone))
-            self.joined.discard(rank)
-            return
-        for waiting in list(self.table.values()):
-            if not waiting.ready:
-                self._look_again(waiting, self.sets[waiting.process_set])
+        elif not self.left:
+            self.joined.add(rank)
+            self._recheck_all()
 
     def _withdraw(self, rank: int, key: Key) -> None:
-        waiting = self.table.get(key)
-        if waiting is not None and not waiting.ready:
-            waiting.requests.pop(rank, None)
-            waiting.signatures.pop(rank, None)
-            if waiting.signatures:
-                waiting.signature = next(iter(waiting.signatures.values()))
+        pending = self.pending.get(key)
+        if pending is not None and not pending.ready:
+            pending.requests.pop(rank, None)
+            if pending.requests:
+                pending.signature, _ = next(iter(pending.requests.values()))
             else:
-                del self.table[key]
+                del self.pending[key]
 
-    def leave(self, rank: int) -> None:
-        """Note that a rank has shut down: what needs it cannot run any more."""
-        self.gone.add(rank)
-        for waiting in list(self.table.values()):
-            if not waiting.ready and rank in self.sets.get(waiting.process_set, ()):
-                self._look_again(waiting, self.sets[waiting.process_set])
-        for other in self.joined:
-            self._refuse_join(other, rank)
+    def _leave(self, rank: int) -> None:
+        self.left.add(rank)
         self.joined.clear()
-        if len(self.gone) == self.size:
+        self._recheck_all()
+        if len(self.left) == self.size:
             self._responses.append(Response(range(self.size), AllLeft()))
 
-    # What they are told.
+    # Responses to the ranks.
 
     def respond(self) -> list[Response]:
-        """Give the responses that are due, in the order in which all ranks must run them."""
+        """Return the responses that have not been sent, in the order in which all ranks must run them."""
         if not self._ready and not self._responses:
             return []
-        responses = [*self._responses, *self._ready_responses()]
-        self._responses = []
-        return responses
+        ready = self._ready_responses()
+        refused, self._responses = self._responses, []
+        return [*refused, *ready]
 
     def _ready_responses(self) -> list[Response]:
         responses: list[Response] = []
         ready, self._ready = self._ready, []
-        run: Run | None = None  # the last response, if the next collective may travel with it
-        for waiting in ready:
-            del self.table[waiting.key]
+        run: Run | None = None  # the last response, if the next collective can be added to it
+        for pending in ready:
+            process_set, _, name = pending.key
+            if process_set not in self.sets:  # removed by an earlier one of this loop
+                self._recheck(pending)
+                continue
+            del self.pending[pending.key]
             if self._timeline.active:
-                self._timeline.end([waiting.name])
-            kind, members = waiting.signature.kind, self.sets[waiting.process_set]
-            complete = len(waiting.requests) == len(members)
-            problem = None if complete and waiting.alike else self._problem(waiting, members)
+                self._timeline.end([name])
+            kind, members = pending.signature.kind, self.sets[process_set]
+            complete = len(pending.requests) == len(members)
+            problem = None if complete and pending.alike else self._problem(pending, members)
             if problem is not None:
                 responses.append(Response(members, problem))
                 run = None
                 continue
-            if kind == STUCK:
+            if kind == STALL_REPORT:
                 continue
-            extra, payload = self._gathered(waiting, members)
-            if run is None or run.kind != kind or run.process_set != waiting.process_set:
-                run = Run(kind, waiting.process_set, [], [], [], {})
+            extra, payload = self._attachments(pending, members)
+            if run is None or run.kind != kind or run.process_set != process_set:
+                run = Run(kind, process_set, [], [], [], {})
                 responses.append(Response(members, run))
-            run.names.append(waiting.name)
+            run.names.append(name)
             run.extras.append(extra)
             run.payloads.append(payload)
             if not complete:
-                run.absent[waiting.name] = waiting.signature
+                run.absent[name] = tuple(pending.signature)
             if kind in (ADD_SET, REMOVE_SET):
                 run = None
         return responses
 
-    def _problem(self, waiting: _Waiting, members: tuple[int, ...]) -> Refuse | None:
-        """Say why a collective that all ranks have requested, but for the joined ones, cannot run."""
-        name, signature = waiting.name, waiting.signature
-        if len(set(waiting.signatures.values())) > 1:
-            return Refuse(waiting.process_set, name, True, describe_mismatch(name, waiting.signatures))
-        absent = [rank for rank in members if rank not in waiting.requests]
+    def _problem(self, pending: _Pending, members: tuple[int, ...]) -> Refuse | None:
+        """Return why a collective cannot run that all ranks, except for joined ones, have requested."""
+        name, signature = pending.key[2], pending.signature
+        signatures = {rank: own for rank, (own, _) in pending.requests.items()}
+        if len(set(signatures.values())) > 1:
+            return Refuse(*pending.key, True, describe_mismatch(name, signatures))
+        absent = [rank for rank in members if rank not in pending.requests]
         text = ""
-        if absent and signature.kind not in (ALLREDUCE, BARRIER, STUCK):
+        if absent and signature.kind not in (ALLREDUCE, BARRIER, STALL_REPORT):
             text = (
                 f"{KINDS[signature.kind]} {name!r} cannot run while ranks {absent} have joined and have nothing to "
-                "give; use allreduce, or call it before join"
+                "contribute; use allreduce, or call it before join"
             )
         elif absent and signature.kind == ALLREDUCE and signature.operation not in (SUM, AVERAGE, ADASUM):
             text = (
                 f"allreduce {name!r}: expected Average, Sum or Adasum while ranks {absent} have joined, "
-                "since they give zeros; use one of these"
+                "since they contribute zeros; use one of these"
             )
-        return Refuse(waiting.process_set, name, False, text) if text else None
+        return Refuse(*pending.key, False, text) if text else None
 
-    def _gathered(self, waiting: _Waiting, members: tuple[int, ...]) -> tuple[Any, Payloads]:
-        """Give what the ranks sent beside their signatures: the extras, and the payloads where all sent them."""
-        signature, requests = waiting.signature, waiting.requests
+    def _attachments(self, pending: _Pending, members: tuple[int, ...]) -> tuple[Any, Payloads]:
+        """Return the extra that the ranks need to run a collective, and the payloads if all ranks have sent them."""
+        signature, requests = pending.signature, pending.requests
+        if signature.kind == JOIN:
+            return next(reversed(requests)), None  # the rank that joined last
         if signature.kind == ADD_SET:
             number = self._next_set
             self._next_set += 1
             self.sets[number] = signature.ranks
             return number, None
         if signature.kind == REMOVE_SET:
-            removed = [number for number, ranks in self.sets.items() if number and ranks == signature.ranks]
+            removed = [number for number, ranks in self.sets.items() if number > 0 and ranks == signature.ranks]
             for number in removed:
                 del self.sets[number]
+            self._recheck_all()
             return removed, None
-        if signature.kind == ALLREDUCE and signature.shapes and next(iter(requests.values())).payload is None:
-            return None, None  # the usual case for all that is large
-        in_order = [requests.get(rank) for rank in members]
+        if signature.kind == ALLREDUCE and signature.shapes and next(iter(requests.values()))[1].payload is None:
+            return None, None  # the usual case of a large tensor
+        in_order = [requests[rank][1] if rank in requests else None for rank in members]
         extras = [None if request is None else request.extra for request in in_order]
         payloads = [None if request is None else request.payload for request in in_order]
         complete = all(request is None or request.payload is not None for request in in_order)
         return (extras if any(extra is not None for extra in extras) else None), (payloads if complete else None)
 
-    def _refuse(self, waiting: _Waiting, text: str, ranks: list[int]) -> None:
-        self.table.pop(waiting.key, None)
-        self._responses.append(Response(ranks, Refuse(waiting.process_set, waiting.name, False, text)))
-
-    def _refuse_join(self, rank: int, gone: int) -> None:
-        text = f"join needs rank {gone}, which has shut down"
-        self._responses.append(Response([rank], Refuse(0, "", False, text)))
+    def _refuse(self, pending: _Pending, text: str, *, mismatch: bool = False) -> None:
+        del self.pending[pending.key]
+        self._responses.append(Response(list(pending.requests), Refuse(*pending.key, mismatch, text)))
 
     # Stalls.
 
     def check_stalls(self) -> str | None:
-        """Report what waits too long; gives a text if the world must be given up."""
+        """Log the collectives that have waited too long; return a text if the world must be shut down for one."""
         limit, end = self._settings.stall_seconds, self._settings.stall_shutdown_seconds
-        if not self.table or not (limit or end):
+        if not self.pending or not (limit or end):
             return None
         now = time.monotonic()
-        for waiting in self.table.values():
-            age = now - waiting.since
-            members = self.sets.get(waiting.process_set, ())
-            missing = [rank for rank in members if rank not in waiting.requests and rank not in self.joined]
-            if not missing:
+        for (process_set, kind, name), pending in self.pending.items():
+            age = now - pending.since
+            members = self.sets.get(process_set, ())
+            missing = [rank for rank in members if rank not in pending.requests and rank not in self.joined]
+            if not missing or kind == JOIN:  # a join may wait for the others as long as it takes
                 continue
             story = (
-                f"{KINDS[waiting.signature.kind]} {waiting.name!r} was submitted by ranks "
-                f"{sorted(waiting.requests)} {age:.0f} s ago and not by ranks {missing}"
+                f"{KINDS[kind]} {name!r} was submitted by ranks "
+                f"{sorted(pending.requests)} {age:.0f} s ago and not by ranks {missing}"
             )
+            for other in range(len(KINDS)):
+                confused = self.pending.get((process_set, other, name)) if other != kind else None
+                if confused is not None and not confused.requests.keys().isdisjoint(missing):
+                    story += f", which submitted {KINDS[other]} {name!r}"
             if end and age > end:
-                return f"stalled: {story}; given up after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={end:g}"
-            if limit and now - waiting.reported > limit and age > limit:
-                waiting.reported = now
-                _log.warning("stalled: %s; they may have ended, take another branch, or work longer than others", story)
+                return f"stalled: {story}; ended by the limit of {end:g} s (--stall-timeout)"
+            if limit and now - pending.reported > limit and age > limit:
+                pending.reported = now
+                _log.warning("stalled: %s; they may have ended, taken another branch, or be slower", story)
         return None

@@ -1,14 +1,17 @@
-"""The engine: submits, negotiates with the other ranks through rank 0, runs what is released, and waits.
+"""The engine: submits collectives, negotiates them with the other ranks through rank 0, runs them, and waits for them.
 
-What was submitted stands in the *ledger*; words travel over the *wires*; what is said, and what follows from it, is the
-*negotiation*. The engine decides who does it.
+The *tensor queue* holds what was submitted, the *control channels* carry the messages, and the *negotiation* exchanges
+and executes them. The engine decides which thread does this work.
 
-Who moves messages and data? Whoever holds ``_wheel``, one thread at a time: a thread that waits for a result takes it
-and does the work itself, without being woken by another (such a hand-over costs more than the message). While nobody
-waits, a thread in the background does it: so asynchronous collectives go on while the script computes, and rank 0
-answers the others at any time.
+One thread at a time makes progress: the one that holds the *progress lock*. A thread that waits for a result takes the
+lock and does the work itself, because waking another thread would take longer than the message. If another thread holds
+it, that one is woken to send what this one has submitted, and tells it when a collective has finished. While no thread
+waits, a background thread makes progress, so asynchronous collectives advance while the script computes, and rank 0
+answers the other ranks at any time.
 
-Submissions are collected until somebody waits, or for a cycle (1 ms); then they travel as one message.
+An error in any of this, in any thread, ends all collectives of all ranks and is their message.
+
+Submissions are collected until a thread waits for one, or for one cycle (1 ms), and are then sent as one message.
 """
 
 from __future__ import annotations
@@ -18,235 +21,294 @@ import time
 import weakref
 from typing import Any
 
+import torch
+
 from rueda.hvd.common.exceptions import HorovodInternalError
+from rueda.hvd.core.channel import connect_channels
+from rueda.hvd.core.control_channels import ControlChannels
 from rueda.hvd.core.coordinator import Coordinator
-from rueda.hvd.core.entries import ALLREDUCE, BARRIER, REDUCESCATTER, STUCK, Entry, raw_bytes, sign
+from rueda.hvd.core.entries import ALLREDUCE, JOIN, JOIN_SET, REDUCESCATTER, STALL_REPORT, Entry, signature_of, to_bytes
 from rueda.hvd.core.execute import Executor
-from rueda.hvd.core.groups import Groups, moved_in_by, wait_for
-from rueda.hvd.core.ledger import Ledger
 from rueda.hvd.core.messages import Leave, Message, Withdraw
 from rueda.hvd.core.negotiation import Negotiation
+from rueda.hvd.core.process_groups import ProcessGroups, record_event, wait_for_event
 from rueda.hvd.core.reduce import check_operation
 from rueda.hvd.core.settings import Settings
-from rueda.hvd.core.star import open_star
+from rueda.hvd.core.stalls import EngineCollectives
+from rueda.hvd.core.tensor_queue import TensorQueue
 from rueda.hvd.core.timeline import Timeline
-from rueda.hvd.core.wires import Wires
+from rueda.world.device import is_gpu
+from rueda.world.stall import watcher
 
-MEETING_SECONDS = 120.0
-PARTING_SECONDS = 5.0
-_RIDE_BYTES = 2048  # of all ranks together: above, a process group is faster than rank 0's sockets
-_LEAVE_ALONE_SECONDS = 0.001  # the background does not compete with a caller that came so recently,
-_PAUSE_SECONDS = (0.002, 0.016)  # but looks again after a pause, which grows while callers keep coming
+CONNECT_SECONDS = 120.0
+LEAVE_SECONDS = 5.0
+_INLINE_BYTES = 2048  # of all ranks together; for more, a process group is faster than the control channel
+_CALLER_SECONDS = 0.001  # the background thread does not compete with a caller that was active in this time,
+_SLEEP_SECONDS = (0.002, 0.016)  # but sleeps and tries again: its first sleep, and its longest, since it doubles
 
 
 class Engine:
-    """One rank's part in a world of collectives by name.
+    """One rank's part in running collectives that are matched by name.
 
     Args:
-        store: where the ranks meet (fresh for every world); None alone.
-        rank: this worker's number.
-        size: how many there are.
-        about: what the others shall know of this worker: host, local_rank, local_size.
+        store: the store, new for every world, by which the ranks find each other; None for a single worker.
+        rank: the rank of this worker.
+        size: the number of workers.
+        placement: the local rank of this worker and the number of workers on its machine.
         settings: see :class:`Settings`.
+        device: the device of this worker: that of the zeros of a rank that has joined, and of the background thread.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, about: dict[str, Any], settings: Settings) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, placement: tuple[int, int], settings: Settings, device: torch.device
+    ) -> None:
         self.rank = rank
         self.size = size
-        self.about = about
+        self.local_rank, self.local_size = placement
         self.settings = settings
+        self.device = device
         self.timeline = Timeline()
         self.sets: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
-        self.groups = Groups(store, rank)
-        self.orders: list[weakref.ref[Any]] = []  # known orders, which a rank that joins must leave
-        self.ledger = Ledger(settings.cache_capacity)
-        self._ride_bytes = _RIDE_BYTES // size
+        self.tensor_queue = TensorQueue(settings.cache_capacity)
+        self.groups = ProcessGroups(store, rank, lambda: self._negotiation.failure(), settings.silence_seconds)
+        self.bucket_reducers: list[weakref.ref[Any]] = []  # a rank leaves them before it joins
+        self.waiting_step: tuple[str, float] | None = None  # the step in whose buckets a thread waits, and since when
+        self._inline_bytes = _INLINE_BYTES // size
+        self.forked = False
         self._closing = False
-        self._wheel = threading.Lock()  # held by the thread that moves messages and data
-        self._progress = threading.Condition()
+        self._progress_lock = threading.Lock()  # held by the thread that sends, receives and executes
+        self._progress_made = threading.Condition()
         self._num_waiting = 0
         self._last_caller = 0.0
 
-        local = about["local_size"] == size
-        channels, self.roster = open_star(store, rank, size, about, local=local, seconds=MEETING_SECONDS)
-        stall_seconds = settings.first_stall_seconds if rank == 0 else 0.0  # rank 0 looks four times until then
-        self._wires = Wires(channels, max(10.0, stall_seconds * 250) if stall_seconds else None)
+        channels, self.placements = connect_channels(
+            store, rank, size, placement, local=self.local_size == size, seconds=CONNECT_SECONDS
+        )
+        stall_seconds = settings.first_stall_seconds if rank == 0 else 0.0  # rank 0 checks four times in that time
+        self._channels = ControlChannels(channels, max(10.0, stall_seconds * 250) if stall_seconds else None)
+        entries = self.tensor_queue.entries
+        self.executor = Executor(rank, device, self.sets, entries, self.groups, settings.fusion_bytes, self.timeline)
         self._negotiation = Negotiation(
-            self.ledger,
-            self._wires,
-            Executor(rank, self.sets, self.ledger.entries, self.groups, settings.fusion_bytes, self.timeline),
+            self.tensor_queue,
+            self._channels,
+            self.executor,
             Coordinator(size, settings, self.timeline) if rank == 0 else None,
         )
         if settings.timeline is not None and rank == 0:
             self.timeline.start(settings.timeline, settings.mark_cycles)
         self._thread: threading.Thread | None = None
         if size > 1:
-            self._thread = threading.Thread(target=self._serve, name="rueda.hvd", daemon=True)
+            self._thread = threading.Thread(target=self._run_in_background, name="rueda.hvd", daemon=True)
             self._thread.start()
-
-    # For the front.
+        self._stalls = EngineCollectives(self)
+        watcher.watch(self._stalls)
 
     @property
     def failure(self) -> HorovodInternalError | None:
-        """Why the world was given up, or None."""
-        return self.ledger.failure
+        """The error that ended this world, or None."""
+        return self.tensor_queue.failure
 
     def submit(self, entry: Entry, *, waits: bool = False) -> None:
-        """Announce a collective; it runs when all ranks have.
+        """Submit a collective, which runs once all ranks have submitted it.
 
         Args:
-            entry: what to do.
-            waits: the caller will wait for it at once.
+            entry: the collective.
+            waits: whether the caller will wait for it immediately.
 
         Raises:
             ValueError: a collective of this name is still in flight.
             HorovodInternalError: the world has failed before.
         """
         signature = entry.signature
-        if signature not in self.ledger.signatures and signature.kind in (ALLREDUCE, REDUCESCATTER):
+        if signature not in self.tensor_queue.signatures and signature.kind in (ALLREDUCE, REDUCESCATTER):
             for tensor in entry.tensors:
                 check_operation(signature.operation, tensor.dtype)
         if signature.device == "cpu":
             num_bytes = sum([tensor.nbytes for tensor in entry.tensors])
-            if num_bytes <= self._ride_bytes and self.size > 1:
-                entry.payload = raw_bytes(entry.tensors)
+            if num_bytes <= self._inline_bytes and self.size > 1:
+                entry.payload = to_bytes(entry.tensors)
         else:
-            entry.event = moved_in_by(entry.tensors)
-        first = self.ledger.add(entry)
+            entry.event = record_event(entry.tensors)
+            if entry.event is not None:
+                self.groups.device = entry.event.device
+        first = self.tensor_queue.add(entry, blocks=waits)
         if self.size == 1:
-            self._take_wheel_once()
+            self._make_progress()
         elif first and not waits:
-            self._wires.ring()
+            self._channels.wake()
 
     def run(self, entry: Entry) -> Any:
-        """Submit and wait."""
+        """Submit a collective, wait for it, and return its result."""
         self.submit(entry, waits=True)
         return self.wait(entry)
 
     def poll(self, entry: Entry) -> bool:
-        """Say whether a collective has ended; helps it along."""
+        """Make progress, and return whether a collective has finished."""
         if not entry.done:
-            self._take_wheel_once()
+            self._make_progress()
         return entry.done
 
     def wait(self, entry: Entry) -> Any:
-        """Wait until a collective has ended, and give its result.
+        """Wait until a collective has finished, and return its result.
 
         Raises:
-            HorovodInternalError: it failed, on all ranks alike.
+            HorovodInternalError: it failed, as it did on all other ranks.
         """
         while not entry.done:
-            if self._wheel.acquire(blocking=False):
+            if self._progress_lock.acquire(blocking=False):
                 try:
-                    self._negotiation.turn(entry)
+                    self._progress_until_done(entry)
                 finally:
                     self._last_caller = time.monotonic()
-                    self._let_go()
+                    self._release_progress_lock()
             else:
-                with self._progress:
+                if self.tensor_queue.outbox:
+                    self._channels.wake()  # the thread that holds the lock sends it
+                with self._progress_made:
                     self._num_waiting += 1
-                    if not entry.done and self._wheel.locked():
-                        self._progress.wait(1.0)
+                    if not entry.done and self._progress_lock.locked():
+                        self._progress_made.wait(1.0)
                     self._num_waiting -= 1
         if entry.error is not None:
             raise entry.error
-        wait_for(entry.event)
+        wait_for_event(entry.event)
         return entry.result
 
     def join(self) -> int:
-        """Give zeros to the others' reductions until all ranks have joined; gives the last that did."""
-        self.groups.sweep()
-        orders = [order for order in [reference() for reference in self.orders] if order is not None]
-        for order in orders:
-            order.leave()
-        entry = Entry(0, "join", sign(BARRIER), [])
-        self.ledger.add_join(entry)
-        if self.size == 1:
-            self._take_wheel_once()
-        last: int = self.wait(entry)
-        for order in orders:
-            order.forget()
-        self.ledger.count_anew()
+        """Contribute zeros to the reductions of other ranks until all have joined; return the rank that joined last."""
+        self.groups.close_dropped()
+        reducers = [reducer for reducer in [reference() for reference in self.bucket_reducers] if reducer is not None]
+        for reducer in reducers:
+            reducer.leave()
+        last: int = self.run(Entry(JOIN_SET, "join", signature_of(JOIN), []))
+        for reducer in reducers:
+            reducer.end()
+        self.tensor_queue.reset_default_names()
         return last
 
-    def report_stuck(self, name: str, seconds: float) -> None:
-        """Tell rank 0 that something which is not negotiated has been waiting here, so that it can name who is late."""
-        self.ledger.request(0, name, sign(STUCK), seconds)
-        self._wires.ring()
+    def report_stall(self, name: str, seconds: float) -> None:
+        """Tell rank 0 that an operation without negotiation has waited for ``seconds``; it names the late ranks."""
+        self.tensor_queue.add_request(name, signature_of(STALL_REPORT), seconds)
+        self._channels.wake()
 
-    def report_free(self, name: str) -> None:
-        """Take back :meth:`report_stuck`."""
-        self._say(Withdraw(0, name))
+    def withdraw_stall(self, name: str) -> None:
+        """Withdraw a :meth:`report_stall`."""
+        self._send(Withdraw(0, STALL_REPORT, name))
 
-    def _say(self, message: Message) -> None:
-        self.ledger.say(message)
-        self._wires.ring()
+    def fail(self, failure: HorovodInternalError) -> None:
+        """Let all collectives of all ranks fail; any thread may call it."""
+        self._negotiation.fail(failure, notify=True)
+
+    def _send(self, message: Message) -> None:
+        self.tensor_queue.add_message(message)
+        self._channels.wake()
 
     def close(self) -> None:
-        """Say good-bye, wait a little for the others to do the same, and leave nothing behind."""
+        """Shut down: wait a few seconds for the other ranks to do the same, and release all resources.
+
+        Any thread may call it, also while another one is stuck in a transfer: that one gets an error.
+        """
         if self.size > 1 and self.failure is None:
-            self._part()
+            self._leave()
         self._closing = True
-        self._wires.ring()
-        if self._thread is not None:
-            self._thread.join()
-        if self.failure is None:  # also ends the waiting of other threads
-            self._negotiation.fail(HorovodInternalError("hvd has been shut down; call hvd.init() to start again"))
-            self._wires.ring()
-        with self._wheel:
-            self._negotiation.tell("rank 0 has shut down")
-            self._wires.close()
+        watcher.unwatch(self._stalls)
+        # Threads that still wait for a collective get this error.
+        shut_down = HorovodInternalError("hvd has been shut down; call hvd.init() to start again")
+        if self._negotiation.all_left or self.size == 1:
+            self.tensor_queue.fail(shut_down)
+        else:
+            self._negotiation.fail(shut_down)
+        self._channels.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(LEAVE_SECONDS)
+        # Without the lock only if its thread does not return from C++ code, such as the creation of a process group.
+        locked = self._progress_lock.acquire(timeout=LEAVE_SECONDS)
+        try:
+            if locked:
+                self._negotiation.send_requests()  # why this rank has failed, if it has
+                self._negotiation.send_abort("rank 0 has shut down")
+            self._channels.close()
             self.groups.close()
+        finally:
+            if locked:
+                self._progress_lock.release()
         self.timeline.stop()
 
-    def _part(self) -> None:
-        self._say(Leave())
-        deadline = time.monotonic() + PARTING_SECONDS
-        negotiation = self._negotiation
-        while not negotiation.parted and self.failure is None and time.monotonic() < deadline:
-            if self._wheel.acquire(blocking=False):
-                try:
-                    negotiation.flush()
-                    if not negotiation.parted and self.failure is None:
-                        negotiation.hear(100)
-                finally:
-                    self._let_go()
-            else:
-                with self._progress:
-                    if self._wheel.locked():
-                        self._progress.wait(0.1)
+    def after_fork(self) -> None:
+        """Let go of the connections in a forked process: they belong to its parent, which goes on using them."""
+        self.forked = True
+        self.tensor_queue.refuse(
+            HorovodInternalError(f"this process was forked from rank {self.rank}, and only that can run collectives")
+        )
+        self._channels.close()
+        self.timeline.after_fork()
 
-    # At the wheel.
+    def _leave(self) -> None:
+        self._send(Leave())
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while not self._negotiation.all_left and self.failure is None and time.monotonic() < deadline:
+            if not self._make_progress(milliseconds=100):
+                with self._progress_made:
+                    if self._progress_lock.locked():
+                        self._progress_made.wait(0.1)
 
-    def _take_wheel_once(self) -> bool:
-        """Move what there is to move; gives False if another thread is at the wheel."""
-        if not self._wheel.acquire(blocking=False):
+    # Progress.
+
+    def _make_progress(self, milliseconds: float = 0) -> bool:
+        """Send requests and wait up to ``milliseconds`` for messages; return False if another thread holds the lock."""
+        if not self._progress_lock.acquire(blocking=False):
             return False
         try:
-            self._negotiation.flush()
+            self._negotiation.send_requests()
             if self.size > 1:
-                self._negotiation.hear(0)
+                self._negotiation.receive(0 if self._negotiation.all_left else milliseconds)
+        except Exception as error:
+            self._negotiation.fail_because(f"rank {self.rank}", error)
         finally:
-            self._let_go()
+            self._release_progress_lock()
         return True
 
-    def _let_go(self) -> None:
-        self._wheel.release()
+    def _progress_until_done(self, entry: Entry) -> None:
+        """Send, receive and execute until an entry is done; the caller holds the progress lock."""
+        negotiation, channels = self._negotiation, self._channels
+        try:
+            negotiation.send_requests()
+            while not entry.done:
+                negotiation.receive(channels.idle_milliseconds())
+                if self._num_waiting:
+                    self._wake_waiting()
+        except Exception as error:
+            negotiation.fail_because(f"rank {self.rank}", error)
+            if not entry.done:  # the error was raised while the entry was in no table
+                entry.error, entry.done = self.failure, True
+
+    def _release_progress_lock(self) -> None:
+        self._progress_lock.release()
         if self._num_waiting:
-            with self._progress:
-                self._progress.notify_all()
+            self._wake_waiting()
 
-    # In the background.
+    def _wake_waiting(self) -> None:
+        with self._progress_made:
+            self._progress_made.notify_all()
 
-    def _serve(self) -> None:
-        pause, longest = _PAUSE_SECONDS
+    def _run_in_background(self) -> None:
+        try:
+            self._make_progress_in_background()
+        except Exception as error:
+            self._negotiation.fail_because(f"rank {self.rank}: the background thread", error)
+            self._make_progress()
+
+    def _make_progress_in_background(self) -> None:
+        sleep, longest = _SLEEP_SECONDS
+        if is_gpu(self.device):  # a new thread begins on GPU 0, where every rank would open a context
+            torch.get_device_module(self.device).set_device(self.device)
         while not self._closing:
-            self._wires.look()
-            if self.ledger.outbox and not self._closing:
-                time.sleep(self.settings.cycle_seconds)  # collect: what is submitted together travels together
-            recently = time.monotonic() - self._last_caller < _LEAVE_ALONE_SECONDS
-            if recently or not self._take_wheel_once():
-                self._wires.pause(pause)
-                pause = min(2 * pause, longest)
+            self._channels.wait_until_readable()
+            if self.tensor_queue.outbox and not self._closing:
+                time.sleep(self.settings.cycle_seconds)  # collect submissions, to send them as one message
+            active_caller = time.monotonic() - self._last_caller < _CALLER_SECONDS
+            if active_caller or not self._make_progress():
+                self._channels.sleep(sleep)
+                sleep = min(2 * sleep, longest)
             else:
-                pause = _PAUSE_SECONDS[0]
+                sleep = _SLEEP_SECONDS[0]

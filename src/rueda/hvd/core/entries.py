@@ -1,7 +1,8 @@
-"""A collective in flight: what one rank submits, and what all ranks must agree on.
+"""Entries and signatures: a collective as this rank submits it, and the part of it that all ranks must agree on.
 
-Ranks agree on the *signature*: kind, operation, root, factors, device, types and shapes. What may differ between them
-(how many rows each gathers, what it sends to whom) travels beside it as ``extra``.
+All ranks must submit a collective with the same *signature*: kind, operation, root rank, scale factors, device, dtypes
+and shapes. What may differ between ranks, such as the number of rows that each rank contributes to an all-gather, is
+sent beside the signature as ``extra``.
 """
 
 from __future__ import annotations
@@ -14,35 +15,36 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-# Kinds of collectives.
-ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, ADD_SET, REMOVE_SET, STUCK = range(9)
+# Kinds of collectives. A STALL_REPORT runs nothing: it tells the coordinator that an unnegotiated all-reduce is late.
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN, ADD_SET, REMOVE_SET, STALL_REPORT = range(10)
 KINDS = (
-    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "add_process_set",
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "add_process_set",
     "remove_process_set", "step",
 )  # fmt: skip
 
 _ROWS_MAY_DIFFER = (ALLGATHER, ALLTOALL)
 
-# Operations, numbered as Horovod numbers them.
+# Operations, numbered as in Horovod.
 AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = range(6)
 OPERATIONS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 
-Key: TypeAlias = tuple[int, str]  # process set and name, by which a collective is found
+Key: TypeAlias = tuple[int, int, str]  # process set, kind and name, which identify a collective
+JOIN_SET = -1  # the process set of joins: all ranks, but no tensor, so that no tensor can have the name of a join
 
 
 class Signature(NamedTuple):
-    """What all ranks must agree on, in plain values, since it travels.
+    """The properties of a collective on which all ranks must agree, as plain values that can be serialised.
 
     Args:
-        kind: of collective, such as ``ALLREDUCE``.
-        operation: of a reduction, such as ``SUM``.
-        root: the rank that a broadcast comes from.
-        prescale: what each rank multiplies by before a reduction.
-        postscale: what the result of a reduction is multiplied by.
+        kind: the collective, such as ``ALLREDUCE``.
+        operation: the operation of a reduction, such as ``SUM``.
+        root: the rank from which a broadcast sends.
+        prescale: the factor that each rank applies before a reduction.
+        postscale: the factor that is applied to the result of a reduction.
         device: ``cpu`` or ``cuda``.
-        types: of the tensors, such as ``float32``.
-        shapes: of the tensors; -1 for a length that may differ between the ranks.
-        ranks: of the process set that is added or removed.
+        types: the dtypes of the tensors, such as ``float32``.
+        shapes: the shapes of the tensors; -1 stands for a length that may differ between ranks.
+        ranks: the ranks of the process set that is added or removed.
     """
 
     kind: int
@@ -56,7 +58,7 @@ class Signature(NamedTuple):
     ranks: tuple[int, ...] = ()
 
 
-# One for each submission: by the constructor of tuples itself, which takes half the time of the named tuple's own.
+# Every submission makes a signature; tuple.__new__ takes half the time of the named tuple's own constructor.
 _signature: Callable[[tuple[Any, ...]], Signature] = partial(tuple.__new__, Signature)
 
 TYPE_NAMES = {
@@ -64,15 +66,14 @@ TYPE_NAMES = {
     for value in vars(torch).values()
     if isinstance(value, torch.dtype)
 }  # fmt: skip
-TYPES = {name: value for value, name in TYPE_NAMES.items()}
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Entry:
-    """One submission of this rank, from :meth:`Engine.submit` until its result or error is there.
+    """A collective that this rank has submitted, from :meth:`Engine.submit` until it has a result or an error.
 
-    ``tensors`` are contiguous; ``outputs`` are where the result shall go (None: into new tensors). A grouped
-    collective is one entry with several tensors: it is negotiated and run as a whole.
+    ``tensors`` are contiguous; results are written to ``outputs``, or to new tensors if that is None. A grouped
+    collective is one entry with several tensors: it is negotiated and run as a unit.
     """
 
     process_set: int
@@ -82,21 +83,22 @@ class Entry:
     outputs: list[Tensor] | None = None
     extra: Any = None
     payload: bytes | None = None
-    event: Any = None  # on a GPU: when the tensors, and later the results, are there
+    event: Any = None  # ReadyEvent after which the tensors, and later the results, are ready; None on a CPU
+    since: float = 0.0  # when it was submitted, by time.monotonic
     done: bool = False
     result: Any = None
     error: Exception | None = None
 
     @property
     def key(self) -> Key:
-        """What it is found by."""
-        return self.process_set, self.name
+        """The process set, the kind and the name, which identify the collective."""
+        return self.process_set, self.signature.kind, self.name
 
     def __repr__(self) -> str:
         return f"<{KINDS[self.signature.kind]} {self.name!r} {'done' if self.done else 'in flight'}>"
 
 
-def sign(
+def signature_of(
     kind: int,
     tensors: Sequence[Tensor] = (),
     *,
@@ -106,9 +108,11 @@ def sign(
     postscale: float = 1.0,
     ranks: tuple[int, ...] = (),
 ) -> Signature:
-    """Write the signature of a collective; gathered and exchanged tensors may differ in their first dimension.
+    """Return the signature of a collective; the fields are those of :class:`Signature`.
 
-    >>> sign(ALLREDUCE, [torch.ones(2, 3)]).shapes, sign(ALLGATHER, [torch.ones(2, 3)]).shapes
+    The tensors of an all-gather and of an all-to-all may differ between ranks in their first dimension.
+
+    >>> signature_of(ALLREDUCE, [torch.ones(2, 3)]).shapes, signature_of(ALLGATHER, [torch.ones(2, 3)]).shapes
     (((2, 3),), ((-1, 3),))
     """
     device = "cpu" if not tensors or tensors[0].is_cpu else tensors[0].device.type
@@ -125,69 +129,61 @@ def sign(
     return _signature((kind, operation, root, prescale, postscale, device, types, shapes, ranks))
 
 
-def raw_bytes(tensors: Sequence[Tensor]) -> bytes:
-    """Copy the memory of contiguous CPU tensors, one after the other.
+def to_bytes(tensors: Sequence[Tensor]) -> bytes:
+    """Copy the memory of contiguous CPU tensors into one bytes object.
 
-    >>> raw_bytes([torch.tensor([1, 2], dtype=torch.int8), torch.tensor(True)])
+    >>> to_bytes([torch.tensor([1, 2], dtype=torch.int8), torch.tensor(True)])
     b'\\x01\\x02\\x01'
     """
-    return _memory(tensors[0]) if len(tensors) == 1 else b"".join([_memory(tensor) for tensor in tensors])
+    return _tensor_bytes(tensors[0]) if len(tensors) == 1 else b"".join([_tensor_bytes(tensor) for tensor in tensors])
 
 
 def from_bytes(data: bytes | bytearray, dtype: torch.dtype) -> Tensor:
-    """Make a flat tensor of bytes that :func:`raw_bytes` wrote."""
+    """Make a one-dimensional tensor from bytes that :func:`to_bytes` returned."""
     if not data:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(bytearray(data), dtype=dtype)
 
 
-def _memory(tensor: Tensor) -> bytes:
-    if tensor.dtype == torch.bfloat16:  # numpy has none
+def _tensor_bytes(tensor: Tensor) -> bytes:
+    if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16
         tensor = tensor.view(torch.int16)
     return tensor.numpy().tobytes()
 
 
-def describe_mismatch(name: str, signatures: dict[int, Signature]) -> str:
-    """Say which ranks differ in what; the sentence is the same on every rank.
+_FIELDS: dict[str, Callable[[Signature], str]] = {
+    "collective": lambda signature: KINDS[signature.kind],
+    "operation": lambda signature: OPERATIONS[signature.operation],
+    "number of tensors": lambda signature: str(len(signature.shapes)),
+    "type": lambda signature: _listed(signature.types),
+    "shape": lambda signature: _listed([str([*shape]).replace("-1", "any") for shape in signature.shapes]),
+    "ranks": lambda signature: str([*signature.ranks]),
+    "root rank": lambda signature: str(signature.root),
+    "device": lambda signature: signature.device,
+    "prescale factor": lambda signature: repr(signature.prescale),
+    "postscale factor": lambda signature: repr(signature.postscale),
+}
 
-    >>> signatures = {0: sign(ALLREDUCE, [torch.ones(2)]), 1: sign(ALLREDUCE, [torch.ones(3)])}
+
+def describe_mismatch(name: str, signatures: dict[int, Signature]) -> str:
+    """Say in which property the signatures of a collective differ, and on which ranks.
+
+    >>> signatures = {0: signature_of(ALLREDUCE, [torch.ones(2)]), 1: signature_of(ALLREDUCE, [torch.ones(3)])}
     >>> print(describe_mismatch("x", signatures))
-    tensor 'x': expected the same on all ranks, got shape [2] on rank 0, shape [3] on rank 1; submit it alike ...
+    tensor 'x': expected the same on all ranks, got shape [2] on rank 0, shape [3] on rank 1; submit the same ...
     """
-    parts = []
-    for field, values in _fields(signatures):
+    parts: list[str] = []
+    for field, write in _FIELDS.items():
         by_value: dict[str, list[int]] = {}
-        for rank, value in values.items():
-            by_value.setdefault(value, []).append(rank)
+        for rank, signature in sorted(signatures.items()):
+            by_value.setdefault(write(signature), []).append(rank)
         if len(by_value) > 1:
-            parts += [f"{field} {value} on {_ranks(ranks)}" for value, ranks in by_value.items()]
-            break  # the first difference explains those that follow from it
+            parts = [f"{field} {value} on {_ranks(ranks)}" for value, ranks in by_value.items()]
+            break  # later differences may only follow from this one
     return (
         f"tensor {name!r}: expected the same on all ranks, got {', '.join(parts)}; "
-        "submit it alike everywhere, or under different names"
+        "submit the same on all ranks, or use different names"
     )
-
-
-def _fields(signatures: dict[int, Signature]) -> list[tuple[str, dict[int, str]]]:
-    def column(write: Callable[[Signature], str]) -> dict[int, str]:
-        return {rank: write(signature) for rank, signature in sorted(signatures.items())}
-
-    return [
-        ("collective", column(lambda s: KINDS[s.kind])),
-        ("operation", column(lambda s: OPERATIONS[s.operation])),
-        ("number of tensors", column(lambda s: str(len(s.shapes)))),
-        ("type", column(lambda s: _listed(s.types))),
-        ("shape", column(lambda s: _listed([_shape(shape) for shape in s.shapes]))),
-        ("ranks", column(lambda s: str(list(s.ranks)))),
-        ("root rank", column(lambda s: str(s.root))),
-        ("device", column(lambda s: s.device)),
-        ("prescale factor", column(lambda s: repr(s.prescale))),
-        ("postscale factor", column(lambda s: repr(s.postscale))),
-    ]
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -1,17 +1,18 @@
-"""Running what the coordinator has released, in the order of its responses, which is the same on every rank.
+"""Execution of the collectives that the coordinator has released, in the order of its responses.
 
-Three ways for the data:
+That order is the same on every rank. An all-reduce is executed in one of three ways:
 
-- *Ride*: payloads so small that they came with the negotiation are already here, those of all ranks; each rank combines
-  them by itself, in rank order.
-- *Fusion*: tensors of one type and operation are copied into one buffer and travel as one.
-- *Alone*: a large tensor goes through the process group as it is.
+- *Inline*: the payloads of all ranks were small and came with the negotiation; each rank reduces them by itself, in
+  rank order.
+- *Fused*: tensors of the same dtype and operation are copied into one fusion buffer and reduced together.
+- *Alone*: a large tensor is reduced by the process group without a copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,30 +20,30 @@ from torch import Tensor
 from torch._C._nn import flatten_dense_tensors, unflatten_dense_tensors
 
 from rueda.hvd.core import adasum, reduce
+from rueda.hvd.core.collectives import COLLECTIVES, overwrite
 from rueda.hvd.core.entries import (
     ADASUM,
     ADD_SET,
     ALLREDUCE,
     AVERAGE,
-    BARRIER,
+    JOIN,
     KINDS,
     REMOVE_SET,
-    TYPES,
     Entry,
     Key,
     Signature,
     from_bytes,
 )  # fmt: skip
-from rueda.hvd.core.groups import OPERATIONS, Groups, moved_in_by, wait_for
 from rueda.hvd.core.messages import Payloads, Run
-from rueda.hvd.core.movers import MOVERS, overwrite
+from rueda.hvd.core.process_groups import OPERATIONS, ProcessGroups, record_event, wait_for_event
 from rueda.hvd.core.timeline import Timeline
 
-Piece: TypeAlias = tuple[Entry, int]  # an entry and the position of one of its tensors
+Piece: TypeAlias = tuple[Entry, int]  # an entry and the index of one of its tensors
+_NO_PHASE = nullcontext()
 
 
 class Reduction(NamedTuple):
-    """What tensors must have in common to be reduced as one."""
+    """The properties that tensors must share to be reduced in one buffer."""
 
     operation: int
     prescale: float
@@ -53,132 +54,161 @@ class Reduction(NamedTuple):
 
 @dataclass(eq=False)
 class Executor:
-    """Runs responses. ``entries`` is the ledger's table, from which finished ones are taken."""
+    """Runs the collectives of a response, and removes them from ``entries``, the table of the tensor queue."""
 
     rank: int
+    device: torch.device
     sets: dict[int, tuple[int, ...]]
     entries: dict[Key, Entry]
-    groups: Groups
+    groups: ProcessGroups
     fusion_bytes: int
     timeline: Timeline
+    running: list[Entry] = field(default_factory=list)  # the collectives of the present response
 
     def run(self, response: Run) -> list[Entry]:
-        """Run one response; gives the entries that are finished."""
-        kind, number, names, extras, payloads, absent = response
+        """Run the collectives of a response and return their entries."""
+        if self.groups.device is None:
+            return self._run(response)
+        with torch.cuda.device(self.groups.device):  # in a new thread, GPU 0 is current on every rank
+            return self._run(response)
+
+    def _run(self, response: Run) -> list[Entry]:
+        kind, process_set, names, extras, payloads, absent = response
         table = self.entries
         entries = [
-            table.pop((number, name)) if (number, name) in table else _zeros(number, name, absent[name])
+            table.pop(key) if (key := (process_set, kind, name)) in table else self._zeros(process_set, name, absent)
             for name in names
         ]
         if self.timeline.active:
             self.timeline.begin(names, KINDS[kind].upper())
+        self.running = entries
         try:
             if entries[0].event is not None:
                 for entry in entries:
-                    wait_for(entry.event)
+                    wait_for_event(entry.event)
             if kind == ALLREDUCE:
-                self._allreduce(number, entries, payloads)
+                self._allreduce(process_set, entries, payloads)
             else:
                 for entry, extra, payload in zip(entries, extras, payloads, strict=True):
-                    self._one(kind, number, entry, extra, payload)
+                    self._run_one(kind, process_set, entry, extra, payload)
         except Exception:
-            for entry in entries:  # back to the table: the engine, which gives the world up, ends them all
+            for entry in entries:  # the negotiation, which handles the error, ends all entries of the table with it
                 self.entries[entry.key] = entry
             raise
         finally:
+            self.running = []
             if self.timeline.active:
                 self.timeline.end(names)
             on_gpu = entries[0].event is not None
             for entry in entries:
                 if on_gpu:
-                    entry.event = moved_in_by(entry.tensors)
+                    entry.event = record_event(entry.tensors)
                 entry.tensors = []
         return entries
 
-    # Reductions: many at once.
+    # All-reduces, many at once.
 
-    def _allreduce(self, number: int, entries: list[Entry], payloads: list[Payloads]) -> None:
-        members = self.sets[number]
+    def _allreduce(self, process_set: int, entries: list[Entry], payloads: list[Payloads]) -> None:
+        members = self.sets[process_set]
         for entry in entries:
             entry.result = entry.outputs if entry.outputs is not None else [None] * len(entry.tensors)
         if len(entries) == 1 and len(entries[0].tensors) == 1:
             (entry,), (payload,) = entries, payloads
             reduction = _reduction(entry.signature, entry.tensors[0].dtype)
             if payload is not None:
-                self._ride(reduction, [(entry, 0)], [payload], len(members))
+                self._reduce_inline(reduction, [(entry, 0)], [payload], len(members))
             else:
-                self._travel(reduction, [(entry, 0)], number, members)
+                self._reduce_in_group(reduction, [(entry, 0)], process_set, members)
             return
-        riding: dict[tuple[Reduction, tuple[bool, ...]], tuple[list[Piece], list[Sequence[bytes | None]]]] = {}
-        travelling: dict[Reduction, list[Piece]] = {}
+        inline: dict[tuple[Reduction, tuple[bool, ...]], tuple[list[Piece], list[Sequence[bytes | None]]]] = {}
+        in_group: dict[Reduction, list[Piece]] = {}
         last: Signature | None = None
-        together: list[Piece] | None = None
         for entry, payload in zip(entries, payloads, strict=True):
-            if entry.signature is not last:  # many are signed alike
+            if entry.signature is not last:  # many entries share a signature
                 last = entry.signature
                 reductions = [_reduction(last, tensor.dtype) for tensor in entry.tensors]
-                together = None
-            if payload is None and len(reductions) == 1:  # the usual case: many of them
-                if together is None:
-                    together = travelling.setdefault(reductions[0], [])
-                together.append((entry, 0))
-                continue
+                lists = [in_group.setdefault(reduction, []) for reduction in reductions]
             if payload is None:
-                for position, reduction in enumerate(reductions):
-                    travelling.setdefault(reduction, []).append((entry, position))
+                for index, pieces in enumerate(lists):
+                    pieces.append((entry, index))
                 continue
-            gaps = tuple([part is None for part in payload])  # who is absent must be so from all that are combined
+            absent = tuple([part is None for part in payload])  # tensors are combined only if the same ranks are absent
             start = 0
-            for position, reduction in enumerate(reductions):
-                end = start + entry.tensors[position].nbytes
-                pieces, parts = riding.setdefault((reduction, gaps), ([], []))
-                pieces.append((entry, position))
+            for index, reduction in enumerate(reductions):
+                end = start + entry.tensors[index].nbytes
+                pieces, parts = inline.setdefault((reduction, absent), ([], []))
+                pieces.append((entry, index))
                 parts.append([None if part is None else part[start:end] for part in payload])
                 start = end
-        for (reduction, _), (pieces, parts) in riding.items():
-            self._ride(reduction, pieces, parts, len(members))
-        for reduction, pieces in travelling.items():
+        for (reduction, _), (pieces, parts) in inline.items():
+            self._reduce_inline(reduction, pieces, parts, len(members))
+        for reduction, pieces in in_group.items():
             for batch in self._batches(pieces):
-                self._travel(reduction, batch, number, members)
+                self._reduce_in_group(reduction, batch, process_set, members)
 
-    def _ride(
+    def _reduce_inline(
         self, reduction: Reduction, pieces: list[Piece], parts: list[Sequence[bytes | None]], num_ranks: int
     ) -> None:
-        if self.timeline.active:
-            with self.timeline.phase(_names(pieces, self.timeline), "RIDE"):
-                _combine_here(reduction, pieces, parts, num_ranks)
-        else:
-            _combine_here(reduction, pieces, parts, num_ranks)
+        """Reduce tensors from ``parts``, which has for each piece the bytes of all ranks, None for joined ones."""
+        operation, prescale, postscale, _, dtype = reduction
+        with self._phase(pieces, "INLINE_ALLREDUCE"):
+            if len(pieces) == 1:
+                (only,) = parts
+                values = [from_bytes(part, dtype) for part in only if part is not None]
+            else:
+                by_rank = [own for own in zip(*parts, strict=True) if own[0] is not None]
+                values = [from_bytes(b"".join(own), dtype) for own in by_rank]
+            if prescale != 1.0:
+                values = [reduce.scale(value, prescale) for value in values]
+            sizes = [entry.tensors[index].numel() for entry, index in pieces]
+            total = reduce.combine(values, operation, sizes)
+            if operation == AVERAGE or postscale != 1.0:
+                reduce.finish(total, operation, num_ranks, postscale)
+            _copy_out(total, pieces)
 
-    def _travel(self, reduction: Reduction, pieces: list[Piece], number: int, members: tuple[int, ...]) -> None:
+    def _reduce_in_group(
+        self, reduction: Reduction, pieces: list[Piece], process_set: int, members: tuple[int, ...]
+    ) -> None:
         operation, prescale, postscale, device, dtype = reduction
-        wire = reduce.travelling_type(dtype, operation)
+        communicated = reduce.communication_dtype(dtype, operation)
         tensors = [entry.tensors[index] for entry, index in pieces]
-        sizes = [tensor.numel() for tensor in tensors]
-        names = _names(pieces, self.timeline)
-        alone = len(pieces) == 1
-        with self.timeline.phase(names, "COPY_INTO_FUSION_BUFFER"):
-            if not alone:
-                flat = flatten_dense_tensors(tensors).to(wire)
-            elif wire != dtype:
-                flat = tensors[0].view(-1).to(wire)
+        with self._phase(pieces, "COPY_INTO_FUSION_BUFFER"):
+            if len(pieces) > 1:
+                flat = flatten_dense_tensors(tensors).to(communicated)
+            elif communicated != dtype:
+                flat = tensors[0].view(-1).to(communicated)
             else:
                 ((first, _),) = pieces
-                # In place the tensor is the buffer, unless it had to be made contiguous or stands for a joined rank.
+                # An in-place all-reduce needs no buffer; others must not change their input.
                 flat = tensors[0].view(-1) if first.outputs is not None else tensors[0].view(-1).clone()
             reduce.scale(flat, prescale)
         if len(members) > 1:
-            with self.timeline.phase(names, "GROUP_ALLREDUCE"):
-                group = self.groups.get(str(number), members, device)
+            with self._phase(pieces, "GROUP_ALLREDUCE"):
+                group = self.groups.get(str(process_set), members, device)
                 if operation == ADASUM:
-                    flat = adasum.between(group, members.index(self.rank), len(members), flat, sizes)
+                    sizes = [tensor.numel() for tensor in tensors]
+                    flat = adasum.allreduce(group, members.index(self.rank), len(members), flat, sizes)
                 else:
-                    group.allreduce([flat], OPERATIONS[reduce.travelling_operation(dtype, operation)]).wait()
+                    group.allreduce([flat], OPERATIONS[reduce.communication_operation(dtype, operation)]).wait()
         reduce.finish(flat, operation, len(members), postscale)
-        with self.timeline.phase(names, "COPY_OUT_OF_FUSION_BUFFER"):
-            _hand_out(flat, pieces, sizes)
+        with self._phase(pieces, "COPY_OUT_OF_FUSION_BUFFER"):
+            _copy_out(flat, pieces)
+
+    def _zeros(self, process_set: int, name: str, absent: dict[str, tuple[Any, ...]]) -> Entry:
+        """Make the entry by which a rank that has joined contributes zeros to an all-reduce."""
+        signature = Signature._make(absent[name])
+        device = self.device if self.device.type == signature.device else signature.device
+        tensors = [
+            torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+            for shape, dtype in zip(signature.shapes, signature.types, strict=True)
+        ]
+        return Entry(process_set, name, signature, tensors if signature.kind == ALLREDUCE else [], tensors)
+
+    def _phase(self, pieces: list[Piece], what: str) -> AbstractContextManager[None]:
+        return self.timeline.phase([entry.name for entry, _ in pieces], what) if self.timeline.active else _NO_PHASE
 
     def _batches(self, pieces: list[Piece]) -> Iterable[list[Piece]]:
+        """Divide pieces into batches that fit into the fusion buffer; a piece that is too large is alone."""
         batch: list[Piece] = []
         num_bytes = 0
         for piece in pieces:
@@ -192,65 +222,37 @@ class Executor:
         if batch:
             yield batch
 
-    # The others: one at a time.
+    # Other kinds, one at a time.
 
-    def _one(self, kind: int, number: int, entry: Entry, extra: Any, payload: Payloads) -> None:
-        if kind == ADD_SET:
+    def _run_one(self, kind: int, process_set: int, entry: Entry, extra: Any, payload: Payloads) -> None:
+        entry.result = []
+        if kind == JOIN:
+            entry.result = extra
+        elif kind == ADD_SET:
             self.sets[extra] = entry.signature.ranks
             entry.result = extra
         elif kind == REMOVE_SET:
             for removed in extra:
                 del self.sets[removed]
-                self.groups.drop(str(removed))
-        elif kind != BARRIER and entry.tensors:
-            members = self.sets[number]
+                self.groups.close_group(str(removed))
+        elif entry.tensors:
+            members = self.sets[process_set]
             group = None
             if payload is None and len(members) > 1:
-                group = self.groups.get(str(number), members, entry.signature.device)
+                group = self.groups.get(str(process_set), members, entry.signature.device)
             rank = members.index(self.rank)
             parts = None if payload is None else [part for part in payload if part is not None]
-            entry.result = MOVERS[kind](entry, group, parts, rank, members, extra)
-        else:
-            entry.result = []
-
-
-def _combine_here(
-    reduction: Reduction, pieces: list[Piece], parts: list[Sequence[bytes | None]], num_ranks: int
-) -> None:
-    """Reduce tensors whose bytes have arrived already: for each piece those of all ranks, None for the joined ones."""
-    operation, prescale, postscale, _, dtype = reduction
-    if len(pieces) == 1:
-        (only,) = parts
-        values = [from_bytes(part, dtype) for part in only if part is not None]
-    else:
-        by_rank = [own for own in zip(*parts, strict=True) if own[0] is not None]
-        values = [from_bytes(b"".join(own), dtype) for own in by_rank]
-    if prescale != 1.0:
-        values = [reduce.scale(value, prescale) for value in values]
-    sizes = [entry.tensors[position].numel() for entry, position in pieces]
-    total = reduce.combine(values, operation, sizes)
-    if operation == AVERAGE or postscale != 1.0:
-        reduce.finish(total, operation, num_ranks, postscale)
-    _hand_out(total, pieces, sizes)
+            entry.result = COLLECTIVES[kind](entry, group, parts, rank, members, extra)
 
 
 def _reduction(signature: Signature, dtype: torch.dtype) -> Reduction:
     return Reduction(signature.operation, signature.prescale, signature.postscale, signature.device, dtype)
 
 
-def _zeros(process_set: int, name: str, signature: Signature) -> Entry:
-    """Make what a rank that has joined contributes to the others' reduction."""
-    tensors = [
-        torch.zeros(shape, dtype=TYPES[dtype], device=signature.device)
-        for shape, dtype in zip(signature.shapes, signature.types, strict=True)
-    ]
-    return Entry(process_set, name, signature, tensors if signature.kind == ALLREDUCE else [], tensors)
-
-
-def _hand_out(flat: Tensor, pieces: list[Piece], sizes: list[int]) -> None:
-    """Copy a buffer's parts into the outputs, or make new ones."""
+def _copy_out(flat: Tensor, pieces: list[Piece]) -> None:
+    """Copy the parts of a buffer into the outputs of entries, or into new tensors."""
     if len(pieces) == 1:
-        (entry, index) = pieces[0]
+        ((entry, index),) = pieces
         tensor = entry.tensors[index]
         if entry.outputs is None:
             entry.result[index] = flat.to(tensor.dtype).view(tensor.shape)
@@ -268,7 +270,3 @@ def _hand_out(flat: Tensor, pieces: list[Piece], sizes: list[int]) -> None:
         targets.append(target)
     parts = unflatten_dense_tensors(flat, [entry.tensors[index] for entry, index in pieces])
     torch._foreach_copy_(targets, parts)
-
-
-def _names(pieces: list[Piece], timeline: Timeline) -> list[str]:
-    return [entry.name for entry, _ in pieces] if timeline.active else []

@@ -1,19 +1,18 @@
-"""What a rank and the coordinator say to each other.
+"""The messages between a rank and the coordinator on rank 0.
 
 =======================  ======================================================================================
 a rank sends             the coordinator answers
 =======================  ======================================================================================
-:class:`Define`          nothing: later requests carry the number of the signature only
-:class:`Request`         :class:`Run` to all ranks of the process set once all have requested it, or
-                         :class:`Refuse`
+:class:`Define`          nothing: later requests refer to the signature by its number
+:class:`Request`         :class:`Run` to all ranks of the process set once all have requested the collective,
+                         or :class:`Refuse`
 :class:`Withdraw`        nothing
-:class:`Join`            :class:`Joined` when all ranks have joined
-:class:`Leave`           :class:`AllLeft` when all ranks have left
-..                       :class:`Abort` at any time: all that is in flight fails
+:class:`Leave`           :class:`AllLeft` once all ranks have left
+:class:`Abort`           :class:`Abort` to all ranks: every collective fails
 =======================  ======================================================================================
 
-Messages travel in lists; :func:`encode` and :func:`decode` turn them into plain values and back, since ``marshal``,
-which writes them (:mod:`rueda.hvd.core.star`), knows no classes.
+Messages are sent in batches. :func:`encode` and :func:`decode` convert a batch to plain values and back, because
+``marshal``, which serialises them (:mod:`rueda.hvd.core.channel`), supports no classes.
 """
 
 from __future__ import annotations
@@ -24,23 +23,22 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from rueda.hvd.core.entries import Signature
-
-Payloads: TypeAlias = list[bytes | None] | None  # of each rank in order; None: they travel by a process group
+Payloads: TypeAlias = list[bytes | None] | None  # one for each rank of the set; None: a process group sends the data
+Fields: TypeAlias = tuple[Any, ...]  # of a Signature
 
 
 class Define(NamedTuple):
-    """From now on this rank says ``number`` where it means ``signature``."""
+    """This rank's later requests refer to the signature with these fields by ``number``."""
 
     number: int
-    signature: Signature
+    signature: Fields
 
 
 class Request(NamedTuple):
-    """This rank is ready to run a collective; ``signature`` is the number of one that it has defined.
+    """This rank is ready to run a collective; ``signature`` is a number that a :class:`Define` introduced.
 
-    ``extra`` is what may differ between the ranks, such as how many rows each gathers; ``payload`` are the tensors
-    themselves, where they are small.
+    ``extra`` holds what may differ between ranks, such as the number of rows of an all-gather; ``payload`` holds the
+    bytes of the tensors if they are few; ``blocks`` is True if a thread waits until it has run.
     """
 
     process_set: int
@@ -48,28 +46,26 @@ class Request(NamedTuple):
     signature: int
     extra: Any
     payload: bytes | None
+    blocks: bool = False
 
 
 class Withdraw(NamedTuple):
-    """This rank takes a request back."""
+    """This rank withdraws a request."""
 
     process_set: int
+    kind: int
     name: str
 
 
-class Join(NamedTuple):
-    """This rank has no more data: it contributes zeros until all ranks have joined."""
-
-
 class Leave(NamedTuple):
-    """This rank shuts down."""
+    """This rank is shutting down."""
 
 
 class Run(NamedTuple):
-    """All ranks run these collectives of one kind and process set now, in this order.
+    """All ranks of the process set run these collectives, which have one kind, now and in this order.
 
-    ``extras`` and ``payloads`` have one item for each name: what all ranks have sent, in the order of the set's ranks.
-    ``absent`` has the signatures of those to which a joined rank contributes zeros, by name.
+    ``extras`` and ``payloads`` have one item for each name: what the ranks sent with their requests, in rank order.
+    ``absent`` holds the signatures, by name, of the collectives to which a joined rank contributes zeros.
     """
 
     kind: int
@@ -77,92 +73,58 @@ class Run(NamedTuple):
     names: list[str]
     extras: list[Any]
     payloads: list[Payloads]
-    absent: dict[str, Signature]
+    absent: dict[str, Fields]
 
 
 class Refuse(NamedTuple):
-    """A collective cannot run, and fails on all ranks that requested it; without a name it is the join.
+    """A collective cannot run and fails on all ranks that requested it.
 
-    ``mismatch``: because the ranks' signatures differ.
+    ``mismatch`` is True if the reason is that the signatures of the ranks differ.
     """
 
     process_set: int
+    kind: int
     name: str
     mismatch: bool
     text: str
 
 
-class Joined(NamedTuple):
-    """All ranks have joined, ``last_rank`` as the last."""
-
-    last_rank: int
-
-
 class AllLeft(NamedTuple):
-    """All ranks shut down."""
+    """All ranks have said that they are shutting down."""
 
 
 class Abort(NamedTuple):
-    """All collectives fail, those that are in flight and those to come; ``stalled``: since one waited too long."""
+    """All collectives fail, now and later; ``stalled`` is True if the reason is a collective that waited too long."""
 
     text: str
     stalled: bool
 
 
-Message: TypeAlias = Define | Request | Withdraw | Join | Leave | Run | Refuse | Joined | AllLeft | Abort
-_TYPES: tuple[type[Message], ...] = (Define, Request, Withdraw, Join, Leave, Run, Refuse, Joined, AllLeft, Abort)
+Message: TypeAlias = Define | Request | Withdraw | Leave | Run | Refuse | AllLeft | Abort
+_TYPES: tuple[type[Message], ...] = (Define, Request, Withdraw, Leave, Run, Refuse, AllLeft, Abort)
 _CODES: dict[type[Message], int] = {kind: code for code, kind in enumerate(_TYPES)}
+# tuple.__new__ takes half the time of a named tuple's own constructor.
+_READ: list[Callable[[Any], Message]] = [partial(tuple.__new__, kind) for kind in _TYPES]
+_plain: Callable[[Any], tuple[Any, ...]] = itemgetter(slice(None))  # a slice of a named tuple is a plain tuple
+make_request: Callable[[tuple[int, str, int, Any, bytes | None, bool]], Request] = partial(tuple.__new__, Request)
 
 
 def encode(messages: Sequence[Message]) -> list[tuple[int, list[Any]]]:
-    """Write messages as plain values: for each that follow each other and are of one type, its code and their fields.
+    """Convert messages to plain values: for each run of messages of one type its code and their fields.
 
-    >>> encode([Withdraw(0, "x"), Withdraw(0, "y"), Joined(3)])
-    [(2, [(0, 'x'), (0, 'y')]), (7, [(3,)])]
+    >>> encode([Withdraw(0, 9, "x"), Withdraw(0, 9, "y"), Abort("late", True)])
+    [(2, [(0, 9, 'x'), (0, 9, 'y')]), (7, [('late', True)])]
     """
-    if len(messages) == 1:  # one small collective at a time: every microsecond shows
+    if len(messages) == 1:  # latency of a single small collective: a shorter path
         (only,) = messages
-        return [(_CODES[type(only)], [_WRITE.get(type(only), _plain)(only)])]
-    return [(_CODES[kind], list(map(_WRITE.get(kind, _plain), same))) for kind, same in groupby(messages, type)]
+        return [(_CODES[type(only)], [_plain(only)])]
+    return [(_CODES[kind], list(map(_plain, same))) for kind, same in groupby(messages, type)]
 
 
 def decode(plain: Iterable[tuple[int, list[Any]]]) -> list[Message]:
-    """Read what :func:`encode` wrote.
+    """Convert what :func:`encode` returned back to messages.
 
-    >>> decode([(2, [(0, 'x'), (0, 'y')]), (7, [(3,)])])
-    [Withdraw(process_set=0, name='x'), Withdraw(process_set=0, name='y'), Joined(last_rank=3)]
+    >>> decode([(2, [(0, 9, 'x')]), (7, [('late', True)])])
+    [Withdraw(process_set=0, kind=9, name='x'), Abort(text='late', stalled=True)]
     """
     return [message for code, rows in plain for message in map(_READ[code], rows)]
-
-
-def _write_define(message: Define) -> tuple[Any, ...]:
-    return message.number, _plain(message.signature)
-
-
-def _write_run(message: Run) -> tuple[Any, ...]:
-    if not message.absent:
-        return _plain(message)
-    *others, absent = message
-    return (*others, {name: _plain(absent[name]) for name in absent})
-
-
-def _read_define(fields: tuple[int, tuple[Any, ...]]) -> Define:
-    number, signature = fields
-    return Define(number, Signature._make(signature))
-
-
-def _read_run(fields: tuple[Any, ...]) -> Run:
-    message = _run(fields)
-    if message.absent:
-        for name, signature in message.absent.items():
-            message.absent[name] = Signature._make(signature)
-    return message
-
-
-_plain: Callable[[Any], tuple[Any, ...]] = itemgetter(slice(None))  # a slice of a named tuple is a plain one
-_WRITE: dict[type[Message], Callable[[Any], tuple[Any, ...]]] = {Define: _write_define, Run: _write_run}
-_READERS: dict[type[Message], Callable[[Any], Message]] = {Define: _read_define, Run: _read_run}
-# By the constructor of tuples itself, which takes half the time of a named tuple's own.
-_READ = [_READERS.get(kind) or partial(tuple.__new__, kind) for kind in _TYPES]
-_run: Callable[[tuple[Any, ...]], Run] = partial(tuple.__new__, Run)
-request: Callable[[tuple[int, str, int, Any, bytes | None]], Request] = partial(tuple.__new__, Request)

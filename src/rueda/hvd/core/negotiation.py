@@ -1,139 +1,178 @@
-"""What happens at the wheel: this rank's words go out, the others' come in, rank 0 answers, and all obey.
+"""The negotiation: this rank's requests go to the coordinator, and its responses are executed.
 
-One thread at a time is at the wheel (:mod:`rueda.hvd.core.engine` says which), so nothing here needs a lock. Only
-:meth:`Negotiation.fail`, without ``tell``, may be called from anywhere.
+Only the thread that holds the progress lock (:mod:`rueda.hvd.core.engine`) calls these methods, so they need no lock of
+their own. The exception is :meth:`Negotiation.fail`, which any thread may call.
 """
 
 from __future__ import annotations
 
+import threading
+from itertools import chain
+
 from rueda.hvd.common.exceptions import HorovodInternalError, MismatchError, StallError
+from rueda.hvd.core.channel import pack
+from rueda.hvd.core.control_channels import ControlChannels, Received
 from rueda.hvd.core.coordinator import Coordinator
-from rueda.hvd.core.entries import KINDS, Entry
+from rueda.hvd.core.entries import KINDS
 from rueda.hvd.core.execute import Executor
-from rueda.hvd.core.ledger import Ledger
-from rueda.hvd.core.messages import Abort, AllLeft, Joined, Message, Refuse, Run, decode, encode
-from rueda.hvd.core.star import pack
-from rueda.hvd.core.wires import Wires
+from rueda.hvd.core.messages import Abort, AllLeft, Message, Refuse, Run, decode, encode
+from rueda.hvd.core.tensor_queue import TensorQueue
 
 
 class Negotiation:
-    """Moves messages and data.
+    """Exchanges messages with the other ranks and runs the collectives that are ready.
 
     Args:
-        ledger: what this rank has submitted.
-        wires: to the other ranks.
-        executor: runs what is released.
-        coordinator: decides, on rank 0; None elsewhere.
+        queue: the collectives that this rank has submitted.
+        channels: the control channels to the other ranks.
+        executor: runs the collectives.
+        coordinator: decides what runs, on rank 0; None on other ranks.
     """
 
-    def __init__(self, ledger: Ledger, wires: Wires, executor: Executor, coordinator: Coordinator | None) -> None:
-        self.parted = False  # all ranks have said good-bye
+    def __init__(
+        self, queue: TensorQueue, channels: ControlChannels, executor: Executor, coordinator: Coordinator | None
+    ) -> None:
+        self.all_left = False
         self._size = len(executor.sets[0])
-        self._ledger = ledger
-        self._wires = wires
+        self._queue = queue
+        self._channels = channels
         self._executor = executor
         self._coordinator = coordinator
         self._timeline = executor.timeline
+        self._executing_thread: int | None = None
+        self._unread: list[Received] = []  # came while a transfer was under way
 
-    def turn(self, until: Entry) -> None:
-        """Move messages and data until an entry is done."""
-        wires, ledger = self._wires, self._ledger
-        self.flush()
-        while not until.done:
-            self.hear(wires.idle_milliseconds())
-            if ledger.outbox:
-                self.flush()
-
-    def flush(self) -> None:
-        """Send what was submitted here since."""
-        if not self._ledger.outbox:
+    def send_requests(self) -> None:
+        """Send the contents of the outbox to the coordinator."""
+        if not self._queue.outbox:
             return
-        batch = self._ledger.take_outbox()
+        batch = self._queue.take_outbox()
         if self._timeline.active:
             self._timeline.cycle()
         if self._coordinator is not None:
-            self._coordinator.take(0, batch)
-            self._release()
+            self._coordinator.receive(0, batch)
+            self._send_responses()
         else:
-            self._wires.send(0, pack(encode(batch)))
+            self._channels.send(0, pack(encode(batch)))
 
-    def hear(self, milliseconds: float | None) -> None:
-        """Wait so long for words of others; rank 0 answers, the others obey."""
+    def receive(self, milliseconds: float | None) -> None:
+        """Wait up to ``milliseconds`` for messages; rank 0 answers requests, other ranks execute responses.
+
+        Then send what was submitted meanwhile, by this thread or another.
+        """
         coordinator = self._coordinator
-        for rank, messages, gone in self._wires.read(milliseconds):
+        received = self._channels.receive(0 if self._unread else milliseconds)
+        if self._unread:
+            received, self._unread = [*self._unread, *received], []
+        for rank, messages, closed in received:
             for message in messages:
                 if coordinator is not None:
-                    coordinator.take(rank, decode(message))
+                    coordinator.receive(rank, decode(message))
                 else:
                     for response in decode(message):
-                        self._obey(response)
-            if gone:
-                self._lost(rank)
+                        self._execute(response)
+            if closed:
+                self._on_disconnect(rank)
         if coordinator is not None:
-            self._release()
+            self._send_responses()
             text = coordinator.check_stalls()
-            if text is not None and self._ledger.failure is None:
-                self.fail(StallError(text), tell=True)
+            if text is not None:
+                self.fail(StallError(text), notify=True)
+        if self._queue.outbox:
+            self.send_requests()
 
-    def _release(self) -> None:
-        """Send the responses that are due to whom they concern, then run this rank's own."""
+    def _send_responses(self) -> None:
+        """Send the coordinator's responses to the ranks that they concern, then execute those of this rank."""
         assert self._coordinator is not None
         responses = self._coordinator.respond()
         if not responses:
             return
-        everybody = [message for ranks, message in responses if len(ranks) == self._size]
-        if len(everybody) == len(responses):
-            frame = pack(encode(everybody))
-            for rank in self._wires.channels:
-                self._wires.send(rank, frame)
-            mine = everybody
+        for_all = [message for ranks, message in responses if len(ranks) == self._size]
+        if len(for_all) == len(responses):
+            frame = pack(encode(for_all))
+            for rank in self._channels.channels:
+                self._channels.send(rank, frame)
+            own = for_all
         else:
-            for rank in self._wires.channels:
-                own = [message for ranks, message in responses if rank in ranks]
-                if own:
-                    self._wires.send(rank, pack(encode(own)))
-            mine = [message for ranks, message in responses if 0 in ranks]
-        for message in mine:
-            self._obey(message)
+            for rank in self._channels.channels:
+                theirs = [message for ranks, message in responses if rank in ranks]
+                if theirs:
+                    self._channels.send(rank, pack(encode(theirs)))
+            own = [message for ranks, message in responses if 0 in ranks]
+        for message in own:
+            self._execute(message)
 
-    def _obey(self, message: Message) -> None:
-        if isinstance(message, Run):
+    def _execute(self, response: Message) -> None:
+        if isinstance(response, Run):
             try:
-                entries = self._executor.run(message)
+                self._executing_thread = threading.get_ident()
+                entries = self._executor.run(response)
             except Exception as error:
-                reason = str(error).splitlines()[0] if str(error) else repr(error)
-                text = f"{KINDS[message.kind]} {message.names}: {reason}"
-                failure = HorovodInternalError(f"{text}; the world is given up: call hvd.shutdown() and hvd.init()")
-                failure.__cause__ = error
-                self.fail(failure, tell=True)
+                self.fail_because(f"{KINDS[response.kind]} {response.names}", error)
                 return
+            finally:
+                self._executing_thread = None
             for entry in entries:
                 entry.done = True
-        elif isinstance(message, Refuse):
-            error_type = MismatchError if message.mismatch else HorovodInternalError
-            self._ledger.refuse(message.process_set, message.name, error_type(message.text))
-        elif isinstance(message, Joined):
-            self._ledger.end_join(message.last_rank)
-        elif isinstance(message, AllLeft):
-            self.parted = True
-        elif isinstance(message, Abort):
-            self.fail(StallError(message.text) if message.stalled else HorovodInternalError(message.text))
+        elif isinstance(response, Refuse):
+            error_type = MismatchError if response.mismatch else HorovodInternalError
+            key = (response.process_set, response.kind, response.name)
+            self._queue.fail_entry(key, error_type(response.text))
+        elif isinstance(response, AllLeft):
+            self.all_left = True
+        elif isinstance(response, Abort):
+            error_type = StallError if response.stalled else HorovodInternalError
+            self.fail(error_type(response.text), notify=self._coordinator is not None)
 
-    def _lost(self, rank: int) -> None:
-        """A connection has closed: normal after a good-bye, else the rank has died."""
-        expected = rank in self._coordinator.gone if self._coordinator is not None else self.parted
-        if not expected and self._ledger.failure is None:
-            self.fail(HorovodInternalError(f"rank {rank} is gone: its connection closed without a good-bye"), tell=True)
+    def failure(self) -> HorovodInternalError | None:
+        """Return the error that ended the world, or None.
 
-    def fail(self, failure: HorovodInternalError, *, tell: bool = False) -> None:
-        """Give the world up: everything in flight, and everything submitted later, raises."""
-        if self._ledger.fail(failure) and tell:
-            self.tell(str(failure), stalled=isinstance(failure, StallError))
+        A thread that waits for a transfer calls it now and then. If it is the one that should receive messages, it
+        looks among them for news that the transfer cannot end, and leaves all others for later.
+        """
+        if self._queue.failure is None and self._executing_thread == threading.get_ident():
+            received = self._channels.receive(0)
+            self._unread += received
+            for rank, messages, closed in received:
+                for message in chain.from_iterable(map(decode, messages)):
+                    if isinstance(message, Abort):
+                        self._execute(message)
+                if closed:
+                    self._on_disconnect(rank)
+        return self._queue.failure
 
-    def tell(self, text: str, *, stalled: bool = False) -> None:
-        """Let rank 0 tell the others, as far as they are still there, that the world is given up."""
+    def _on_disconnect(self, rank: int) -> None:
+        """Fail if a connection has closed although its rank has not said that it is shutting down."""
+        expected = rank in self._coordinator.left if self._coordinator is not None else self.all_left
+        if not expected:
+            text = f"rank {rank} is gone: its connection closed without a shutdown"
+            self.fail(HorovodInternalError(text), notify=True)
+
+    def fail(self, failure: HorovodInternalError, *, notify: bool = False) -> None:
+        """Let all collectives, those in flight and later ones, raise an error; the first failure is kept.
+
+        A transfer that is under way ends with the error, too. With ``notify``, the collectives of all other ranks fail
+        as well: the message goes through rank 0.
+        """
+        if not self._queue.fail(failure):
+            return
+        if notify:
+            self._queue.add_message(Abort(str(failure), isinstance(failure, StallError)))
+        self._executor.groups.abort()
+        self._channels.wake()
+
+    def fail_because(self, what: str, error: Exception) -> None:
+        """Let all collectives of all ranks fail because of an error that was raised on this rank."""
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        failure = HorovodInternalError(
+            f"{what}: {reason}; no collective can run any more: call hvd.shutdown() and hvd.init()"
+        )
+        failure.__cause__ = error
+        self.fail(failure, notify=True)
+
+    def send_abort(self, text: str, *, stalled: bool = False) -> None:
+        """Tell the ranks that have not left, if this is rank 0, that no collective can run any more."""
         if self._coordinator is not None:
             frame = pack(encode([Abort(text, stalled)]))
-            for rank in self._wires.channels:
-                if rank not in self._coordinator.gone:
-                    self._wires.send(rank, frame)
+            for rank in self._channels.channels.keys() - self._coordinator.left:
+                self._channels.send(rank, frame)

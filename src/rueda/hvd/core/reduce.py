@@ -1,12 +1,12 @@
-"""Reductions of every type: what travels, how parts are combined, how a result is scaled.
+"""Reductions of every dtype: the dtype that is communicated, how values are combined, how a result is scaled.
 
 =====================  ==============================  ==========================================================
-type                   travels as                      because
+dtype                  communicated as                 because
 =====================  ==============================  ==========================================================
-float16, bfloat16      itself                          half the bytes; small payloads are summed in float32
-int8, uint8, int16     int32 for Average and int16     the sum of the ranks may not fit where its average does
+float16, bfloat16      itself                          half the bytes; inline payloads are summed in float32
+int8, uint8, int16     int32 for Average and int16     the sum over ranks may overflow where the average does not
 bool                   uint8, Max for a sum            any rank (Sum, Max), all ranks (Min, Product)
-uint16, uint32         int32, int64                    Gloo knows no unsigned type but uint8
+uint16, uint32         int32, int64                    Gloo supports no unsigned type except uint8
 complex                itself                          Sum and Average only
 =====================  ==============================  ==========================================================
 """
@@ -18,13 +18,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rueda.hvd.common.exceptions import OperationError
 from rueda.hvd.core import adasum
 from rueda.hvd.core.entries import ADASUM, AVERAGE, MAX, MIN, OPERATIONS, PRODUCT, SUM
 
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 _SMALL = (torch.int8, torch.uint8)
 _HALF = (torch.float16, torch.bfloat16)
-_STEPS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
+_IN_PLACE: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
     SUM: Tensor.add_,
     MIN: lambda a, b: torch.minimum(a, b, out=a),
     MAX: lambda a, b: torch.maximum(a, b, out=a),
@@ -33,23 +34,23 @@ _STEPS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def check_operation(operation: int, dtype: torch.dtype) -> None:
-    """Refuse what has no meaning.
+    """Raise OperationError if an operation is not defined for a dtype.
 
     >>> check_operation(MAX, torch.complex64)
     Traceback (most recent call last):
-    ValueError: Max: expected a type with an order, got torch.complex64; reduce its parts
+    rueda.hvd.common.exceptions.OperationError: Max: expected a type with an order, got torch.complex64; ...
     """
     if dtype.is_complex and operation not in (SUM, AVERAGE):
-        raise ValueError(f"{OPERATIONS[operation]}: expected a type with an order, got {dtype}; reduce its parts")
+        raise OperationError(f"{OPERATIONS[operation]}: expected a type with an order, got {dtype}; reduce its parts")
     if dtype == torch.bool and operation == AVERAGE:
-        raise ValueError("Average: expected numbers, got torch.bool; use Max for any rank, Min for all, or convert")
+        raise OperationError("Average: expected numbers, got torch.bool; use Max for any rank, Min for all, or convert")
 
 
-def travelling_type(dtype: torch.dtype, operation: int) -> torch.dtype:
-    """Give the type in which a tensor goes through a process group.
+def communication_dtype(dtype: torch.dtype, operation: int) -> torch.dtype:
+    """Return the dtype in which a process group reduces a tensor.
 
-    >>> travelling_type(torch.int8, AVERAGE), travelling_type(torch.int8, SUM), travelling_type(torch.bool, SUM)
-    (torch.int32, torch.int8, torch.uint8)
+    >>> communication_dtype(torch.int8, AVERAGE), communication_dtype(torch.int8, SUM)
+    (torch.int32, torch.int8)
     """
     if dtype == torch.bool:
         return torch.uint8
@@ -60,10 +61,10 @@ def travelling_type(dtype: torch.dtype, operation: int) -> torch.dtype:
     return _WIDER.get(dtype, dtype)
 
 
-def travelling_operation(dtype: torch.dtype, operation: int) -> int:
-    """Give the operation of the process group: averages are sums first, truth values have minima and maxima.
+def communication_operation(dtype: torch.dtype, operation: int) -> int:
+    """Return the operation of the process group: Sum for an average, Max or Min for booleans.
 
-    >>> travelling_operation(torch.bool, SUM) == MAX, travelling_operation(torch.float32, AVERAGE) == SUM
+    >>> communication_operation(torch.bool, SUM) == MAX, communication_operation(torch.float32, AVERAGE) == SUM
     (True, True)
     """
     if dtype == torch.bool:
@@ -72,31 +73,31 @@ def travelling_operation(dtype: torch.dtype, operation: int) -> int:
 
 
 def combine(parts: list[Tensor], operation: int, sizes: list[int]) -> Tensor:
-    """Reduce flat tensors here, in rank order, so that every rank gets the same bits.
+    """Reduce flat tensors locally, in rank order, so that every rank computes the same bits.
 
     Args:
-        parts: one for each rank that has something to give.
-        operation: for Average this is the sum: :func:`finish` divides.
-        sizes: the lengths of the tensors that lie one after the other in each part: Adasum looks at each alone.
+        parts: the tensors of the ranks that contribute; the first may be overwritten.
+        operation: the operation; for Average the result is the sum, which :func:`finish` divides.
+        sizes: the lengths of the tensors that each part consists of, since Adasum treats each separately.
 
     >>> combine([torch.tensor([100, 1], dtype=torch.int8), torch.tensor([28, 2], dtype=torch.int8)], MAX, [2])
     tensor([100,   2], dtype=torch.int8)
     """
     dtype = parts[0].dtype
-    wide = torch.float32 if dtype in _HALF else travelling_type(dtype, operation)
+    wide = torch.float32 if dtype in _HALF else communication_dtype(dtype, operation)
     if wide != dtype:
         parts = [part.to(wide) for part in parts]
     if operation == ADASUM:
-        return adasum.tree(parts, sizes)
-    step = _STEPS[travelling_operation(dtype, operation)]
+        return adasum.combine(parts, sizes)
+    reduce_into = _IN_PLACE[communication_operation(dtype, operation)]
     total = parts[0]
     for part in parts[1:]:
-        step(total, part)
+        reduce_into(total, part)
     return total
 
 
 def scale(tensor: Tensor, factor: float) -> Tensor:
-    """Multiply in place; whole numbers are rounded towards zero.
+    """Multiply a tensor in place; integers are rounded towards zero.
 
     >>> scale(torch.tensor([3, -3]), 0.5), scale(torch.tensor([1.0]), 0.5)
     (tensor([ 1, -1]), tensor([0.5000]))
@@ -109,7 +110,7 @@ def scale(tensor: Tensor, factor: float) -> Tensor:
 
 
 def finish(tensor: Tensor, operation: int, num_ranks: int, postscale: float) -> Tensor:
-    """Make the average of a sum, and scale it, in place.
+    """Divide a sum by the number of ranks if the operation is Average, and apply the postscale factor, in place.
 
     >>> finish(torch.tensor([7, -7]), AVERAGE, 2, 1.0), finish(torch.tensor([6.0]), AVERAGE, 3, 0.5)
     (tensor([ 3, -3]), tensor([1.]))

@@ -1,6 +1,7 @@
-"""The options of horovodrun, each with its fate here: the parser, the configuration file and the page are made of it.
+"""The options of horovodrun; the parser, the configuration file and the table in the documentation are made from them.
 
-An option is *honoured*, or it is accepted and its ``note`` is printed: it has no meaning on ``torch.distributed``.
+An option is *honoured*, or it is *accepted* without effect because it has no meaning on ``torch.distributed``, and its
+``note`` is printed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ class Option:
     """One option.
 
     Args:
-        flags: as typed, separated by blanks; the last gives the field its name.
-        kind: of the value: int, float, str, or bool for an option without one.
+        flags: its forms, separated by blanks; the last one gives the field its name.
+        kind: int, float or str, the type of its value; bool: no value; list: may be repeated; tuple: two numbers.
         help: what it does.
-        note: why it has no meaning here; empty: it is honoured.
+        note: why it has no effect here; empty if it is honoured.
         variable: the ``HOROVOD_*`` variable that carries it to the workers.
         config: its place in a configuration file: ``section.key``.
         no: the flags that set it to False.
+        choices: the allowed values; None: any.
     """
 
     flags: str
@@ -37,62 +39,65 @@ class Option:
     variable: str = ""
     config: str = ""
     no: str = ""
+    choices: tuple[str, ...] | None = None
 
     @property
     def field(self) -> str:
-        """The name of the field."""
+        """The name of its field among the parsed values."""
         return self.flags.split()[-1].lstrip("-").replace("-", "_")
 
 
-_TUNING = "the core needs no tuning of this kind"
+_TUNING = "nothing is tuned; see --cycle-time-ms"
 _ELASTIC = "elastic training is not in Rueda yet: the job keeps its -np workers and ends with the first failure"
-_BACKENDS = "torch.distributed's own backends carry the tensors"
-_HIERARCHY = "NCCL and Gloo choose the way over the machines by themselves"
+_BACKENDS = "tensors are sent by torch.distributed's backends, not by MPI"
+_HIERARCHY = "NCCL and Gloo choose the route between machines themselves"
 
 OPTIONS = (
-    Option("-np --num-proc", int, "how many workers"),
+    Option("-np --num-proc", int, "number of workers"),
     Option("-H --hosts", str, "hosts and their slots: server1:4,server2:4"),
-    Option("-hostfile --hostfile", str, "a host a line: server1 slots=4"),
-    Option("--slots-per-host", int, "slots of hosts that name none"),
-    Option("-p --ssh-port", int, "the ssh port of all hosts"),
-    Option("-i --ssh-identity-file", str, "the private key"),
-    Option("--network-interface --network-interfaces", str, "the network cards to use: eth0,eth1"),
-    Option("--start-timeout", float, "seconds to wait until all workers have met; also HOROVOD_START_TIMEOUT"),
-    Option("--output-filename", str, "a folder for rank.<rank>/stdout and stderr, beside what is shown"),
-    Option("-prefix-timestamp --prefix-output-with-timestamp", bool, "the time before each line"),
-    Option("--verbose", bool, "say what is started, and where"),
-    Option("--config-file", str, "a YAML file of options; those typed win over it"),
-    Option("-cb --check-build", bool, "say what is available, and leave"),
-    Option("-v --version", bool, "print the version, and leave"),
-    Option("--fusion-threshold-mb", int, "small tensors travel together up to so many MB",
+    Option("-hostfile --hostfile", str, "file with one host per line: server1 slots=4"),
+    Option("--slots-per-host", int, "slots of hosts that are listed without a number"),
+    Option("-p --ssh-port", int, "ssh port of all hosts"),
+    Option("-i --ssh-identity-file", str, "private key for ssh"),
+    Option("--network-interface --network-interfaces", list, "network interfaces to use: eth0,eth1"),
+    Option("--start-timeout", float, "seconds to wait for all workers to start; also HOROVOD_START_TIMEOUT"),
+    Option("--output-filename", str, "folder for rank.N/stdout and rank.N/stderr; the output is shown as well"),
+    Option("-prefix-timestamp --prefix-output-with-timestamp", bool, "print the time before each line"),
+    Option("--legacy-keras", bool, "run scripts for Keras 2 and tensorflow_addons; Rueda's own option"),
+    Option("--verbose", bool, "print what is started on which hosts"),
+    Option("--config-file", str, "YAML file of options; options on the command line override it"),
+    Option("-cb --check-build", bool, "print the available frameworks and backends, and exit"),
+    Option("-v --version", bool, "print the version and exit"),
+    Option("--fusion-threshold-mb", int, "largest buffer, in MB, in which small tensors are reduced together",
            variable="HOROVOD_FUSION_THRESHOLD", config="params.fusion_threshold_mb"),
-    Option("--cycle-time-ms", float, "how long submissions are collected while nobody waits for them",
+    Option("--cycle-time-ms", float, "milliseconds for which submissions are collected while no rank waits for them",
            variable="HOROVOD_CYCLE_TIME", config="params.cycle_time_ms"),
-    Option("--cache-capacity", int, "how many names are known by number",
+    Option("--cache-capacity", int, "number of tensor signatures that are sent once, then by number",
            variable="HOROVOD_CACHE_CAPACITY", config="params.cache_capacity"),
-    Option("--timeline-filename", str, "write the timeline there, for chrome://tracing",
+    Option("--timeline-filename", str, "write a timeline to this file, for chrome://tracing",
            variable="HOROVOD_TIMELINE", config="timeline.filename"),
-    Option("--timeline-mark-cycles", bool, "mark the cycles in it", variable="HOROVOD_TIMELINE_MARK_CYCLES",
-           config="timeline.mark_cycles", no="--no-timeline-mark-cycles"),
-    Option("--no-stall-check", bool, "do not report tensors that wait for some ranks",
+    Option("--timeline-mark-cycles", bool, "mark the engine's cycles in the timeline",
+           variable="HOROVOD_TIMELINE_MARK_CYCLES", config="timeline.mark_cycles", no="--no-timeline-mark-cycles"),
+    Option("--no-stall-check", bool, "do not report tensors that only some ranks have submitted",
            variable="HOROVOD_STALL_CHECK_DISABLE", no="--stall-check"),
-    Option("--stall-check-warning-time-seconds", int, "report them after so long",
+    Option("--stall-check-warning-time-seconds", int, "report such tensors after this many seconds",
            variable="HOROVOD_STALL_CHECK_TIME_SECONDS", config="stall_check.warning_time_seconds"),
-    Option("--stall-check-shutdown-time-seconds", int, "end the job after so long",
+    Option("--stall-check-shutdown-time-seconds", int, "end the job after this many seconds of such a stall",
            variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", config="stall_check.shutdown_time_seconds"),
-    Option("--tcp", bool, "no InfiniBand", variable="NCCL_IB_DISABLE"),
-    Option("--gloo", bool, "Gloo and NCCL, as always"),
-    Option("--mpi", bool, note=f"{_BACKENDS}; to start by MPI, type `mpirun -np 4 python -m rueda.hvd train.py`"),
-    Option("--jsrun", bool, note=f"{_BACKENDS}; start by ssh hosts, Slurm (`rueda run --slurm`) or mpirun"),
-    Option("--mpi-args", str, note="no mpirun is started"),
-    Option("--binding-args", str, note="no mpirun is started; each worker gets its share of the cores as threads"),
+    Option("--tcp", bool, "do not use InfiniBand", variable="NCCL_IB_DISABLE"),
+    Option("--gloo", bool, "use Gloo and NCCL, which is the default"),
+    Option("--mpi", bool, note=f"{_BACKENDS}; for mpirun, type `mpirun -np 4 python -m rueda.hvd train.py`"),
+    Option("--jsrun", bool, note=f"{_BACKENDS}; use ssh hosts, Slurm (`rueda run --slurm`) or mpirun"),
+    Option("--mpi-args", str, note="mpirun is not used"),
+    Option("--binding-args", str, note="mpirun is not used; each worker gets its share of the cores as threads"),
     Option("--mpi-threads-disable", bool, note=_BACKENDS, config="library_options.mpi_threads_disable",
            no="--no-mpi-threads-disable"),
-    Option("--num-nccl-streams", int, note="torch.distributed has a stream for each process group",
+    Option("--num-nccl-streams", int, note="torch.distributed uses one stream for each process group",
            config="library_options.num_nccl_streams"),
-    Option("--thread-affinity", int, note="the core's thread sleeps unless there is work",
+    Option("--thread-affinity", int, note="the engine's background thread sleeps unless there is work",
            config="library_options.thread_affinity"),
-    Option("--gloo-timeout-seconds", int, note="use --stall-check-shutdown-time-seconds, which names tensor and ranks",
+    Option("--gloo-timeout-seconds", int,
+           note="use --stall-check-shutdown-time-seconds, which names the tensor and the missing ranks",
            config="library_options.gloo_timeout_seconds"),
     Option("--disable-cache", bool, note="nothing is cached between jobs"),
     Option("--hierarchical-allreduce", bool, note=_HIERARCHY, config="params.hierarchical_allreduce",
@@ -105,14 +110,13 @@ OPTIONS = (
     Option("--autotune-steps-per-sample", int, note=_TUNING, config="autotune.steps_per_sample"),
     Option("--autotune-bayes-opt-max-samples", int, note=_TUNING, config="autotune.bayes_opt_max_samples"),
     Option("--autotune-gaussian-process-noise", float, note=_TUNING, config="autotune.gaussian_process_noise"),
-    Option("--log-level", str, note="the core is silent but for errors and stalls; see --verbose",
-           variable="HOROVOD_LOG_LEVEL", config="logging.level"),
+    Option("--log-level", str, note="the engine reports only errors and stalls; see --verbose",
+           variable="HOROVOD_LOG_LEVEL", config="logging.level", choices=LOG_LEVELS),
     Option("--no-log-hide-timestamp --log-with-timestamp", bool, note="see --prefix-output-with-timestamp",
            config="logging.with_timestamp", no="--log-without-timestamp --log-hide-timestamp"),
     Option("--min-num-proc --min-np", int, note=_ELASTIC),
     Option("--max-num-proc --max-np", int, note=_ELASTIC),
-    Option("--host-discovery-script", str, "a program that prints a host a line",
-           note=f"it is asked once; {_ELASTIC}"),
+    Option("--host-discovery-script", str, note=f"it is run once; {_ELASTIC}"),
     Option("--elastic-timeout", int, note=_ELASTIC),
     Option("--reset-limit", int, note=_ELASTIC),
     Option("--blacklist-cooldown-range", tuple, note=_ELASTIC),
@@ -120,34 +124,35 @@ OPTIONS = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line; an option that was not typed is None."""
+    """Return the parser of the command line; an option that was not typed is None."""
     made = argparse.ArgumentParser(
         prog="rueda horovodrun",
         usage="rueda horovodrun -np N [OPTIONS] PROGRAM [ARGUMENTS]",
         description="Start a program on N workers, with the command line of horovodrun.",
         allow_abbrev=False,
     )
+    ignored = made.add_argument_group("options that are accepted without effect, with a note")
     for option in OPTIONS:
-        text = (option.help or f"accepted; {option.note}").replace("%", "%%")
-        value: dict[str, Any] = {"dest": option.field, "default": None, "help": text}
+        form: dict[str, Any] = {"type": option.kind, "metavar": "VALUE" if option.kind is str else "N"}
         if option.kind is bool:
-            made.add_argument(*option.flags.split(), action="store_true", **value)
+            form = {"action": "store_true"}
+        elif option.kind is list:
+            form = {"action": "append", "metavar": "VALUE"}
         elif option.kind is tuple:
-            made.add_argument(*option.flags.split(), type=int, nargs=2, metavar=("MIN", "MAX"), **value)
-        elif option.field == "network_interfaces":
-            made.add_argument(*option.flags.split(), action="append", metavar="CARDS", **value)
-        else:
-            choices = LOG_LEVELS if option.field == "log_level" else None
-            made.add_argument(*option.flags.split(), type=option.kind, choices=choices,
-                              metavar=option.kind.__name__.upper(), **value)  # fmt: skip
+            form = {"type": int, "nargs": 2, "metavar": ("MIN", "MAX")}
+        elif option.choices is not None:
+            form["choices"] = option.choices
+        text = (option.help or option.note).replace("%", "%%")
+        group = ignored if option.note else made
+        group.add_argument(*option.flags.split(), dest=option.field, default=None, help=text, **form)
         if option.no:
-            made.add_argument(*option.no.split(), dest=option.field, action="store_false", help=argparse.SUPPRESS)
+            group.add_argument(*option.no.split(), dest=option.field, action="store_false", help=argparse.SUPPRESS)
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what every worker runs")
     return made
 
 
 def with_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Add what a configuration file says to what was typed, which wins.
+    """Return the options of the command line, completed by those of a configuration file.
 
     Sections and keys are Horovod's: ``params.fusion_threshold_mb``, ``timeline.filename``, ``stall_check.enabled`` ...
     """
@@ -162,16 +167,16 @@ def with_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise LaunchError(f"--config-file {path}: cannot be read ({reason}); give a readable YAML file") from None
     known = {option.config: option for option in OPTIONS if option.config}
     merged = dict(values)
-    for place, value in _flat(found, path):
-        if place == "stall_check.enabled":
+    for key, value in _flat(found, path):
+        if key == "stall_check.enabled":
             name, value = "no_stall_check", not value
-        elif place == "controller" and str(value).lower() in ("gloo", "mpi"):
+        elif key == "controller" and str(value).lower() in ("gloo", "mpi"):
             name, value = str(value).lower(), True
-        elif place in known:
-            name, value = known[place].field, _converted(known[place], value, f"{path}: {place}")
+        elif key in known:
+            name, value = known[key].field, _converted(known[key], value, f"{path}: {key}")
         else:
-            near = ", ".join(sorted(known))
-            raise LaunchError(f"--config-file {path}", expected=f"one of {near}", got=place, do="correct it")
+            keys = ", ".join(sorted(known))
+            raise LaunchError(f"--config-file {path}", expected=f"one of {keys}", got=key, do="correct it")
         if merged.get(name) is None:
             merged[name] = value
     return merged
@@ -195,7 +200,7 @@ def _converted(option: Option, value: Any, where: str) -> Any:
 
 
 def variables(values: Mapping[str, Any]) -> dict[str, str]:
-    """Give the variables by which the options reach the workers.
+    """Return the environment variables that carry the options to the workers.
 
     >>> variables({"fusion_threshold_mb": 32, "no_stall_check": True, "cycle_time_ms": None})
     {'HOROVOD_FUSION_THRESHOLD': '33554432', 'HOROVOD_STALL_CHECK_DISABLE': '1'}
@@ -214,7 +219,7 @@ def variables(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Say of each option that was given and has no meaning here why that is so; each reason once."""
+    """Return a line for each reason why options that were given have no effect."""
     given = [option for option in OPTIONS if option.note and values.get(option.field) not in (None, False)]
     return [
         f"note: {', '.join(option.flags.split()[-1] for option in given if option.note == note)}: {note}"
@@ -223,10 +228,10 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def table() -> str:
-    """Write the options as a table of the page."""
+    """Return the options as a Markdown table for ``docs/horovod.md``."""
     lines = ["| option | here | |", "|---|---|---|"]
     for option in OPTIONS:
         flags = ", ".join(f"`{flag}`" for flag in f"{option.flags} {option.no}".split())
-        fate = "accepted" if option.note else "honoured"
-        lines.append(f"| {flags} | {fate} | {option.note or option.help} |")
+        state = "accepted" if option.note else "honoured"
+        lines.append(f"| {flags} | {state} | {option.note or option.help} |")
     return "\n".join(lines) + "\n"

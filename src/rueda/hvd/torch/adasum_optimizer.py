@@ -1,8 +1,8 @@
-"""The distributed optimizer of Adasum: each rank makes its own step, and the steps are combined."""
+"""The distributed optimizer of Adasum, which combines the ranks' parameter updates instead of their gradients."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -11,35 +11,38 @@ from rueda.hvd.torch.distributed_optimizer import Distributed
 
 
 class DistributedAdasum(Distributed):
-    """Adasum combines what the optimizers would do, not what the gradients are: each rank makes its own step, and the
-    differences are combined (Maleki et al., section 3)."""
+    """Each rank runs the wrapped optimizer on its own gradients, and Adasum combines the resulting updates.
+
+    Reference: Maleki et al., "Scaling Distributed Training with Adaptive Summation", section 3.
+    """
 
     def step(self, closure: Any = None) -> Any:
         """Update the parameters by the Adasum of all ranks' updates."""
-        exchange = self._exchange
-        compression = exchange.compression
-        parameters = exchange.named.parameters
+        reducer = self._reducer
+        parameters = reducer.named.parameters
         before = [parameter.detach().clone() for parameter in parameters]
         result = super(Distributed, self).step(closure)
         with torch.no_grad():
-            compressed = [
-                compression.compress(parameter.detach() - start)
-                for parameter, start in zip(parameters, before, strict=True)
-            ]
-            exchange.bind()
+            updates = [parameter.detach() - start for parameter, start in zip(parameters, before, strict=True)]
+            reducer.bind()
             reduced = ops.grouped_allreduce(
-                [small for small, _ in compressed],
-                name=f"{exchange.title}.updates",
+                updates,
+                name=f"{reducer.name}.updates",
+                compression=reducer.compression,
                 op=ops.Adasum,
-                process_set=exchange.process_set,
+                process_set=reducer.process_set,
             )
-            for parameter, start, update, (_, context) in zip(parameters, before, reduced, compressed, strict=True):
-                parameter.copy_(start + compression.decompress(update, context))
-        self._begin_anew()
+            for parameter, start, update in zip(parameters, before, reduced, strict=True):
+                parameter.copy_(start + update)
+        self._reset_counts()
         return result
 
-    def _final(self, number: int) -> None:
+    def _on_final(self, number: int) -> None:
         self._finals.append(number)
 
     def synchronize(self) -> None:
-        """Do nothing: updates are combined in ``step()``, not gradients."""
+        """Do nothing: ``step()`` combines updates, so no gradients are reduced."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Refuse, as Horovod does: the update itself is what the ranks combine."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer; call step() alone")

@@ -1,4 +1,4 @@
-"""What makes an optimizer a distributed one: it counts backward passes, and its step waits for reduced gradients."""
+"""The methods of a distributed optimizer: it counts backward passes, and its step waits for the reduced gradients."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rueda.hvd.torch import mpi_ops as ops
-from rueda.hvd.torch.exchange import Exchange
+from rueda.hvd.torch.gradient_reducer import GradientReducer
 
 
 class Distributed(torch.optim.Optimizer):
-    """The methods that every distributed optimizer has; mixed into the class of the given one."""
+    """The methods that every distributed optimizer has; a mix-in for the class of the wrapped optimizer."""
 
-    def _set_up(self, exchange: Exchange, backward_passes_per_step: int) -> None:
-        self._exchange = exchange
-        self._named = named = exchange.named
+    def _set_up(self, reducer: GradientReducer, backward_passes_per_step: int) -> None:
+        self._reducer = reducer
+        self._named = reducer.named
+        self._parameter_names = dict(zip(reducer.named.parameters, reducer.named.names, strict=True))
+        self._compression, self.op, self.process_set = reducer.compression, reducer.op, reducer.process_set
+        self.gradient_predivide_factor, self.sparse_as_dense = reducer.predivide, reducer.sparse_as_dense
         self.backward_passes_per_step = backward_passes_per_step
-        self._begin_anew()
+        self._reset_counts()
         self._synchronized = False
         self._should_synchronize = True
-        self._alone = exchange.process_set.size() == 1
+        # A rank outside the process set trains by itself, as in Horovod.
+        self._alone = reducer.process_set.size() == 1 or not reducer.process_set.included()
         if not self._alone:
-            exchange.bind()
-            for number, parameter in enumerate(named.parameters):
-                former: Any = getattr(parameter, "_rueda_hvd_hook", None)
-                if former is not None:  # of an optimizer that this one replaces
-                    former.remove()
-                anything: Any = parameter
-                hook = _make_hook(weakref.ref(self), number)
-                anything._rueda_hvd_hook = anything.register_post_accumulate_grad_hook(hook)
+            reducer.bind()
+            parameter: Any
+            for number, parameter in enumerate(self._named.parameters):
+                if hasattr(parameter, "_rueda_hvd_hook"):  # of an optimizer that this one replaces
+                    parameter._rueda_hvd_hook.remove()
+                hook = partial(_on_gradient, weakref.ref(self), number)
+                parameter._rueda_hvd_hook = parameter.register_post_accumulate_grad_hook(hook)
 
     # While the backward pass runs.
 
     def _count(self, number: int) -> None:
-        """A backward pass has written a gradient; after the last one it is final."""
+        """Count a backward pass that has written this gradient; after the last one the gradient is final."""
         left = self._left
         if left[number] <= 0:
             raise AssertionError(
@@ -48,40 +52,40 @@ class Distributed(torch.optim.Optimizer):
             )
         left[number] -= 1
         if left[number] == 0:
-            self._final(number)
+            self._on_final(number)
 
-    def _final(self, number: int) -> None:
-        """A gradient is complete: it can leave."""
-        self._exchange.bind()
+    def _on_final(self, number: int) -> None:
+        """Start the all-reduce of a gradient that no further backward pass will change."""
+        self._reducer.bind()
         self._finals.append(number)
-        self._exchange.send(number, self._finals)
+        self._reducer.send(number, self._finals)
 
     # Between the backward pass and the update.
 
     def synchronize(self) -> None:
-        """Wait until every gradient is reduced and stands in ``parameter.grad``.
+        """Block until every gradient is reduced and written into ``parameter.grad``.
 
-        Call it yourself to do something with the reduced gradients (clip them), and then ``step()`` within
-        :meth:`skip_synchronize`. A parameter that only some ranks have used counts as zero on the others; one that no
-        rank has used keeps no gradient.
+        Call it yourself to change the reduced gradients, for example to clip them, and then call ``step()`` within
+        :meth:`skip_synchronize`. A parameter that a rank has not used counts as zero there; one that no rank has used
+        gets a gradient of zeros, so weight decay and momentum apply to it, as in Horovod.
         """
+        self._synchronized = True
         if self._alone:
             return
-        knew_no_order = self._exchange.finish()
+        without_buckets = self._reducer.finish()
         finals = self._finals
-        self._begin_anew()
-        self._synchronized = True
-        if knew_no_order:
-            self._exchange.agree(finals)
+        self._reset_counts()
+        if without_buckets:
+            self._reducer.agree(finals)
 
-    def _begin_anew(self) -> None:
-        """Await as many backward passes as before the first step."""
-        self._finals: list[int] = []  # numbers in the order in which their gradients became final, in this step
+    def _reset_counts(self) -> None:
+        """Expect as many backward passes for every gradient as before the first step."""
+        self._finals: list[int] = []  # the numbers of this step's final gradients, in the order they became final
         self._left = [self.backward_passes_per_step] * len(self._named.parameters)
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let ``step()`` update without waiting for gradients, after :meth:`synchronize` was called by hand."""
+        """Within this context ``step()`` does not wait for gradients; call :meth:`synchronize` before it."""
         self._should_synchronize = False
         try:
             yield
@@ -89,18 +93,19 @@ class Distributed(torch.optim.Optimizer):
             self._should_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change after how many backward passes gradients are sent."""
+        """Change the number of backward passes whose gradients are accumulated before they are reduced."""
         self.backward_passes_per_step = passes
         self._left = [passes] * len(self._named.parameters)
 
-    # What every optimizer does.
+    # The interface of every optimizer.
 
     def step(self, closure: Any = None) -> Any:
-        """Wait for the gradients and update the parameters.
+        """Wait for the reduced gradients and update the parameters.
 
         Args:
-            closure: computes the loss and the gradients anew; they, and the loss it returns, are averaged over the
-                workers each time, so that optimizers that look at the loss (L-BFGS) do the same on all of them.
+            closure: computes the loss and the gradients again. The gradients and the loss that it returns are averaged
+                over the workers at every call, so that optimizers that look at the loss (L-BFGS) take the same
+                decisions on all workers.
         """
         if closure is not None and not self._alone:
             if self._finals:
@@ -108,9 +113,10 @@ class Distributed(torch.optim.Optimizer):
             self._synchronized = False
             return super().step(self._averaging(closure))
         if self._should_synchronize:
-            if self._synchronized and not self._finals and not self._alone:
-                warnings.warn(
-                    "step() after synchronize() reduces the gradients a second time; put step() into "
+            if self._synchronized:
+                warnings.warn(  # scripts filter by the beginning of this message, which is Horovod's
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): it reduces the gradients a second time; put step() into "
                     "`with optimizer.skip_synchronize():`",
                     stacklevel=2,
                 )
@@ -125,27 +131,25 @@ class Distributed(torch.optim.Optimizer):
             if loss is None:
                 return None
             value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
-            mean = ops.allreduce(value, name=f"{self._exchange.title}.loss", process_set=self._exchange.process_set)
+            mean = ops.allreduce(value, name=f"{self._reducer.name}.loss", process_set=self._reducer.process_set)
             return mean if isinstance(loss, Tensor) else mean.item()
 
         return averaged
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients; not between the backward pass and ``step()``, while they are on their way."""
+        """Clear the gradients; not allowed between the backward pass and ``step()``, while they are being reduced."""
         if self._finals:
             raise AssertionError(
-                "zero_grad(): expected no gradients on their way, got some; call it after step() or synchronize()"
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(), while the gradients are being reduced; call it after one of these"
             )
         super().zero_grad(set_to_none=set_to_none)
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("a distributed optimizer: save optimizer.state_dict() instead of the object")
+        raise TypeError("a distributed optimizer cannot be pickled; save optimizer.state_dict() instead")
 
 
-def _make_hook(owner: weakref.ref[Any], number: int) -> Callable[[Tensor], None]:
-    def hook(parameter: Tensor) -> None:
-        optimizer = owner()
-        if optimizer is not None:
-            optimizer._count(number)
-
-    return hook
+def _on_gradient(owner: weakref.ref[Any], number: int, _: Tensor) -> None:
+    optimizer = owner()
+    if optimizer is not None:
+        optimizer._count(number)

@@ -1,7 +1,7 @@
-"""Give every worker the state of one: parameters, optimizer, any object.
+"""Broadcast one rank's state to all ranks: model parameters, optimizer state, or any object.
 
-A state is sent in two parts: its *outline*, a pickle in which each tensor is replaced by its shape, dtype and kind of
-device; then the tensors themselves, each in a broadcast of its own, so that they travel as tensors and not as bytes.
+An optimizer's state is sent in two parts: first its *outline*, a pickle in which each tensor is replaced by its shape,
+dtype and kind of device; then each tensor in its own broadcast, which avoids pickling it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from torch.optim import Optimizer
 
 from rueda.hvd.basics import rank
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.core.entries import from_bytes
 from rueda.hvd.pickled import dumps
 from rueda.hvd.torch.mpi_ops import allgather, broadcast_, broadcast_async_, synchronize
-
-Named = tuple["str | None", Any]
 
 
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite parameters, in place, by those of one worker.
+    """Overwrite parameters in place with those of one rank.
 
     Args:
         params: ``model.state_dict()``, ``model.named_parameters()`` or ``model.parameters()``.
-        root_rank: whose values all get.
-        process_set: among whom.
+        root_rank: the rank whose values are broadcast.
+        process_set: the ranks that take part.
     """
-    entries = _named(params)
+    entries = _with_names(params)
     _broadcast_tensors([(name, value) for name, value in entries if isinstance(value, Tensor)], root_rank, process_set)
     others = [(name, value) for name, value in entries if not isinstance(value, Tensor)]
     if others:  # the extra state of a module, which can be anything
@@ -44,7 +43,7 @@ def broadcast_parameters(
             params.update({name: value for (name, _), value in zip(others, values, strict=True)})
 
 
-def _named(params: Mapping[str, Any] | Iterable[Any]) -> list[Named]:
+def _with_names(params: Mapping[str, Any] | Iterable[Any]) -> list[tuple[str | None, Any]]:
     if isinstance(params, Mapping):
         return sorted(params.items())
     if isinstance(params, Tensor) or not isinstance(params, Iterable):
@@ -56,7 +55,7 @@ def _named(params: Mapping[str, Any] | Iterable[Any]) -> list[Named]:
 
 
 def _broadcast_tensors(tensors: Iterable[tuple[str | None, Tensor]], root_rank: int, process_set: ProcessSet) -> None:
-    """Overwrite tensors by the root's; all are submitted before the first is waited for."""
+    """Overwrite tensors with the root's; all broadcasts are started before the first is waited for."""
     with torch.no_grad():
         handles = [
             broadcast_async_(tensor.detach(), root_rank, name=name, process_set=process_set) for name, tensor in tensors
@@ -71,18 +70,21 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give every worker's optimizer the state and the options (rates, decay ...) of one.
+    """Overwrite every rank's optimizer state and options (learning rate, weight decay ...) with those of one rank.
 
-    Works for every torch optimizer, for those of :mod:`rueda.optim` and for a ``DistributedOptimizer``, before the
-    first step as well: a state that the root does not have yet is empty on all. No step is taken for it, so parameters
-    and gradients stay as they are. Numbers keep their type, tensors their dtype.
+    This works for every torch optimizer, for those of :mod:`rueda.optim` and for a ``DistributedOptimizer``, also
+    before the first step: state that the root does not have yet is empty on all ranks. It takes no optimizer step, so
+    parameters stay unchanged. An optimizer without state gets gradients of zeros, as in Horovod, which scripts rely on
+    that read ``parameter.grad`` before the first backward pass. Numbers keep their type, tensors their dtype.
 
     Args:
-        optimizer: the optimizer, made alike on every worker.
-        root_rank: whose state all get.
-        model: not needed; accepted, as in Horovod.
-        process_set: among whom.
+        optimizer: the optimizer, constructed with the same arguments on every rank.
+        root_rank: the rank whose state is broadcast.
+        model: ignored, accepted for compatibility with Horovod.
+        process_set: the ranks that take part.
     """
+    if not optimizer.state_dict()["state"]:
+        _zero_gradients(optimizer)
     own = optimizer.state_dict() if rank() == root_rank else None
     state: dict[str, Any] = _broadcast_state(own, root_rank, "optimizer", process_set)
     if rank() != root_rank:
@@ -90,8 +92,16 @@ def broadcast_optimizer_state(
         _restore_dtypes(optimizer, state)
 
 
+def _zero_gradients(optimizer: Optimizer) -> None:
+    """Set the gradient of every trainable parameter to zeros: sparse ones for SparseAdam, which accepts no others."""
+    for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        if parameter.requires_grad:
+            zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format, requires_grad=False)
+            parameter.grad = zeros.to_sparse(1) if isinstance(optimizer, torch.optim.SparseAdam) else zeros
+
+
 def _restore_dtypes(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Put back what torch rounded to the parameter's dtype while loading, so that all ranks hold the same values."""
+    """Undo the conversion to the parameters' dtype that torch does while loading, so that all ranks are equal."""
     numbers = chain.from_iterable(group["params"] for group in state["param_groups"])
     owners = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for number, owner in zip(numbers, owners, strict=True):
@@ -103,40 +113,36 @@ def _restore_dtypes(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Outline:
-    """What stands in a pickle for a tensor."""
+    """Stands for a tensor in a pickle."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    device: str
-
-    def empty(self) -> Tensor:
-        """Make the tensor on this worker's own device of that kind."""
-        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+    device: str  # the kind, such as "cuda": every rank uses its own device of that kind
 
 
 def _broadcast_state(state: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
-    """Give all workers the root's state, nested in any way; its tensors travel as tensors."""
+    """Broadcast the root's state, which may nest dicts, lists and tuples, and return it."""
     tensors: list[Tensor] = []
 
     def outline(value: Tensor) -> object:
         if value.layout is not torch.strided:
-            return value  # a sparse tensor travels in the pickle
+            return value  # a sparse tensor is pickled
         tensors.append(value.detach().contiguous())
         return _Outline(tuple(value.shape), value.dtype, value.device.type)
 
     def fill(value: _Outline) -> object:
-        tensors.append(value.empty())
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.device))
         return tensors[-1]
 
     sent = broadcast_object(_mapped(state, Tensor, outline), root_rank, f"{name}.outline", process_set)
-    whole = state if rank() == root_rank else _mapped(sent, _Outline, fill)
+    result = state if rank() == root_rank else _mapped(sent, _Outline, fill)
     names = (f"{name}.{number}" for number in range(len(tensors)))
     _broadcast_tensors(zip(names, tensors, strict=True), root_rank, process_set)
-    return whole
+    return result
 
 
 def _mapped(value: Any, kind: type, change: Callable[[Any], object]) -> Any:
-    """Change everything of a kind within dicts, lists and tuples.
+    """Apply ``change`` to every value of type ``kind`` within dicts, lists and tuples.
 
     >>> _mapped({"betas": (0.9, 0.99), "lists": [[1], 2]}, float, lambda x: x / 2)
     {'betas': (0.45, 0.495), 'lists': [[1], 2]}
@@ -153,38 +159,34 @@ def _mapped(value: Any, kind: type, change: Callable[[Any], object]) -> Any:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Give every worker an object of one, which gets its own back.
+    """Return one rank's object on every rank; the root gets its own object back, not a copy.
 
     Args:
-        obj: on the root: anything that can be pickled. Elsewhere it is ignored.
-        root_rank: whose object it is.
-        name: of the collective.
-        process_set: among whom.
+        obj: on the root, any object that can be pickled; ignored on the other ranks.
+        root_rank: the rank whose object is broadcast.
+        name: the name of the collective.
+        process_set: the ranks that take part.
     """
-    # Not the type's name, as in Horovod: the ranks may bring None and a dict, and must still meet.
+    # Horovod names it after the object's type, but that may differ between the ranks: None on one, a dict on another.
     name = name if name is not None else "broadcast_object"
     data = dumps(obj) if rank() == root_rank else b""
     size = torch.tensor([len(data)])
     broadcast_(size, root_rank, name=f"{name}.size", process_set=process_set)
-    content = _bytes(data) if data else torch.empty(int(size), dtype=torch.uint8)
+    content = from_bytes(data, torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
     broadcast_(content, root_rank, name=f"{name}.content", process_set=process_set)
     return obj if rank() == root_rank else pickle.loads(content.numpy().tobytes())
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Give every worker the objects of all, in rank order.
+    """Return the objects of all ranks, in rank order, on every rank.
 
     Args:
-        obj: anything that can be pickled.
-        name: of the collective.
-        process_set: among whom.
+        obj: any object that can be pickled.
+        name: the name of the collective.
+        process_set: the ranks that take part.
     """
     name = name if name is not None else "allgather_object"
-    gathered = allgather(_bytes(dumps(obj)), name=name, process_set=process_set)
+    gathered = allgather(from_bytes(dumps(obj), torch.uint8), name=name, process_set=process_set)
     stream = io.BytesIO(gathered.numpy().tobytes())
-    # A pickle knows where it ends: no sizes need to travel.
+    # A pickle marks its own end, so the sizes need not be sent.
     return [pickle.load(stream) for _ in range(process_set.size())]
-
-
-def _bytes(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Handles of asynchronous collectives: numbers, as in Horovod, that stand for entries of the engine."""
+"""Handles of asynchronous collectives: as in Horovod, a handle is an integer; it refers to an entry of the engine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from rueda.hvd.core import life
+from rueda.hvd.core import lifecycle
 from rueda.hvd.core.engine import Engine
 from rueda.hvd.core.entries import Entry
 
 _numbers = itertools.count(1)
-_pending: dict[int, tuple[Engine, Entry, Callable[[Any], Any]]] = {}
+_pending: dict[int, tuple[Engine, Entry, Callable[[Any], Any] | None]] = {}
 
 
-def launch(entry: Entry, finish: Callable[[Any], Any]) -> int:
-    """Submit an entry and give the number that :func:`synchronize` takes."""
-    engine = life.engine()
+def submit(entry: Entry, finish: Callable[[Any], Any] | None = None) -> int:
+    """Submit an entry to the engine and return its handle.
+
+    Args:
+        entry: the collective to run.
+        finish: turns the list of results into what :func:`synchronize` returns; None returns the list itself.
+    """
+    engine = lifecycle.engine()
     engine.submit(entry)
     handle = next(_numbers)
     _pending[handle] = (engine, entry, finish)
@@ -24,7 +29,7 @@ def launch(entry: Entry, finish: Callable[[Any], Any]) -> int:
 
 
 def poll(handle: Any) -> bool:
-    """Say whether :func:`synchronize` would return at once."""
+    """Return whether :func:`synchronize` would return without blocking."""
     if callable(handle) or handle not in _pending:
         return True
     engine, entry, _ = _pending[handle]
@@ -32,25 +37,16 @@ def poll(handle: Any) -> bool:
 
 
 def synchronize(handle: Any) -> Any:
-    """Wait for a collective and give its result; None for a handle that was synchronised before.
+    """Block until a collective has finished and return its result, or None if the handle was synchronized before.
 
     Raises:
-        HorovodInternalError: the collective failed, on all ranks alike.
+        HorovodInternalError: the collective failed, on all ranks.
     """
-    if callable(handle):  # of a sparse tensor
+    if callable(handle):  # the handle of a sparse all-reduce is a function
         return handle()
     found = _pending.pop(handle, None)
     if found is None:
         return None
     engine, entry, finish = found
-    return finish(engine.wait(entry))
-
-
-def first_result(results: Any) -> Any:
-    """Finish a collective of one tensor."""
-    return results[0]
-
-
-def all_results(results: Any) -> Any:
-    """Finish a collective of several tensors."""
-    return results
+    results = engine.wait(entry)
+    return results if finish is None else finish(results)

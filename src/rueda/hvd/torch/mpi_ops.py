@@ -1,30 +1,41 @@
 """The collectives of ``horovod.torch``.
 
-======================  =======================================================================  ===================
-collective              every rank gets                                                          file
-======================  =======================================================================  ===================
-``allreduce``           the average, sum, minimum, maximum, product or Adasum of all tensors     ``reducing``
-``allgather``           the tensors of all, one after the other along the first dimension        ``moving``
-``broadcast``           the tensor of one rank                                                   ``moving``
-``alltoall``            from every rank the part that is meant for it                            ``moving``
-``reducescatter``       its part of the reduced tensor                                           ``scattering``
-``barrier``, ``join``   the others' company                                                      ``meeting``
-======================  =======================================================================  ===================
+======================  ==================================================================  =======================
+collective              what every rank receives                                            file
+======================  ==================================================================  =======================
+``allreduce``           the average, sum, minimum, maximum, product or Adasum of all        ``allreduce_ops``
+                        ranks' tensors
+``allgather``           the tensors of all ranks, concatenated along the first dimension    ``copy_ops``
+``broadcast``           the tensor of one rank                                              ``copy_ops``
+``alltoall``            from every rank the part that is meant for it                       ``copy_ops``
+``reducescatter``       its part of the reduced tensor                                      ``reducescatter_ops``
+``barrier``, ``join``   nothing: they block until every rank has called them                ``barrier_ops``
+======================  ==================================================================  =======================
 
-Names with a trailing underscore work in place; ``_async`` returns a handle for :func:`poll` and :func:`synchronize`;
-``grouped_`` takes a list of tensors, which are negotiated and sent as one. Tensors are matched by name: ranks may
-submit them in any order. Without names, the n-th unnamed collective of a kind meets the n-th of the other ranks.
-Gradients flow through all that return a new tensor; for the total loss, the sum over all ranks' losses, they are exact.
+Functions whose name ends in an underscore work in place. Those with ``_async`` return a handle for :func:`poll` and
+:func:`synchronize`. Those with ``grouped_`` take a list of tensors, which is negotiated and sent as one. Tensors are
+matched by name, so ranks may submit them in any order; the n-th unnamed collective of a kind is matched with the n-th
+unnamed one of the other ranks. Gradients flow through every collective that returns a new tensor, with Horovod's
+factors (:mod:`rueda.hvd.torch.passes`); :mod:`rueda.hvd.torch.exact` has them without.
 """
 
 from __future__ import annotations
 
 from rueda.hvd.basics import *  # noqa: F403  scripts import them from here, too
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set  # noqa: F401
+from rueda.hvd.torch.allreduce_ops import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from rueda.hvd.torch.barrier_ops import barrier, join
 from rueda.hvd.torch.compression import Compression  # noqa: F401
-from rueda.hvd.torch.handles import poll, synchronize
-from rueda.hvd.torch.meeting import barrier, join
-from rueda.hvd.torch.moving import (
+from rueda.hvd.torch.copy_ops import (
     allgather,
     allgather_async,
     alltoall,
@@ -36,7 +47,8 @@ from rueda.hvd.torch.moving import (
     grouped_allgather,
     grouped_allgather_async,
 )
-from rueda.hvd.torch.operations import (
+from rueda.hvd.torch.handles import poll, synchronize
+from rueda.hvd.torch.reduce_ops import (
     Adasum,
     Average,
     Max,
@@ -45,23 +57,13 @@ from rueda.hvd.torch.operations import (
     Sum,
     handle_average_backwards_compatibility,
 )
-from rueda.hvd.torch.reducing import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-)
-from rueda.hvd.torch.scattering import (
+from rueda.hvd.torch.reducescatter_ops import (
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
 )
-from rueda.hvd.torch.sparse import sparse_allreduce_async
+from rueda.hvd.torch.sparse_ops import sparse_allreduce_async
 
 __all__ = [
     "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",

@@ -1,15 +1,14 @@
-"""Batch normalisation over the batches of all workers, or of a process set: :mod:`rueda.nn.sync_batch_norm`.
+"""Batch normalisation over the batches of all workers, or of a process set.
 
-The method is that module's; here it talks through the core (names, negotiation, stalls), in step with the gradients
-that the optimizer sends at the same time. Two collectives on one process group from two threads could meet in
-another order on another rank; through the core they cannot.
+The method is that of :mod:`rueda.nn.sync_batch_norm`. Here its collectives go through the engine, in one order with the
+all-reduces of gradients that run at the same time: two threads that use one process group could start their collectives
+in a different order on each rank; through the engine they cannot.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
 
-import torch.distributed as dist
 from torch import Tensor
 
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
@@ -18,16 +17,17 @@ from rueda.nn.sync_batch_norm import SyncBatchNorm as _SyncBatchNorm
 
 
 class SyncBatchNorm(_SyncBatchNorm):
-    """Batch norm of [N, C, ...] over all workers' batches; alone, and in evaluation, plain batch norm.
+    """Batch norm of [N, C, ...] over all workers' batches; plain batch norm in evaluation and on one worker.
 
-    On any device, for any batch sizes, an empty one too. In training every worker must call it equally often.
+    It works on any device and for any batch sizes, also an empty batch. In training every worker must call it equally
+    often.
 
     Args:
-        num_features: the channels C.
+        num_features: the number of channels C.
         eps: added to the variance.
-        momentum: of the running averages; None: their plain mean.
-        affine: with weight and bias.
-        track_running_stats: keep running averages for evaluation.
+        momentum: the weight of a batch in the running averages; None: they are the plain mean over all batches.
+        affine: whether the layer has a weight and a bias.
+        track_running_stats: whether to keep running averages for evaluation.
         process_set: the workers that share statistics.
     """
 
@@ -43,50 +43,22 @@ class SyncBatchNorm(_SyncBatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise by the joined statistics in training, by the running averages in evaluation."""
-        if not self.training or self.process_set.size() == 1:
-            return super(_SyncBatchNorm, self).forward(input)
-        # For this call alone: the layer itself must stay picklable.
-        through = _Through(self.process_set)
-        self.process_group = cast(dist.ProcessGroup, through)
-        try:
-            return super().forward(input)
-        except ValueError:
-            if through.error is not None:  # torch's log of errors stumbles over a group that it does not know
-                raise through.error from None
-            raise
-        finally:
-            self.process_group = None
+    def _communicator(self) -> _EngineCollectives:
+        return _EngineCollectives(self.process_set)
 
 
-class _Through:
-    """Stands where the layer expects a process group, and passes its two collectives on to the core."""
+@dataclass(frozen=True)
+class _EngineCollectives:
+    """The collectives that the layer needs, run by the engine."""
 
-    def __init__(self, process_set: ProcessSet) -> None:
-        self._process_set = process_set
-        self.error: Exception | None = None
+    process_set: ProcessSet
 
+    @property
     def size(self) -> int:
-        return self._process_set.size()
+        return self.process_set.size()
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: object = None) -> _Done:
-        try:
-            parts = allgather(inputs[0][None], name="sync_batch_norm.statistics", process_set=self._process_set)
-        except Exception as error:
-            self.error = error
-            raise
-        for output, part in zip(outputs[0], parts, strict=True):
-            output.copy_(part)
-        return _Done()
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return list(allgather(tensor[None], name="sync_batch_norm.statistics", process_set=self.process_set))
 
-    def allreduce(self, tensors: list[Tensor], options: object = None) -> _Done:
-        allreduce_(tensors[0], op=Sum, name="sync_batch_norm.gradients", process_set=self._process_set)
-        return _Done()
-
-
-class _Done:
-    """A collective that has ended."""
-
-    def wait(self) -> bool:
-        return True
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        return allreduce_(tensor, op=Sum, name="sync_batch_norm.gradients", process_set=self.process_set)

@@ -1,8 +1,8 @@
-"""Tensors sorted for a step: single ones for the host path, lanes of like ones for the multi-tensor path."""
+"""Sort the tensors of a step: single tensors for the host path, lanes of similar tensors for the multi-tensor path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,32 +21,64 @@ _PLAIN = (Parameter, Tensor)
 _FULL = (torch.float32, torch.float64)
 
 
+_APART = ("params", "param_names", "weight_decay", "adapt")  # may differ between the tensors of a lane
+_MOST = 1 << 25  # elements of a lane, which bounds the scratch memory of a step: 128 MiB for each matrix
+
+
 @dataclass
 class Lane:
-    """Tensors of one group that are stepped together: one device, one dtype, adapted or not, sharded alike."""
+    """Tensors that are stepped together: they share device, dtype, sharding and the options of their groups.
 
-    adapted: bool
+    Weight decay and adaptation may differ, so that the two groups of :func:`rueda.optim.parameter_groups` are one lane.
+    """
+
+    group: dict[str, Any]
+    """the options; of several groups, those of the first"""
     shards: tuple[ProcessGroup, ...] = ()
-    owners: list[Tensor] = field(default_factory=list)  # the parameters as the user holds them
-    params: list[Tensor] = field(default_factory=list)  # their local parts
+    owners: list[Tensor] = field(default_factory=list)
+    """the parameters as the user holds them"""
+    params: list[Tensor] = field(default_factory=list)
+    """their local parts"""
     grads: list[Tensor] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-
-    def pick(self, flags: Sequence[bool]) -> Lane:
-        """Return a lane of the flagged tensors only."""
-        rows = [i for i, flag in enumerate(flags) if flag]
-        return Lane(
-            self.adapted,
-            self.shards,
-            [self.owners[i] for i in rows],
-            [self.params[i] for i in rows],
-            [self.grads[i] for i in rows],
-            [self.states[i] for i in rows],
-        )
+    adapted: list[bool] = field(default_factory=list)
+    """which tensors are adapted layer by layer"""
+    decays: list[float] = field(default_factory=list)
+    """the weight decay of each tensor"""
+    scale: Tensor | None = None
+    """a factor of all gradients, which are not changed themselves"""
 
     def buffers(self, name: str) -> list[Tensor]:
         """Return the local parts of one state tensor of each parameter."""
         return [local(state[name]) for state in self.states]
+
+
+class Lanes:
+    """The lanes of a step, to which the groups add their tensors."""
+
+    def __init__(self) -> None:
+        self.all: list[Lane] = []
+        self.num_tensors = 0
+        self._open: dict[Any, tuple[Lane, int]] = {}  # the lane that takes further tensors, and its elements
+
+    def add(self, group: dict[str, Any], p: Tensor, grad: Tensor, state: State, adapted: bool, decay: float) -> None:
+        """Add a parameter to the lane of its kind; a full lane is followed by another one."""
+        options = [(k, id(v) if isinstance(v, Tensor) else repr(v)) for k, v in group.items() if k not in _APART]
+        shards = _shards(p)
+        key = (p.device, p.dtype, shards, *options)
+        part = local(p)
+        self.num_tensors += 1
+        lane, size = self._open.get(key, (None, 0))
+        if lane is None or size + part.numel() > _MOST:
+            lane, size = Lane(group, shards), 0
+            self.all.append(lane)
+        self._open[key] = lane, size + part.numel()
+        lane.owners.append(p)
+        lane.params.append(part)
+        lane.grads.append(_local_gradient(p, grad))
+        lane.states.append(state)
+        lane.adapted.append(adapted)
+        lane.decays.append(decay)
 
 
 def sort(
@@ -54,17 +86,22 @@ def sort(
     states: dict[Tensor, State],
     begin: Callable[[dict[str, Any], Tensor], State],
     buffer: str,
-) -> tuple[list[Item], list[Lane]]:
-    """Sort the group's parameters that have gradients.
+    lanes: Lanes,
+) -> list[Item]:
+    """Sort the parameters of a group that have gradients: return those of the host path, add the others to ``lanes``.
 
-    ``begin`` makes the state of a new one; ``buffer`` names a tensor of that state that is laid out as the rest of it.
+    Args:
+        group: the parameter group.
+        states: the state of each parameter.
+        begin: returns the state of a parameter before its first step.
+        buffer: the name of a state tensor whose memory layout is that of all state tensors.
+        lanes: receives the tensors that are stepped together.
     """
     items: list[Item] = []
-    lanes: dict[Any, Lane] = {}
     adapt = group["adapt"]
     strided = torch.strided
     may_use_host = group["fused"] is not False and not group["capturable"] and not torch.compiler.is_compiling()
-    for p in group["params"]:  # this loop is most of what 400 small tensors cost beside arithmetic: cheap checks first
+    for p in group["params"]:  # for small tensors this loop is most of the overhead: cheap checks come first
         grad = p.grad
         if grad is None:
             continue
@@ -80,28 +117,25 @@ def sort(
             if p.is_contiguous() and grad.is_contiguous() and (like is None or like.is_contiguous()):
                 items.append((p, grad, state, adapted))
                 continue
-            if _is_dense(p):
+            if is_dense(p):
                 items.append(_flattened(p, grad, state, adapted))
                 continue
-        shards = _shards(p)
-        key = (p.device, p.dtype, adapted, shards)
-        if key not in lanes:
-            lanes[key] = Lane(adapted, shards)
-        lane = lanes[key]
-        lane.owners.append(p)
-        lane.params.append(local(p))
-        lane.grads.append(_local_gradient(p, grad))
-        lane.states.append(state)
-    return items, list(lanes.values())
+        lanes.add(group, p, grad, state, adapted, decay_of(group, adapted))
+    return items
+
+
+def decay_of(group: dict[str, Any], adapted: bool) -> float:
+    """Return the weight decay of a tensor of the group, which depends on whether it is adapted."""
+    return float(group.get("weight_decay", 0.0)) if adapted or group["adapt"] is not None else 0.0
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this worker's part of a tensor: all of it, unless it is a ``DTensor``."""
+    """Return the local shard of a ``DTensor``; any other tensor is returned as it is."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def state_like(p: Tensor) -> Tensor:
-    """Return zeros laid out as ``p``; float32 where ``p`` is half precision, whose averages would stall otherwise."""
+    """Return zeros in the layout of ``p``; in float32 if ``p`` is half precision, in which averages would stall."""
     return torch.zeros_like(p, dtype=torch.float32 if p.dtype not in _FULL else p.dtype)
 
 
@@ -109,8 +143,7 @@ def _local_gradient(p: Tensor, grad: Tensor) -> Tensor:
     placements = getattr(p, "placements", None)
     if placements is not None and getattr(grad, "placements", placements) != placements:
         grad = grad.redistribute(placements=placements)  # type: ignore[attr-defined]
-    part = local(grad)
-    return part.float() if part.dtype not in _FULL else part
+    return local(grad)
 
 
 def _shards(p: Tensor) -> tuple[ProcessGroup, ...]:
@@ -121,8 +154,8 @@ def _shards(p: Tensor) -> tuple[ProcessGroup, ...]:
     return tuple(mesh.get_group(dim) for dim, place in enumerate(p.placements) if not place.is_replicate())
 
 
-def _is_dense(p: Tensor) -> bool:
-    """Say whether the elements fill one stretch of memory in some order, such as channels last."""
+def is_dense(p: Tensor) -> bool:
+    """Tell whether the elements fill a contiguous range of memory in some order, such as channels last."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(p.stride(), p.shape, strict=True) if n > 1):
         if stride != expected:
@@ -132,7 +165,7 @@ def _is_dense(p: Tensor) -> bool:
 
 
 def _flattened(p: Tensor, grad: Tensor, state: State, adapted: bool) -> Item:
-    """View a parameter, its gradient and its state as lines of memory in the parameter's own order."""
+    """Return one-dimensional views of a parameter, its gradient and its state, in the parameter's memory order."""
 
     def line(tensor: Tensor) -> Tensor:
         return tensor.as_strided((p.numel(),), (1,))
@@ -147,7 +180,7 @@ def _flattened(p: Tensor, grad: Tensor, state: State, adapted: bool) -> Item:
 
 
 class _Lines(State):
-    """A state with its tensors seen as lines of memory; numbers are written through."""
+    """A state whose tensors are one-dimensional views; values that are set are also written to the original state."""
 
     def __init__(self, state: State, line: Callable[[Tensor], Tensor]) -> None:
         super().__init__({k: line(v) if isinstance(v, Tensor) and v.dim() else v for k, v in state.items()})

@@ -1,9 +1,8 @@
-"""What sorting found out about a group, kept for the next step.
+"""Cache the result of sorting a group for the next step.
 
-Sorting asks a dozen questions of every parameter; at 400 small tensors that is a twentieth of a step, and the answers
-hardly ever change. A memo asks only what tells that they have not: the same parameters, state and options, weights at
-the same address, and gradients, which are new at every step, of the right kind. One different answer, and the group is
-sorted as if there were no memo.
+Sorting checks a dozen properties of every parameter; for 400 small tensors that is a twentieth of a step, and the
+result hardly ever changes. A memo only checks that it is still valid: the same parameters, state and options, weights
+at the same address, and new gradients of the same kind. If one of these differs, the group is sorted again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _dtype = attrgetter("dtype")
 
 
 def _options(group: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what sorting looks at beside the tensors."""
+    """Return the options that sorting depends on."""
     return group["adapt"], group["fused"], group["capturable"]
 
 
@@ -30,12 +29,12 @@ def _same(some: Collection[Any], others: Collection[Any]) -> bool:
 
 
 class Memo:
-    """The items of a group all of whose parameters with gradients took the host path as they are.
+    """The sorted items of a group in which all parameters with gradients take the host path unchanged.
 
     Args:
         group: the parameter group.
-        items: what sorting made of it; no gradient is kept.
-        buffer: the state tensor that is laid out as the rest of the state.
+        items: the result of sorting it; the gradients are not kept.
+        buffer: the name of a state tensor whose memory layout is that of all state tensors.
     """
 
     def __init__(self, group: dict[str, Any], items: Sequence[Item], buffer: str) -> None:
@@ -48,10 +47,10 @@ class Memo:
         self.dtypes = list(map(_dtype, self.params))
         busy, owners = set(map(id, self.params)), set(map(id, self.all))
         self.idle = [p for p in self.all if id(p) not in busy]
-        self.fits = busy <= owners  # others are flat views of parameters, made anew at every step
+        self.fits = busy <= owners  # other items are views, which are created at every step
 
     def items(self, group: dict[str, Any]) -> list[Item] | None:
-        """Return the items with their present gradients, or None if the group must be sorted again."""
+        """Return the items with their current gradients; None if the group must be sorted again."""
         if not _same(group["params"], self.all) or _options(group) != self.options:
             return None
         grads: list[Any] = [p.grad for p in self.params]
@@ -68,14 +67,14 @@ class Memo:
 
 
 class Memos:
-    """The memos of an optimizer's groups, void as soon as its state holds other dictionaries than it did."""
+    """The memos of an optimizer's groups; they are dropped when the optimizer's state is replaced."""
 
     def __init__(self) -> None:
         self.states: list[State] = []
         self.of_group: dict[int, Memo] = {}
 
     def check(self, states: Mapping[Tensor, State]) -> None:
-        """Forget everything if a parameter's state was added, removed or replaced: loading does it."""
+        """Drop all memos if the state of a parameter was added, removed or replaced, as loading does."""
         if not _same(states.values(), self.states):
             self.states = list(states.values())
             self.of_group.clear()

@@ -1,7 +1,7 @@
-"""Norms of many tensors: host numbers for the CPU path, one vector for the lanes, reduced across shards.
+"""Norms of many tensors: Python numbers for the host path, one vector for the lanes, all-reduced over shards.
 
-float32 sums of millions of squares drift (``torch.linalg.vector_norm`` of 2.4 million float32 numbers on a
-CPU is off by 8e-5, of 50 million by 8e-3), so the CPU sums blocks in float32 and the blocks in float64.
+Sums of millions of squares in float32 are inaccurate (``torch.linalg.vector_norm`` of 2.4 million float32 numbers on a
+CPU is off by 8e-5, of 50 million by 8e-3), so the CPU sums within blocks in float32 and over blocks in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 1 << 18
 
 
 def square(tensor: Tensor) -> float:
-    """Return |t|² of a contiguous CPU tensor as a host number.
+    """Return |t|² of a contiguous CPU tensor as a Python number.
 
     >>> square(torch.tensor([3.0, 4.0]))
     25.0
@@ -31,20 +31,24 @@ def square(tensor: Tensor) -> float:
     return math.fsum(block.dot(block).item() for block in torch.split(flat, BLOCK))
 
 
-def squares(*lists: Sequence[Tensor], shards: Sequence[ProcessGroup] = ()) -> Tensor:
-    """Return |t|² of every tensor, a row for each list; summed over ``shards`` where tensors are only local parts.
+def norms(*lists: Sequence[Tensor], shards: Sequence[ProcessGroup] = (), also: Sequence[Tensor] = ()) -> Tensor:
+    """Return |t| of every tensor, with a row for each list, over the shards in the process groups ``shards``.
 
-    At least float32 whatever the tensors are; float64 on the CPU and for float64 tensors. One reduction for all.
+    The result is float64 on the CPU and for float64 tensors, otherwise float32. There is one all-reduce for all
+    tensors. The numbers of ``also``, scalars on the device, become one more row: one kernel collects them all.
 
-    >>> squares([torch.ones(4), torch.ones(9)], [torch.zeros(4), torch.ones(1)])
-    tensor([[4., 9.],
+    >>> norms([torch.ones(4), torch.ones(9)], [torch.zeros(4), torch.ones(1)])
+    tensor([[2., 3.],
             [0., 1.]], dtype=torch.float64)
     """
     first = lists[0][0]
     wide = first.dtype == torch.float64 or first.device.type == "cpu"
     dtype = torch.float64 if wide else torch.float32
-    rows = [torch.stack(torch._foreach_norm(list(tensors), 2, dtype=dtype)) for tensors in lists]
-    totals = torch.stack(rows).square()
-    for group in shards:
-        torch.distributed.all_reduce(totals, group=group)
-    return totals
+    found = torch._foreach_norm([tensor for tensors in lists for tensor in tensors], 2, dtype=dtype)
+    result = torch.stack([*found, *also]).view(-1, len(lists[0]))
+    if shards:
+        squares = result[: len(lists)].square()
+        for group in shards:
+            torch.distributed.all_reduce(squares, group=group)
+        result[: len(lists)] = squares.sqrt()
+    return result

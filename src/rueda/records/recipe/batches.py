@@ -1,4 +1,4 @@
-"""Batch sizes that can be measured, and counts that make sense."""
+"""Checks of the batch sizes and counts that a user asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rueda.errors import RecipeError
 
 
 def check_batches(batches: Sequence[int], largest: int) -> None:
-    """Refuse to measure no batch size, or one that the data cannot fill."""
+    """Raise RecipeError if there is no batch size, or one that is larger than the data."""
     if not batches:
         raise RecipeError("batches", expected="one or more", got=[], do="give e.g. --batches 1,8,64")
     for batch in batches:
@@ -16,8 +16,10 @@ def check_batches(batches: Sequence[int], largest: int) -> None:
             raise RecipeError("batch", expected=f"from 1 to {largest}", got=batch, do="correct it")
 
 
-def check_counts(**counts: int) -> None:
-    """Refuse numbers of things, by name, that are less than 1."""
+def check_counts(**counts: int | None) -> None:
+    """Raise RecipeError if a count, given by name, is no whole number or less than 1; None is not checked."""
     for name, value in counts.items():
-        if value < 1:
+        if value is not None and not hasattr(value, "__index__"):
+            raise RecipeError(name, expected="a whole number", got=value, do="correct it")
+        if value is not None and value < 1:
             raise RecipeError(name, expected="1 or more", got=value, do="correct it")

@@ -1,28 +1,22 @@
-"""The named recipes: each technique of the course against the accuracy loss of large batches, on its own.
+"""The named recipes: each applies one technique against the accuracy loss of large batches.
 
 A named recipe is made from the recipe with which one worker trains a task well, for a number of workers. The local
-batch stays (batch growth alone starts below it), so the global batch grows with the workers, and with it the loss in
-accuracy that the technique shall win back.
+batch stays the same (only batch growth starts with a smaller one), so that the global batch grows with the number of
+workers. A large global batch costs accuracy, which the technique is meant to win back.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from rueda.errors import RecipeError
+from rueda.errors import RecipeError, suggest
 from rueda.records.recipe.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
-class Named:
-    """A technique: a line about it, and what it changes in the base recipe."""
-
-    summary: str
-    changes: Callable[[Recipe], dict[str, Any]]
-    """from the base recipe, with its workers set, to the fields that differ"""
+def _unchanged(base: Recipe) -> dict[str, Any]:
+    return {}
 
 
 def _warmup(base: Recipe) -> dict[str, Any]:
@@ -31,8 +25,16 @@ def _warmup(base: Recipe) -> dict[str, Any]:
     return {"warmup_epochs": epochs, "reasons": {"warmup_epochs": "5 epochs, or a quarter of a short training"}}
 
 
+def _batch_norm(base: Recipe) -> dict[str, Any]:
+    return {"model": {**base.model, "batch_norm": True}}
+
+
+def _ghost_batch_norm(base: Recipe) -> dict[str, Any]:
+    return {**_batch_norm(base), "ghost_batch": min(32, base.batch)}
+
+
 def _growth(base: Recipe) -> dict[str, Any]:
-    """Grow from one worker's batch to that of all, in three equal strides at quarters of the training."""
+    """Grow from one worker's batch to that of all workers by equal factors at the quarters of the training."""
     quarters = sorted({float(max(1, round(base.epochs * quarter / 4))) for quarter in (1, 2, 3)})
     return {
         "batch": max(1, base.batch // base.workers),
@@ -41,80 +43,87 @@ def _growth(base: Recipe) -> dict[str, Any]:
         "base_batch": base.batch,
         "growth_factor": float(base.workers) ** (1 / len(quarters)),
         "milestones": tuple(quarters),
-        "schedule": "constant",
-        "reasons": {"growth_factor": "one worker's batch to that of all workers, in equal strides"},
+        "reasons": {"growth_factor": "from one worker's batch to that of all workers, in equal factors"},
     }
 
 
-NAMED: dict[str, Named] = {
-    "one-worker": Named(summary="the base: one worker, its own batch and rate", changes=lambda base: {"workers": 1}),
-    "naive": Named(summary="N workers, nothing else changed", changes=lambda base: {}),
-    "batch-norm": Named(
-        summary="batch norm in the model, statistics per worker",
-        changes=lambda base: {"model": {**base.model, "batch_norm": True}},
+@dataclass(frozen=True)
+class NamedRecipe:
+    """A technique: a one-line summary, and the changes that it makes to the base recipe."""
+
+    summary: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """fields and their new values"""
+    derived: Callable[[Recipe], dict[str, Any]] = _unchanged
+    """takes the base recipe, with its workers set, and returns further fields to change"""
+    needs_control: bool = False
+    """the technique changes what one worker trains, too, beyond a warm-up: a model, an optimizer"""
+
+
+NAMED: dict[str, NamedRecipe] = {
+    "one-worker": NamedRecipe("one worker with its own batch and rate", {"workers": 1}),
+    "naive": NamedRecipe("N workers, nothing else changed"),
+    "batch-norm": NamedRecipe(
+        "batch norm in the model, with statistics per worker", derived=_batch_norm, needs_control=True
     ),
-    "linear-scaling": Named(summary="rate x N, from the first step", changes=lambda base: {"scaling": "linear"}),
-    "linear-warmup": Named(
-        summary="rate x N, reached by a gradual warm-up (Goyal et al. 2017)",
-        changes=lambda base: {"scaling": "linear", **_warmup(base)},
+    "linear-scaling": NamedRecipe("rate x N, from the first step", {"scaling": "linear"}),
+    "linear-warmup": NamedRecipe(
+        "rate x N after a gradual warm-up (Goyal et al. 2017)", {"scaling": "linear"}, _warmup
     ),
-    "sqrt-scaling": Named(
-        summary="rate x sqrt(N) with warm-up (Krizhevsky 2014, Hoffer et al. 2017)",
-        changes=lambda base: {"scaling": "sqrt", **_warmup(base)},
+    "sqrt-scaling": NamedRecipe(
+        "rate x sqrt(N) with warm-up (Krizhevsky 2014, Hoffer et al. 2017)", {"scaling": "sqrt"}, _warmup
     ),
-    "ghost-batch-norm": Named(
-        summary="batch norm over ghost batches of 32, sqrt scaling (Hoffer et al. 2017)",
-        changes=lambda base: {
-            "model": {**base.model, "batch_norm": True},
-            "ghost_batch": min(32, base.batch),
-            "scaling": "sqrt",
-        },
+    "ghost-batch-norm": NamedRecipe(
+        "batch norm over ghost batches of 32, sqrt scaling (Hoffer et al. 2017)",
+        {"scaling": "sqrt"}, _ghost_batch_norm, needs_control=True,
     ),
-    "gradient-noise": Named(
-        summary="multiplicative noise that restores the small batch's covariance (Hoffer et al. 2017)",
-        changes=lambda base: {"gradient_noise": 1.0},
+    "gradient-noise": NamedRecipe(
+        "multiplicative noise that restores the small batch's covariance (Hoffer et al. 2017)", {"gradient_noise": 1.0}
     ),
-    "longer-training": Named(
-        summary="as many updates as one worker: N x the epochs, sqrt scaling with warm-up (Hoffer et al. 2017)",
-        changes=lambda base: {"keep_updates": True, "scaling": "sqrt", **_warmup(base)},
+    "longer-training": NamedRecipe(
+        "as many updates as one worker: N x the epochs, sqrt scaling with warm-up (Hoffer et al. 2017)",
+        {"keep_updates": True, "scaling": "sqrt"}, _warmup,
     ),
-    "batch-growth": Named(
-        summary="start at one worker's batch and grow it instead of decaying the rate (Smith et al. 2017)",
-        changes=_growth,
+    "batch-growth": NamedRecipe(
+        "start at one worker's batch and grow it instead of decaying the rate (Smith et al. 2017)",
+        {"schedule": "constant"}, _growth,
     ),
-    "lars": Named(
-        summary="layer-wise rates on SGD (You et al. 2017), sqrt scaling with warm-up",
-        # Biases and norms take the global rate itself: it stays that of plain SGD, and the trust is raised instead.
-        changes=lambda base: {"optimizer": "lars", "rate": 0.1, "trust": 0.02, "scaling": "sqrt", **_warmup(base)},
+    "lars": NamedRecipe(
+        "layer-wise rates on SGD (You et al. 2017), sqrt scaling with warm-up",
+        {"optimizer": "lars", "scaling": "sqrt"}, _warmup, needs_control=True,
     ),
-    "larc": Named(
-        summary="layer-wise rates, clipped to the global one, on SGD, rate x N with warm-up",
-        changes=lambda base: {"optimizer": "larc", "rate": 0.1, "scaling": "linear", **_warmup(base)},
+    "larc": NamedRecipe(
+        "layer-wise rates, clipped to the global one, on SGD, rate x N with warm-up",
+        {"optimizer": "larc", "scaling": "linear"}, _warmup, needs_control=True,
     ),
-    "lamb": Named(
-        summary="layer-wise rates on Adam (You et al. 2019), sqrt scaling with warm-up",
-        changes=lambda base: {"optimizer": "lamb", "rate": 5e-3, "scaling": "sqrt", **_warmup(base)},
+    "lamb": NamedRecipe(
+        "layer-wise rates on Adam (You et al. 2019), sqrt scaling with warm-up",
+        {"optimizer": "lamb", "scaling": "sqrt"}, _warmup, needs_control=True,
     ),
-    "novograd": Named(
-        summary="layer-wise second moments (Ginsburg et al. 2019), sqrt scaling with warm-up",
-        changes=lambda base: {"optimizer": "novograd", "rate": 1e-2, "scaling": "sqrt", **_warmup(base)},
+    "novograd": NamedRecipe(
+        "layer-wise second moments (Ginsburg et al. 2019), sqrt scaling with warm-up",
+        {"optimizer": "novograd", "scaling": "sqrt"}, _warmup, needs_control=True,
     ),
-    "adascale": Named(
-        summary="rate x the gain that the gradients' variance allows (Johnson et al. 2020)",
-        changes=lambda base: {"adascale": True, "scaling": "none"},
+    "adascale": NamedRecipe(
+        "rate x the gain that the gradients' variance allows (Johnson et al. 2020)",
+        {"adascale": True, "scaling": "none"},
     ),
-}
+}  # fmt: skip
 
 
 def named_recipe(name: str, base: Recipe, workers: int) -> Recipe:
-    """Make a named recipe from a task's own, for a number of workers.
+    """Return a named recipe for a task and a number of workers.
+
+    Args:
+        name: one of :data:`NAMED`.
+        base: the recipe with which one worker trains the task well.
+        workers: how many workers train.
 
     >>> named_recipe("linear-warmup", Recipe(epochs=12), workers=8).warmup_epochs
     3.0
     """
     if name not in NAMED:
-        close = difflib.get_close_matches(name, NAMED, 1)
-        do = f"did you mean {close[0]}?" if close else "see `rueda recipe list`"
+        do = suggest(name, NAMED, "see `rueda recipe list`")
         raise RecipeError("recipe", expected="a named recipe", got=name, do=do)
     start = base.change(workers=workers)
-    return start.change(**NAMED[name].changes(start))
+    return start.overlay(**NAMED[name].values, **NAMED[name].derived(start))

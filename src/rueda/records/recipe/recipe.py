@@ -1,4 +1,4 @@
-"""The recipe: how to train a task. A TOML file of flat keys; a choice that was planned carries its reason.
+"""The recipe says how to train a task. On disk it is a TOML file of flat keys; a comment gives the reason of a value.
 
 ::
 
@@ -13,7 +13,8 @@ The global batch is ``workers × batch × accumulate``, and the rate used is ``r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,25 +22,29 @@ from typing import Any, get_type_hints
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from rueda.errors import RecipeError
+from rueda.errors import RecipeError, read_failure, suggest
 from rueda.files.atomic import write_atomically
+from rueda.files.text import read_text
+from rueda.records.recipe.default_rates import DEFAULT_RATES, INSTEAD
 from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
 
 Scalar = bool | int | float | str
+_OTHER_NAMES = {"lr": "rate", "learning_rate": "rate", "batch_size": "batch", "local_batch": "batch"}
+"""names that other libraries give to fields of a recipe, for the advice on an unknown field"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train: validated when made, so that a contradiction is refused before anything runs."""
+    """How to train a task. A recipe is validated when it is created, before anything runs."""
 
     # The workers and their batch.
     workers: int = 1
-    """how many workers train"""
+    """number of data-parallel workers"""
     batch: int = 64
-    """examples a worker takes through the network at once"""
+    """examples in one forward and backward pass of a worker"""
     accumulate: int = 1
-    """such batches a worker adds up before an update"""
+    """gradient accumulation: batches of a worker in one update"""
     epochs: int = 5
     """passes over the training data"""
 
@@ -47,130 +52,174 @@ class Recipe:
     optimizer: str = "sgd"
     """one of sgd, adam, adamw, lars, larc, lamb, novograd"""
     rate: float = 0.05
-    """learning rate at the base batch"""
+    """learning rate, as tuned for the base batch"""
     momentum: float = 0.9
-    """of sgd, lars and larc"""
+    """momentum of sgd, lars and larc"""
     nesterov: bool = False
-    """look ahead with the momentum"""
+    """use Nesterov momentum"""
     betas: tuple[float, ...] = ()
-    """decay of the averages of adam, adamw, lamb, novograd; empty: the optimizer's own"""
+    """decay of the moving averages of adam, adamw, lamb, novograd; empty: the optimizer's defaults"""
     weight_decay: float = 0.0
-    """not applied to biases and norms"""
+    """weight decay; biases and normalisation parameters have none"""
     trust: float | None = None
-    """trust coefficient of lars and larc; None: the optimizer's own"""
+    """trust coefficient of lars and larc; none: the optimizer's default"""
     clip: float | None = None
-    """largest norm of the whole gradient"""
+    """clip the norm of the whole gradient to this; none: no clipping"""
     adascale: bool = False
-    """multiply the rate by AdaScale's gain and let it drive the schedule's clock"""
+    """multiply the rate by AdaScale's gain, which also advances the schedule"""
 
     # The rate.
     base_batch: int | None = None
-    """global batch for which the rate was chosen; None: one worker's"""
+    """global batch for which the rate was tuned; none: the batch of one worker"""
     scaling: str = "none"
     """how the rate grows with global batch / base batch: none, linear, sqrt, legw"""
     warmup_epochs: float = 0.0
-    """epochs until the scaled rate is reached"""
+    """length of the warm-up to the scaled rate, in epochs"""
     warmup: str = "gradual"
-    """gradual: from the base rate, a constant more each step; constant: the base rate until then; from-zero"""
+    """gradual: rises linearly from the base rate; from-zero: linearly from 0; constant: stays at the base rate"""
     schedule: str = "constant"
-    """after the warm-up: constant, step, polynomial, cosine, one-cycle"""
+    """learning-rate schedule after the warm-up: constant, step, polynomial, cosine, one-cycle"""
     milestones: tuple[float, ...] = ()
-    """epochs at which the step schedule decays, or batch growth grows"""
+    """epochs at which the step schedule decays the rate, or at which the batch grows"""
     decay: float = 0.1
-    """factor of the step schedule"""
+    """factor by which the step schedule decays the rate"""
     power: float = 2.0
-    """of the polynomial schedule"""
+    """exponent of the polynomial schedule"""
     final_rate: float = 0.0
-    """where polynomial and cosine end, as a fraction of the peak"""
+    """last rate of polynomial and cosine schedules, as a fraction of the peak rate"""
     momentum_correction: bool = False
-    """rescale the momentum of lars when the rate changes; torch's sgd keeps the rate outside and needs none"""
+    """rescale the momentum of lars when the rate changes; torch's sgd does not need it"""
 
     # The network.
     model: Mapping[str, Scalar] = field(default_factory=dict)
-    """arguments for the task's model factory, such as batch_norm = true"""
+    """keyword arguments of the task's model factory, such as batch_norm = true"""
     ghost_batch: int | None = None
-    """normalise over ghost batches of this many examples"""
+    """ghost batch norm: normalise over groups of this many examples"""
     sync_batch_norm: bool = False
-    """normalise over the batches of all workers"""
+    """synchronised batch norm: normalise over the batches of all workers"""
     recalibrate: str = "auto"
-    """recompute batch-norm statistics before evaluation: auto (when the steps are too few), always, never"""
+    """recompute batch-norm statistics before evaluation: auto (after few steps), always, never"""
 
     # Noise, growth, regime.
     gradient_noise: float = 0.0
-    """multiplicative noise: 1 restores the covariance of the base batch, 0 adds none"""
+    """multiplicative gradient noise; 1 restores the gradient covariance of the base batch, 0 adds none"""
     additive_noise: float = 0.0
-    """eta of annealed Gaussian noise on the gradient"""
+    """eta of the annealed Gaussian noise that is added to the gradient"""
     growth_factor: float | None = None
-    """multiply the batch by this at each milestone, instead of decaying the rate"""
+    """multiply the batch by this at each milestone instead of decaying the rate"""
     growth_from_noise: bool = False
-    """let the batch follow the measured gradient noise scale upwards, at most doubling at a time"""
+    """grow the batch to the measured gradient noise scale, at most doubling it each time"""
     largest_batch: int | None = None
-    """growth stops at this global batch"""
+    """largest global batch that growth may reach"""
     largest_local_batch: int | None = None
-    """what a worker's memory holds; more is accumulated"""
+    """largest local batch that fits in a worker's memory; larger ones use gradient accumulation"""
+    evaluation_batch: int | None = None
+    """examples in one forward pass of an evaluation, halved while memory runs out; none: chosen by the device"""
     keep_updates: bool = False
-    """train longer: as many updates as one worker would make"""
+    """train for more epochs, so that as many updates are made as by one worker"""
 
     # Numbers and speed.
-    precision: str = "float32"
-    """float32, float64, or autocast to bf16 or fp16"""
+    precision: str = "auto"
+    """float32, float64, mixed precision (bf16, fp16), or auto: bf16 on a GPU that has it, else float32"""
+    tf32: bool = True
+    """on a GPU, compute float32 products and convolutions in TF32"""
+    cudnn_benchmark: bool = True
+    """on a GPU, let cuDNN time its convolution algorithms at the first step"""
     channels_last: bool = True
-    """keep images and convolutions in channels-last order, which CPUs and GPUs prefer"""
+    """channels-last memory format for images and convolutions, which is faster"""
     compile: bool = False
-    """torch.compile the model"""
+    """compile the model with torch.compile"""
+    bucket_megabytes: float | None = None
+    """size of the buckets in which gradients are all-reduced; none: torch's 25"""
+    static_graph: bool = False
+    """promise that every step uses the same parameters, so that the all-reduce needs no search for unused ones"""
+    loader_processes: int | None = None
+    """processes of each worker that read a torch data set in advance; none: 2 on a GPU, 0 (no process) elsewhere"""
 
     # The data.
     partition: str = "shards"
-    """shards: each epoch's order is cut between the workers; random: each draws from the whole set"""
+    """shards: the workers share each epoch's examples; random: each worker draws from all examples"""
     remainder: str = "drop"
-    """what becomes of a last batch that is not full: drop or pad"""
+    """what happens to a last batch that is not full: drop or pad"""
     seed: int = 0
-    """of everything random"""
+    """seed of all random numbers"""
 
     # When to stop, what to keep.
     target_accuracy: float | None = None
-    """stop when the last `patience` epochs all reached this test accuracy"""
+    """stop when `patience` epochs in a row reach this test accuracy"""
     patience: int = 1
-    """epochs in a row that must reach the target"""
+    """number of epochs in a row that must reach the target accuracy"""
     log_every: int | None = None
-    """steps between rows in metrics.jsonl, beside the one an epoch"""
+    """also write a row of metrics every so many steps; none: one row per epoch"""
     noise_scale_every: int | None = None
-    """steps between measurements of the gradient noise scale, a row each; None: it is not measured"""
+    """measure the gradient noise scale every so many steps; none: never"""
     noise_scale_memory: int = 200
-    """measurements that its moving average remembers, and between two growths of the batch"""
+    """measurements in the noise scale's moving average, and between two growths of the batch"""
     noise_scale_groups: bool = False
-    """measure it for each part of the model apart, too"""
+    """also measure the noise scale of each part of the model"""
     checkpoint_every: int | None = None
-    """steps between checkpoints, beside the one an epoch"""
+    """also save a checkpoint every so many steps; none: one per epoch"""
+    checkpoint_minutes: float | None = None
+    """also save a checkpoint when the last one is so many minutes old"""
     keep: int = 2
-    """how many of the last checkpoints stay"""
+    """how many of the latest checkpoints are kept"""
+    on_divergence: str = "stop"
+    """if gradients are not finite: stop, skip the update, or roll-back to the last checkpoint at half the rate"""
 
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """why a value was chosen, by field: the comments of the file"""
+    """why a value was chosen, by field name: the comments of the TOML file"""
+
+    def __new__(cls, *_: Any, **values: Any) -> Recipe:
+        """Refuse an unknown field with a suggestion, before the generated ``__init__`` raises a TypeError."""
+        _check_names(values)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check(self, field_names())
 
     @property
     def local_batch(self) -> int:
-        """Examples of one worker in an update."""
+        """The examples that one worker contributes to an update."""
         return self.batch * self.accumulate
 
     @property
     def global_batch(self) -> int:
-        """Examples of all workers in an update."""
+        """The examples of all workers in one update."""
         return self.workers * self.local_batch
 
     @property
     def scale(self) -> float:
-        """How many times larger the global batch is than the one that the rate was chosen for."""
+        """The global batch divided by the batch for which the rate was tuned."""
         return self.global_batch / (self.base_batch or self.local_batch)
 
     def change(self, **changes: Any) -> Recipe:
-        """Give the same recipe with other values; reasons of changed fields go."""
+        """Return the recipe with other values; the reasons of fields that change are dropped, new ones are added."""
         _check_names(changes)
         reasons = {name: text for name, text in self.reasons.items() if name not in changes}
-        return replace(self, **{"reasons": reasons, **changes})
+        return replace(self, **{**changes, "reasons": {**reasons, **changes.get("reasons", {})}})
+
+    def overlay(self, **changes: Any) -> Recipe:
+        """Change fields as a user asks: a new optimizer without a rate gets its default one (``default_rates.py``).
+
+        >>> recipe = Recipe(rate=0.1).overlay(optimizer="lamb")
+        >>> recipe.rate, recipe.reasons["rate"]
+        (0.005, 'instead of 0.1, which was tuned for sgd')
+        """
+        optimizer = changes.get("optimizer", self.optimizer)
+        if optimizer != self.optimizer and optimizer in DEFAULT_RATES and "rate" not in changes:
+            rates, reason = DEFAULT_RATES[optimizer], dict[str, str]()
+            if rates["rate"] != self.rate:
+                reason["rate"] = f"{INSTEAD} {self.rate:g}, which was tuned for {self.optimizer}"
+            changes = {**rates, **changes, "reasons": {**reason, **changes.get("reasons", {})}}
+        return self.change(**changes)
+
+    @property
+    def rate_note(self) -> str | None:
+        """A line for the terminal, if the rate is a default that came with another optimizer."""
+        reason = self.reasons.get("rate", "")
+        if not reason.startswith(INSTEAD):
+            return None
+        return f"optimizer {self.optimizer}: learning rate {self.rate:g} {reason}; choose with --set rate=..."
 
     def changes_from(self, base: Recipe) -> dict[str, Any]:
         """Return the fields in which this recipe differs from another, with its own values.
@@ -181,32 +230,33 @@ class Recipe:
         return {name: getattr(self, name) for name in field_names() if getattr(self, name) != getattr(base, name)}
 
     def with_values(self, values: Mapping[str, Any]) -> Recipe:
-        """Change fields to values as a file holds them; each is checked against the field's type.
+        """Change fields to values as a TOML file holds them; each is converted to its field's type.
 
         >>> Recipe().with_values({"milestones": [2, 4], "clip": None}).milestones
         (2.0, 4.0)
         """
-        return self.change(**_take_values(values))
+        return self.overlay(**_take_values(values))
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
-        """Apply settings as typed on a command line.
+        """Apply settings as typed on a command line: ``name=value``, where the value is TOML or bare text.
 
-        >>> Recipe().with_settings(["batch=512", "optimizer=lamb", "milestones=2,4", "model.width=2"]).batch
-        512
+        >>> Recipe().with_settings(["optimizer=lamb", "milestones=[2, 4]", "model.width=2"]).milestones
+        (2.0, 4.0)
         """
         changes: dict[str, Any] = {}
         model = dict(self.model)
         for setting in settings:
-            name, text = parse_setting(setting)
+            name, value = parse_setting(setting)
             if name.startswith("model."):
-                model[name.removeprefix("model.")] = take_value(name, text, Scalar)
+                quoted = setting.rstrip().endswith(("'", '"'))
+                model[name.removeprefix("model.")] = value if quoted else take_value(name, value, Scalar)
                 changes["model"] = model
             else:
-                changes |= _take_values({name: text})
-        return self.change(**changes)
+                changes |= _take_values({name: value})
+        return self.overlay(**changes)
 
     def to_toml(self) -> str:
-        """Write the recipe as TOML, reasons as comments; fields that are None are left out."""
+        """Return the recipe as TOML with its reasons as comments; fields that are None are left out."""
         document = tomlkit.document()
         for name in field_names():
             value = getattr(self, name)
@@ -222,15 +272,14 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, text: str, *, base: Recipe | None = None) -> Recipe:
-        """Read a recipe; keys that are absent keep the value of ``base`` (or the default).
+        """Read a recipe from TOML; a missing key keeps the value of ``base``, or else the default.
 
         >>> recipe = Recipe.from_toml("batch = 128  # noise scale 980\\nworkers = 8")
         >>> recipe.global_batch, recipe.reasons["batch"]
         (1024, 'noise scale 980')
         """
         values, reasons = _read_fields(text)
-        start = base or cls()
-        return replace(start, reasons={**start.reasons, **reasons}, **values)
+        return (base or cls()).overlay(**values, reasons=reasons)
 
     @classmethod
     def load(cls, file: Path, *, base: Recipe | None = None) -> Recipe:
@@ -238,37 +287,41 @@ class Recipe:
         return RecipeFile.read(file).recipe(base=base)
 
     def save(self, file: Path) -> None:
-        """Write a recipe file, whole or not at all."""
+        """Write a recipe file atomically."""
         write_atomically(file, self.to_toml().encode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile:
-    """The text of a recipe file, read once: the file may be a pipe, or be rewritten while workers start."""
+    """The text of a recipe file, which is read once, since it may be a pipe or change while workers start."""
 
     name: str
-    """as the user gave it; stands before what is wrong in the text"""
+    """the path as the user gave it, for messages"""
     text: str
 
     @classmethod
     def read(cls, file: Path) -> RecipeFile:
         """Read a file."""
         try:
-            return cls(name=str(file), text=file.read_text(encoding="utf-8"))
+            return cls(name=str(file), text=read_text(file, encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(str(file), expected="a recipe file", got=str(error), do="check the path") from None
+            raise RecipeError(f"{file}: expected a recipe file, got: {read_failure(error)}; check the path") from None
 
     def recipe(self, *, base: Recipe | None = None) -> Recipe:
-        """Give the recipe; keys that are absent keep the value of ``base`` (or the default)."""
-        try:
+        """Return the recipe; a missing key keeps the value of ``base``, or else the default."""
+        with self._named():
             return Recipe.from_toml(self.text, base=base)
-        except RecipeError as error:
-            raise RecipeError(f"{self.name}: {error}") from None
 
     def fields(self) -> dict[str, Any]:
-        """Give the fields that the text sets; whether they fit together depends on the recipe that it changes."""
-        try:
+        """Return the fields that the text sets, without checking how they fit together."""
+        with self._named():
             return _read_fields(self.text)[0]
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Put the name of the file before the message of an error."""
+        try:
+            yield
         except RecipeError as error:
             raise RecipeError(f"{self.name}: {error}") from None
 
@@ -279,7 +332,7 @@ def field_names() -> list[str]:
 
 
 def _read_fields(text: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the values of a TOML text and their reasons, which are its comments."""
+    """Return the values of a TOML text, and their comments as reasons."""
     try:
         document = tomlkit.parse(text)
     except TOMLKitError as error:
@@ -294,24 +347,22 @@ def _comment(item: Any) -> str:
 
 
 def _take_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the names of fields, and convert each value to the type that its field declares."""
+    """Check the names of fields and convert each value to the declared type of its field."""
     _check_names(values)
     hints = get_type_hints(Recipe)
     return {name: take_value(name, value, hints[name]) for name, value in values.items()}
 
 
 def _check_names(names: Iterable[str]) -> None:
-    import difflib
-
     for name in names:
         if name not in field_names() and name != "reasons":
-            close = difflib.get_close_matches(name, field_names(), 1)
-            hint = f"did you mean {close[0]}?" if close else "see `rueda recipe fields`"
-            raise RecipeError("recipe", expected="a known field", got=name, do=hint)
+            meant = _OTHER_NAMES.get(name, name)
+            do = suggest(meant, field_names(), "see `rueda recipe fields`")
+            raise RecipeError("recipe", expected="a known field", got=name, do=do)
 
 
 def describe_fields() -> list[tuple[str, str, str]]:
-    """List each field's name, default and meaning, as written beside the fields above."""
+    """Return the name, default and meaning of each field; the meaning is the docstring beside the field."""
     import ast
     import inspect
     from itertools import pairwise

@@ -1,8 +1,8 @@
-// What all figures share: the data, colours from the style sheet, a calm layout.
+// Shared by all figures: the data, the colours of the style sheet, the layout.
 // Every text in the data has been escaped for plotly's labels already; nothing here writes HTML.
 "use strict";
 
-let shared; // lists and texts that stand in several places: {"#": 3} refers to the fourth
+let shared; // lists and texts that occur several times: {"#": 3} refers to the fourth
 const { sections } = JSON.parse(document.getElementById("data").textContent, (key, value) => {
   if (key === "shared") shared = value;
   return value?.["#"] === undefined ? value : shared[value["#"]];
@@ -10,7 +10,7 @@ const { sections } = JSON.parse(document.getElementById("data").textContent, (ke
 const narrow = matchMedia("(max-width: 640px)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const coarse = matchMedia("(pointer: coarse)");
-let paper = false; // what is printed or exported: always light and wide, and each figure carries its own legend
+let paper = false; // while figures are printed or exported: light, wide, and each with its own legend
 
 function isNarrow() {
   return narrow.matches && !paper;
@@ -21,7 +21,7 @@ function colour(name) {
   return getComputedStyle(place).getPropertyValue("--" + name).trim();
 }
 
-// Only where no text of a file can stand: `@blue` where a colour belongs.
+// Replace `@blue` by the page's blue, only under keys that are colours, where no text of a file can occur.
 function themed(value, key) {
   if (typeof value === "string") return value.startsWith("@") && /color$/.test(key) ? colour(value.slice(1)) : value;
   if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((part) => themed(part, key));

@@ -1,13 +1,13 @@
 // From data to figures: on the screen, on paper (print), and as images (`#png`).
 //
-// A browser keeps 16 WebGL scenes alive (8 on some phones) and blanks the oldest beyond. So scenes are drawn when they
-// come into view, and those seen longest ago make room. Print cannot wait for scenes: of those that were seen pictures are
-// taken when nothing has changed for a while, one at a time (plotly's images share one context), and stand in their
-// places on paper. Drawing all of them beforehand would cost every reader, and without a GPU many seconds.
+// A browser keeps at most 16 WebGL scenes (8 on some phones) and blanks the oldest beyond that. So scenes are drawn when
+// they come into view, and those seen longest ago are removed. Printing cannot wait for scenes: once a scene has been in
+// view unchanged for a while, a picture of it is taken, one at a time (plotly's images share one context), which replaces
+// it on paper. Drawing all scenes beforehand would take every reader many seconds without a GPU.
 
 const mostScenes = 8;
-const alive = new Map(); // places of scenes, those seen longest ago first, and how many scenes each has
-const near = new Set(); // places in view, or almost
+const alive = new Map(); // the elements whose scenes are drawn, those seen longest ago first, and their numbers of scenes
+const near = new Set(); // the elements that are in view, or almost
 
 function numScenes(figure) {
   return Object.keys(figure.layout).filter((name) => /^scene\d*$/.test(name)).length;
@@ -32,7 +32,7 @@ async function drawAll() {
   for (const place of places(".plot")) if (!place.matches(".scene") || alive.has(place)) await draw(...whose(place));
 }
 
-// The browser would count a scene's context until its memory is collected: give it up at once, and silently.
+// The browser counts a scene's context until garbage collection: release it at once, without its warning.
 function purge(place) {
   const canvases = [...place.querySelectorAll("canvas")];
   Plotly.purge(place);
@@ -43,7 +43,7 @@ function purge(place) {
   }
 }
 
-// Give up the scenes seen longest ago until `more` fit; those in view stay.
+// Remove the scenes seen longest ago until `more` new ones fit; those in view stay.
 function makeRoom(more) {
   const total = () => [...alive.values()].reduce((sum, count) => sum + count, more);
   for (const place of [...alive.keys()]) if (!near.has(place) && total() > mostScenes) purge(place);
@@ -72,9 +72,9 @@ function watchScenes() {
   }
 }
 
-// A legend on paper cannot scroll: it shows all names, and the figure grows by what they need.
+// A legend on paper cannot scroll: it shows all names, and the figure grows by their height.
 function onPaper(figure) {
-  const width = numScenes(figure) === 1 ? 650 : 900; // print makes it 3/4 of that, which fits A4
+  const width = numScenes(figure) === 1 ? 650 : 900; // print scales it to 3/4, which fits A4
   const { legend, showlegend } = figure.layout;
   const named = figure.traces.filter((one) => showlegend && one.name && one.visible !== false && (one.showlegend ?? !/surface|contour|heatmap/.test(one.type)));
   const pen = document.createElement("canvas").getContext("2d");
@@ -107,15 +107,15 @@ async function takePicture(place) {
 }
 
 const restMilliseconds = 1500;
-const waiting = new Map(); // places whose picture is due when they have rested, and their timers
+const waiting = new Map(); // the timers of elements whose picture is taken when they have not changed for a while
 let pictures = Promise.resolve();
 
 function pictureLater(place) {
-  clearTimeout(waiting.get(place)); // scrolling past costs nothing
+  clearTimeout(waiting.get(place)); // nothing is computed for a scene that is only scrolled past
   waiting.set(place, setTimeout(() => { pictures = pictures.then(() => takePicture(place)); }, restMilliseconds));
 }
 
-// The browser waits for nothing here: plotly draws what is not a scene at once.
+// The browser does not wait for this function; plotly draws everything but scenes synchronously.
 function turnToPaper(isOn) {
   paper = isOn;
   for (const place of places(".plot:not(.scene)")) draw(...whose(place));

@@ -1,4 +1,4 @@
-// The page: unpack plotly, have every figure drawn, answer clicks. `#png` instead turns the figures into images.
+// The page: unpack plotly, draw every figure, handle clicks. With `#png` in the address the figures become images.
 
 async function unpack() {
   const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
@@ -17,7 +17,7 @@ function sortable(table) {
     const value = (row) => row.cells[column].dataset.value;
     const compare = (one, other) => {
       const [a, b] = [value(one), value(other)];
-      if (a === "" || b === "") return (a === "") - (b === ""); // what was not measured stays last
+      if (a === "" || b === "") return (a === "") - (b === ""); // rows without a value stay last
       const order = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
       return down ? -order : order;
     };

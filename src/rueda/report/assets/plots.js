@@ -1,7 +1,7 @@
-// From a figure as Python describes it (report/plot.py) to what plotly draws: the views that are chosen, the rows that
-// are shown, axes that fit them, colours of the page.
+// Convert a figure as Python describes it (report/plot.py) to plotly's traces and layout: apply the chosen views, leave
+// out hidden rows, fit the axes to the visible ones, insert the colours of the page.
 
-// Paths with dots: {"scene.zaxis.range": [0, 1]}. What was given stays as it is.
+// Return a copy in which the value at a path, such as ["scene", "zaxis", "range"], is replaced.
 function put(given, [name, ...rest], value) {
   const copy = Array.isArray(given) ? [...given] : { ...given };
   copy[name] = rest.length ? put(copy[name], rest, value) : value;
@@ -13,7 +13,8 @@ function changed(given, changes) {
 }
 
 // Limits for the traces that are shown, and whether the axis is logarithmic: `Fit` and `Span` in report/plot.py.
-function fitted({ fit, ...axis }, spans) {
+function fitted({ fit, ...axis }, given) {
+  const usual = given.filter((span) => !span.is_outlier), spans = usual.length ? usual : given;
   const all = (name) => spans.map((span) => span[name]).filter((value) => value !== undefined);
   const small = all("small").sort((one, other) => one - other);
   if (fit.ratio && small.length && Math.max(...all("large")) / small[Math.floor((small.length - 1) * fit.rank)] >= fit.ratio) {
@@ -26,7 +27,7 @@ function fitted({ fit, ...axis }, spans) {
   return { ...axis, range: [Math.max(fit.least ?? -Infinity, low - pad), Math.min(fit.most ?? Infinity, high + pad)] };
 }
 
-// Names at the ends of lines, moved apart where they would touch.
+// Move names at the ends of lines apart where they would overlap.
 function keptApart(labels, [low, high]) {
   const gap = (high - low) * 0.06;
   const sorted = labels.map((label) => ({ ...label })).sort((one, other) => one.y - other.y);

@@ -1,4 +1,4 @@
-"""The figures of training runs and studies: a file a figure, each a function from records to a ``Plot``.
+"""The figures of training runs, studies and landscapes, one file each: functions from records to a ``Plot``.
 
 =================  ====================================================================
 ``techniques``     the test accuracy that each row of a study kept, against one worker
@@ -9,6 +9,8 @@
 ``steps``          updates to a target accuracy against the batch size
 ``linear_model``   gradient descent on the loss surface of a linear model
 ``noise_scale``    the gradient noise scale along a training
+``loss_surfaces``  the loss around a model in three dimensions, and as contours
+``loss_lines``     the loss along lines, and from one model to another
 =================  ====================================================================
 
 They share ``styles`` (colour, dash and name of a row), ``time_axis`` (epochs, updates or seconds) and ``parts``

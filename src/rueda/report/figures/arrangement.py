@@ -1,31 +1,25 @@
-"""Which figures a section of runs and studies has, and in which rows they stand on the page."""
+"""Choose the figures about training runs, and arrange them in rows."""
 
 from __future__ import annotations
 
-from rueda.report.figures.linear_model import contours, surface
 from rueda.report.figures.progress import measures, progress
 from rueda.report.figures.schedule import batch, rate
-from rueda.report.figures.speed import speed
-from rueda.report.figures.steps import steps
+from rueda.report.figures.speed import measured_speeds, speed
 from rueda.report.figures.techniques import techniques
-from rueda.report.figures.throughput import throughput
 from rueda.report.model import Section
 from rueda.report.plot import Plot
 
 
 def training_figures(section: Section) -> list[list[Plot]]:
-    """Draw the rows of figures that stand above the tables; a figure without data is not made."""
+    """Return the rows of figures; a figure without data is left out."""
     measured = [entry for entry in section.entries if entry.test_accuracy is not None or entry.diverged]
-    scheduled = {name for line in section.lines for name in line.schedule}
     rows = [
         [techniques(section)] if section.is_study and len(measured) > 1 else [],
         [progress(section)] if measures(section) else [],
-        [*([rate(section)] if "rate" in scheduled else []), *([batch(section)] if "global_batch" in scheduled else [])],
-        [speed(section)] if any(entry.images_per_second is not None for entry in section.entries) else [],
         [
-            *([throughput(section.throughput)] if section.throughput and section.throughput.points else []),
-            *([steps(section.steps)] if section.steps and any(point.updates for point in section.steps.points) else []),
+            *([rate(section)] if any(line.rate for line in section.lines) else []),
+            *([batch(section)] if any(line.batch for line in section.lines) else []),
         ],
-        [surface(section.descent), contours(section.descent)] if section.descent else [],
+        [speed(section)] if len(measured_speeds(section)) > 1 else [],
     ]
     return [row for row in rows if row]

@@ -1,4 +1,4 @@
-"""Gradient descent on the linear model y = w x + b: its loss as a surface and from above, with a path a batch size."""
+"""Gradient descent on the linear model y = w x + b: its loss as surface and contours, with a path per batch size."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def surface(found: GradientDescent) -> Plot:
 
 
 def contours(found: GradientDescent) -> Plot:
-    """Draw the same from above."""
+    """Draw the same loss as contours."""
     ground = {
         "type": "contour", **_grid(_heights(found)), "colorscale": "Cividis", "showscale": False, "opacity": 0.55,
         "ncontours": 18, "line": {"width": 0.5}, "hoverinfo": "skip", "showlegend": False,
@@ -86,7 +86,7 @@ def _grid(heights: list[list[float]]) -> dict[str, Any]:
 
 
 def _paths(found: GradientDescent) -> list[dict[str, Any]]:
-    """Give what both figures show of a path; large batches go the same way, so the small ones are thinner, on top."""
+    """Return what both figures show of each path; those of small batches are thinner and on top, since they overlap."""
     return [
         {
             "name": f"batch {count(path.batch)}", "mode": "lines", "x": [short(w) for w in path.w],

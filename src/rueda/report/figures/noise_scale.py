@@ -1,4 +1,4 @@
-"""The gradient noise scale along a training: a line a run, its interval as a band, its global batch dotted."""
+"""The gradient noise scale during training: a line for each run, with its interval as a band and its global batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rueda.report.plot import Plot
 
 NOTE = (
     "S / |G|² in examples, a moving average; shaded: its interval, which reaches the top where it has no upper end. "
-    "Dotted: the global batch. Far below the noise scale twice the batch halves the updates, far above it saves "
-    "next to none."
+    "Dotted: the global batch. Far below the noise scale, twice the batch halves the updates; far above it, "
+    "it saves almost none."
 )
 
 
 def add_noise_scale(section: Section) -> None:
-    """Give the section the figure, if one of its runs has measured it."""
+    """Add the figure to a section if one of its runs measured the noise scale."""
     runs = [line for line in section.lines if any(value is not None for value in line.noise.get("value", []))]
     if not runs:
         return

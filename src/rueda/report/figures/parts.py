@@ -1,4 +1,4 @@
-"""What figures share: colours, lines, shades, and logarithmic axes with ticks at 1, 2 and 5."""
+"""Building blocks of figures: colours, lines, shaded areas, and logarithmic axes with ticks at 1, 2 and 5."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rueda.terminal.numbers import count
 
 COLOURS = ("@ink", "@red", "@blue", "@orange", "@green", "@purple", "@sky")
-"""the page's own, in the order in which the lines of a figure take them"""
+"""colours of the page, in the order in which lines are assigned to them"""
 
 SHARES = ".4~p"
 """Format of fractions as percentages with as many digits as tell the ticks apart: 88 %, 88.5 %, 89 %."""
@@ -21,7 +21,7 @@ LEGEND_ABOVE = {
 
 
 def colour(index: int) -> str:
-    """Give a line its colour; after the last comes the first again.
+    """Return the colour of a line by its index; they repeat.
 
     >>> colour(1), colour(8)
     ('@red', '@red')
@@ -41,6 +41,20 @@ def one_two_five(low: float, high: float, decades: float = 3) -> list[float]:
     return [tick for tick in ticks if low <= tick * (1 + 1e-9) and tick <= high * (1 + 1e-9)]
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """List at least three ticks: those of :func:`one_two_five`, or where these are fewer, multiples of a round step.
+
+    >>> round_ticks(0.08, 3), round_ticks(1.9, 3.1), round_ticks(0.6912, 0.6931)
+    ([0.1, 0.2, 0.5, 1.0, 2.0], [2.0, 2.5, 3.0], [0.6915, 0.692, 0.6925, 0.693])
+    """
+    ticks = one_two_five(low, high)
+    power = math.floor(math.log10(high - low))
+    for step in (float(f"{digit}e{power - less}") for less in (0, 1) for digit in (5, 2, 1)):
+        if len(ticks) < 3:
+            ticks = [float(f"{i * step:.6g}") for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return ticks
+
+
 def powers(low: float, high: float, base: int) -> list[float]:
     """List the powers of a number between two values.
 
@@ -52,7 +66,7 @@ def powers(low: float, high: float, base: int) -> list[float]:
 
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
-    """Leave out so many ticks, evenly, that no more than these remain.
+    """Return every n-th tick, so that at most ``most`` remain.
 
     >>> thinned([8, 16, 32, 64, 128], 3)
     [8, 32, 128]
@@ -61,13 +75,13 @@ def thinned(values: Sequence[float], most: int) -> list[float]:
 
 
 def upright(x: float, colour: str = "@red", width: float = 1.4, dash: str = "dash") -> dict[str, Any]:
-    """Draw a line across the figure at a value."""
+    """Return a vertical line across the figure at a value."""
     line = {"color": colour, "width": width, "dash": dash}
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
 def shade(start: float, end: float, colour: str, opacity: float) -> dict[str, Any]:
-    """Shade the figure between two values of its horizontal axis."""
+    """Return a shaded area between two values of the horizontal axis."""
     return {
         "type": "rect", "x0": start, "x1": end, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
         "fillcolor": colour, "opacity": opacity, "line": {"width": 0},
@@ -75,13 +89,13 @@ def shade(start: float, end: float, colour: str, opacity: float) -> dict[str, An
 
 
 def above(x: float, text: str) -> dict[str, Any]:
-    """Write a name above the figure."""
+    """Return a text above the figure."""
     font = {"color": "@muted", "size": 12}
     return {"x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": text, "font": font}
 
 
 def regimes(names: Sequence[str], ends: Sequence[float], shades: Sequence[float]) -> dict[str, list[dict[str, Any]]]:
-    """Shade the parts of a logarithmic axis and name them above; a part too narrow for its name is left out."""
+    """Return shaded parts of a logarithmic axis with names above; parts too narrow for their name are left out."""
     parts = [part for part in zip(names, ends[:-1], ends[1:], shades, strict=True) if part[2] / part[1] >= 1.2]
     return {
         "shapes": [shade(start, end, "@ink", strength) for _, start, end, strength in parts],
@@ -90,7 +104,7 @@ def regimes(names: Sequence[str], ends: Sequence[float], shades: Sequence[float]
 
 
 def curve(x: Sequence[Any], y: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:
-    """Draw a line through points; ``width``, ``dash`` and ``shape`` are the line's, all else the trace's."""
+    """Return a line through points; ``width``, ``dash`` and ``shape`` style the line, all else belongs to the trace."""
     line = {"color": colour, "width": 2} | {key: more.pop(key) for key in ("width", "dash", "shape") if key in more}
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line, **more}
 
@@ -98,23 +112,23 @@ def curve(x: Sequence[Any], y: Sequence[Any], colour: str, **more: Any) -> dict[
 def area(
     x: Sequence[Any], low: Sequence[Any], high: Sequence[Any], colour: str, opacity: float, **more: Any
 ) -> dict[str, Any]:
-    """Shade what lies between two lines."""
+    """Return the shaded area between two lines."""
     around = {"width": 0, "fill": "toself", "fillcolor": colour, "opacity": opacity, "hoverinfo": "skip"}
     return curve([*x, *reversed(x)], [*high, *reversed(low)], colour, **around, **more)
 
 
-def spread(values: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:
-    """Draw the error of each point as a bar."""
+def error_bars(values: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:
+    """Return error bars."""
     return {"type": "data", "array": list(values), "color": colour, **more}
 
 
 def finite(values: Sequence[float | None]) -> list[float]:
-    """Leave out what was not measured."""
+    """Return the values that are not None."""
     return [value for value in values if value is not None]
 
 
 def log_axis(title: str, ticks: Sequence[float], **more: Any) -> dict[str, Any]:
-    """Give a logarithmic axis with ticks at these values, written as people write them.
+    """Return a logarithmic axis with ticks at these values.
 
     >>> log_axis("workers", [1, 2, 1024])["ticktext"]
     ['1', '2', '1,024']

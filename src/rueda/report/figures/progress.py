@@ -1,4 +1,4 @@
-"""How accuracy and loss changed along each run."""
+"""Accuracy and loss during each run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from rueda.report.escape import Label
 from rueda.report.figures.parts import SHARES, finite
 from rueda.report.figures.styles import brief, first_of_rows, run_line, styles
-from rueda.report.figures.time_axis import AXES, time_switch
+from rueda.report.figures.time_axis import AXES, is_long, time_switch
 from rueda.report.model import Line, Section
 from rueda.report.plot import Changes, Fit, Plot, Span, Switch, View
+from rueda.terminal.numbers import count
 
 MEASURES = {
     "test_accuracy": "test accuracy",
@@ -22,32 +23,34 @@ _MOST_NAMED = 5
 
 
 def measures(section: Section) -> list[str]:
-    """List what was measured in at least one run."""
+    """Return the measures that at least one run has."""
     return [name for name in MEASURES if any(name in line.progress for line in section.lines)]
 
 
 def progress(section: Section) -> Plot:
-    """Draw a line a run; names stand at the ends of those that stand out."""
+    """Draw a line for each run; the rows of the headline have their names at the ends of their lines."""
     there = measures(section)
     switches = [
-        time_switch(section, section.lines, is_schedule=False),
+        time_switch(section, section.lines, "progress"),
         Switch(name="measure", label="show", views={name: _view(section, name) for name in there}),
     ]
     first = there[0].replace("_", "-")
     unnamed: dict[str, Any] = {"annotations": [], "margin.r": 16}
-    note = "A line a run; click a name to hide or show it, hover for the recipe."
+    note = "One line for each run; click a name to hide or show its lines, hover for the recipe."
+    notes = [note, _rehearsed(section), _long(section)]
     return Plot(
-        name="progress", title="How accuracy grew", traces=[run_line(section, line) for line in section.lines],
-        layout={"margin": {"l": 56, "r": 16, "t": 12, "b": 48}}, note=f"{note} {_rehearsed(section)}".strip(),
-        height=440, narrow_height=320, switches=switches, paper=unnamed,
-        narrow={**unnamed, "xaxis.dtick": None}, images={f"{first}-{axis}": {"axis": axis} for axis in AXES},
+        name="progress", title="Accuracy and loss during training", note=" ".join(filter(None, notes)),
+        traces=[run_line(section, line) for line in section.lines],
+        layout={"margin": {"l": 56, "r": 16, "t": 12, "b": 48}}, height=440, narrow_height=320, switches=switches,
+        paper=unnamed, narrow={**unnamed, "xaxis.dtick": None},
+        images={f"{first}-{axis}": {"axis": axis} for axis in AXES},
     )  # fmt: skip
 
 
 def _view(section: Section, measure: str) -> View:
     is_share = measure.endswith("accuracy")
     shown = [line for line in section.lines if measure in line.progress]
-    firsts = dict(zip(map(id, shown), first_of_rows(shown), strict=True))
+    firsts = first_of_rows(shown)
     traces: list[Changes] = []
     for line in section.lines:
         values = line.progress.get(measure)
@@ -58,7 +61,7 @@ def _view(section: Section, measure: str) -> View:
         traces.append(
             {
                 "y": values, "mode": "lines+markers" if len(known) <= _MOST_MARKERS else "lines",
-                "showlegend": firsts[id(line)], "spans.y": Span(low=min(known), high=max(known)),
+                "showlegend": firsts[line.entry] is line, "spans.y": Span(low=min(known), high=max(known)),
             }
         )  # fmt: skip
     names = _end_labels(section, shown, measure)
@@ -90,6 +93,12 @@ def _end_labels(section: Section, shown: list[Line], measure: str) -> list[dict[
                 }
             )  # fmt: skip
     return labels
+
+
+def _long(section: Section) -> str:
+    names = {line.name: line.progress["epochs"][-1] for line in section.lines if is_long(section, line)}
+    told = ", ".join(f"{name} (to epoch {count(end)})" for name, end in names.items())
+    return f"Continues beyond the right edge: {told}; hide the other lines to see all of it." if names else ""
 
 
 def _rehearsed(section: Section) -> str:

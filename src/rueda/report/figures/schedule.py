@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rueda.report.escape import Label
 from rueda.report.figures.parts import finite, log_axis, one_two_five, powers
 from rueda.report.figures.styles import first_of_rows, run_line
 from rueda.report.figures.time_axis import time_switch
-from rueda.report.model import Line, Section
+from rueda.report.model import Section
 from rueda.report.plot import Fit, Plot, Span, log_start
 
 _DEEPEST = 30
-"""a rate's axis begins at most so many times below the lowest peak: a cosine that ends at 0 needs no seven decades"""
+"""a logarithmic axis of rates begins at the lowest peak / 30 or above: a cosine ending near 0 needs no seven decades"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Quantity:
     name: str
+    """the name of the figure and of the field of :class:`~rueda.report.model.Line` that holds the curve"""
     column: str
     title: str
     hover: str
     ratio: float
-    """the axis is logarithmic from this ratio on, of the peaks (a rate) or of all values (a batch)"""
+    """the axis is logarithmic if the peaks (of rates) or all values (of batches) differ by this factor or more"""
 
 
 _RATE = _Quantity(name="rate", column="rate", title="Learning rate", hover="rate %{y:.4g}", ratio=20.0)
@@ -32,7 +32,8 @@ _BATCH = _Quantity(name="batch", column="global_batch", title="Global batch", ho
 
 def rate(section: Section) -> Plot:
     """Draw the learning rate of each run."""
-    return _plot(section, _RATE, f"As used {_how_often(section)}, after scaling and warm-up.")
+    sources = sorted({line.rate_source for line in section.lines if line.rate}, reverse=True)
+    return _plot(section, _RATE, f"After scaling and warm-up, {', or '.join(sources)}.")
 
 
 def batch(section: Section) -> Plot:
@@ -41,28 +42,20 @@ def batch(section: Section) -> Plot:
 
 
 def _plot(section: Section, what: _Quantity, note: str) -> Plot:
-    shown = [line for line in section.lines if what.column in line.schedule]
-    spans = [_span(finite(line.schedule[what.column]), what) for line in shown]
-    parts = zip(shown, first_of_rows(shown), spans, strict=True)
+    shown = [line for line in section.lines if getattr(line, what.name)]
+    spans = [_span(finite(getattr(line, what.name)[what.column]), what) for line in shown]
+    firsts = first_of_rows(shown)
+    hover = Label(f"%{{meta[0]}}<br><b>{what.hover}</b> at %{{x:,.4~f}} %{{meta[1]}}")
     traces = [
-        {**_trace(section, line, what), "showlegend": is_first, "spans": {"y": span}} for line, is_first, span in parts
-    ]
+        {**run_line(section, line), "mode": "lines", "y": getattr(line, what.name)[what.column], "hovertemplate": hover,
+         "showlegend": firsts[line.entry] is line, "spans": {"y": span}}
+        for line, span in zip(shown, spans, strict=True)
+    ]  # fmt: skip
     axis = {"title": what.title.lower(), "fit": _fit(spans, what)}
     return Plot(
         name=what.name, title=what.title, traces=traces, layout={"yaxis": axis}, note=note, half=True,
-        switches=[time_switch(section, shown, is_schedule=True)], narrow={"xaxis.dtick": None},
+        switches=[time_switch(section, shown, what.name)], narrow={"xaxis.dtick": None},
     )  # fmt: skip
-
-
-def _trace(section: Section, line: Line, what: _Quantity) -> dict[str, Any]:
-    values = line.schedule[what.column]
-    # A row tells what was used up to its end: a value reaches back to the row before, the first one to the start.
-    # A line through every update needs no stairs.
-    is_coarse = what is _BATCH or len(values) <= len(line.progress["epochs"])
-    trace = run_line(section, line)
-    trace["line"]["shape"] = "vh" if is_coarse else "linear"
-    hover = Label(f"%{{meta[0]}}<br><b>{what.hover}</b> at %{{x:,.4~f}} %{{meta[1]}}")
-    return {**trace, "mode": "lines", "y": [values[0], *values], "hovertemplate": hover}
 
 
 def _span(values: list[float], what: _Quantity) -> Span:
@@ -83,11 +76,3 @@ def _fit(spans: list[Span], what: _Quantity) -> Fit:
         ticks = powers(low, high, 4 if high / low > 500 else 2)
     log = log_axis(what.title.lower(), ticks, tickangle=0)
     return Fit(pad=1 / 19, least=0.0, ratio=what.ratio, log_pads=(1.3, 1.3), log=log)
-
-
-def _how_often(section: Section) -> str:
-    """Say when the rate was noted; a run may have noted it only with what it measured after each epoch."""
-    often = {len(line.schedule["updates"]) > len(line.progress["updates"]) for line in section.lines}
-    if often == {True}:
-        return "at each update"
-    return "at the end of each epoch" if often == {False} else "at each update, or at the end of each epoch"

@@ -1,4 +1,4 @@
-"""Updates to a target against batch size: what was measured, the fitted curve, the regimes, the critical batch."""
+"""Updates to a target against batch size: measured points, the fitted curve, the regimes and the critical batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHADES = (0.0, 0.06, 0.13)
 _NOTE = (
     "The curve is updates = S + E / batch, with S the fewest updates and E the fewest examples. "
     f"Perfect scaling: twice the batch halves the updates (slope {BOUNDARY / (BOUNDARY + 1):.2g} or more); maximal "
-    f"parallelism: it saves next to none ({1 / (BOUNDARY + 1):.2g} or less). "
+    f"parallelism: twice the batch saves almost none ({1 / (BOUNDARY + 1):.2g} or less). "
     "Shaded red: the interval of the critical batch."
 )
 

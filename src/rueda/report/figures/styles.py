@@ -1,4 +1,4 @@
-"""How the rows of a section's table look in its figures: colour, dash, and names short enough for a figure."""
+"""The style of the table's rows in the figures: colour, dash and shortened names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from rueda.report.escape import Label, bold, lines
 from rueda.report.model import Entry, Line, Section
+from rueda.report.words import describe_recipe
 
-_MARKED = {"base": ("ink", "solid"), "naive": ("red", "solid"), "best": ("blue", "solid")}
+_MARKED = {"base": ("ink", "solid"), "naive": ("red", "solid"), "best": ("blue", "solid"), "control": ("ink", "dash")}
 _COLOURS = ("orange", "green", "purple", "sky")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def styles(section: Section) -> list[tuple[str, str]]:
-    """Give each row of the table a colour and a dash; together they differ for 23 rows.
+    """Return a colour and a dash for each row of the table; the combinations differ for 24 rows.
 
     >>> styles(Section(title="", task="", entries=[Entry(name="one-worker", role="base"), Entry(name="lars")]))
     [('ink', 'solid'), ('orange', 'solid')]
@@ -31,7 +32,7 @@ def styles(section: Section) -> list[tuple[str, str]]:
 
 
 def brief(text: str, most: int) -> str:
-    """Shorten a long name, so that the figure keeps its room: its middle goes, since names often differ at the end.
+    """Shorten a long name by leaving out its middle, since names often differ at the end.
 
     >>> brief("lamb", 10), brief("batch-norm-longer-training-2", 10)
     ('lamb', 'batch-…g-2')
@@ -43,22 +44,22 @@ def brief(text: str, most: int) -> str:
 
 
 def tick_name(entry: Entry, *, is_narrow: bool) -> Label:
-    """Write a row's name beside an axis: on a phone a line for each part of ``a+b``; an italic r means rehearsed."""
+    """Return a row's name for an axis: on a phone a line for each part of ``a+b``; an italic r means rehearsed."""
     parts = [brief(part, 17) for part in brief(entry.name, 60).split("+")] if is_narrow else [brief(entry.name, 44)]
     name = lines(parts[0], *(f"+{part}" for part in parts[1:]))
     return Label(f"{name} <i>r</i>") if entry.rehearsed else name
 
 
 def run_line(section: Section, line: Line) -> dict[str, Any]:
-    """Give the trace of a run without its numbers: who it is, how it looks, and what a hover tells of its recipe.
+    """Return the trace of a run without its data: name, style, and the recipe for the hover text.
 
-    ``meta[0]`` is what a hover tells; ``meta[1]`` is left for the unit of the horizontal axis.
+    ``meta[0]`` is the hover text; ``meta[1]`` is reserved for the unit of the horizontal axis.
     """
     entry, (colour, dash) = section.entries[line.entry], styles(section)[line.entry]
     is_other, is_crowded = entry.role == "other", len(section.entries) > 6
     is_shared = sum(other.entry == line.entry for other in section.lines) > 1
-    seed = [] if line.seed is None else [f"seed {line.seed}"]
-    told = [*line.essentials, *seed, *["rehearsed: one process was all the workers"] * line.rehearsed]
+    told = [] if line.recipe is None else [*describe_recipe(line.recipe), f"seed {line.recipe.seed}"]
+    told += ["rehearsed in one process"] * line.rehearsed
     return {
         "type": "scatter", "row": line.entry, "name": brief(entry.name, 60) + " (rehearsed)" * entry.rehearsed,
         "line": {
@@ -70,6 +71,6 @@ def run_line(section: Section, line: Line) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def first_of_rows(shown: Sequence[Line]) -> list[bool]:
-    """Say of each run whether it is the first of its row: a legend names a row once."""
-    return [all(line.entry != other.entry for other in shown[:at]) for at, line in enumerate(shown)]
+def first_of_rows(shown: Sequence[Line]) -> dict[int, Line]:
+    """Return the first run of each row, since the legend shows each row once."""
+    return {line.entry: line for line in reversed(shown)}

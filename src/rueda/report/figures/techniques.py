@@ -1,4 +1,4 @@
-"""What each technique keeps: the test accuracy of every row of a study, the best on top, against one worker's."""
+"""The test accuracy of each row of a study against one worker's, the best on top."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rueda.report.escape import Label, bold, lines
-from rueda.report.figures.parts import LEGEND_ABOVE, SHARES, spread, upright
+from rueda.report.figures.parts import LEGEND_ABOVE, SHARES, error_bars, upright
 from rueda.report.figures.styles import tick_name
 from rueda.report.model import Entry, Section
 from rueda.report.plot import Plot
@@ -22,13 +22,14 @@ _KINDS = (
 
 
 def techniques(section: Section) -> Plot:
-    """Draw a dot a row, with a bar to one worker's accuracy and the number in a column beside the plot."""
+    """Draw a dot for each row, with a line to one worker's accuracy and the value in a column on the right."""
     shown = [entry for entry in section.entries if _accuracy(entry) is not None or entry.verdict == "diverged"]
     rows = sorted(shown, key=lambda entry: _or(_accuracy(entry), -1.0))
     base = next((row for row in rows if row.role == "base"), None)
-    known = [value for row in rows if (value := _accuracy(row)) is not None]
-    low, high = min(known, default=0.0), max(known, default=1.0)
-    left = max(0.0, low - (high - low) * 0.12 - 0.01)
+    known = [(value, row.test_accuracy_spread or 0.0) for row in rows if (value := _accuracy(row)) is not None]
+    low = min((value - spread for value, spread in known), default=0.0)
+    high = max((value + spread for value, spread in known), default=1.0)
+    left = min(low, max(0.0, low - (high - low) * 0.12 - 0.01))
     room = (high - left) * 0.05 or 0.02
     annotations = [
         {
@@ -57,7 +58,7 @@ def techniques(section: Section) -> Plot:
 
 
 def name_axis(rows: Sequence[Entry]) -> dict[str, Any]:
-    """Give the axis along which rows stand one above the other, by their names."""
+    """Return the vertical axis with the names of the rows."""
     return {
         "title": "", "tickvals": list(range(len(rows))), "range": [-0.7, len(rows) - 0.3], "gridcolor": "rgba(0,0,0,0)",
         "ticktext": [tick_name(row, is_narrow=False) for row in rows], "tickfont": {"color": "@ink", "size": 13},
@@ -65,7 +66,7 @@ def name_axis(rows: Sequence[Entry]) -> dict[str, Any]:
 
 
 def narrow_names(rows: Sequence[Entry]) -> dict[str, Any]:
-    """Give what changes of :func:`name_axis` on a phone."""
+    """Return the changes of :func:`name_axis` on a phone."""
     names = [tick_name(row, is_narrow=True) for row in rows]
     return {"yaxis.ticktext": names, "yaxis.tickfont.size": 11}
 
@@ -73,14 +74,15 @@ def narrow_names(rows: Sequence[Entry]) -> dict[str, Any]:
 def _dots(rows: list[Entry], base: Entry | None, left: float) -> list[dict[str, Any]]:
     traces = []
     for name, colour, symbol in _KINDS:
-        chosen = [(at, row) for at, row in enumerate(rows) if _kind(row, base) == name]
+        kinds = ["one worker" if row is base else row.verdict or "not judged" for row in rows]
+        chosen = [(at, row) for at, row in enumerate(rows) if kinds[at] == name]
         if chosen:
             traces.append(
                 {
                     "type": "scatter", "mode": "markers", "name": name, "showlegend": True, "cliponaxis": False,
                     "x": [_or(_accuracy(row), left) for _, row in chosen], "y": [at for at, _ in chosen],
                     "marker": {"color": colour, "symbol": symbol, "size": 12},
-                    "error_x": spread(
+                    "error_x": error_bars(
                         [row.test_accuracy_spread or 0 for _, row in chosen], colour, thickness=1.5, width=4
                     ),
                     "customdata": [_about(row) for _, row in chosen], "hovertemplate": "%{customdata}",
@@ -90,7 +92,7 @@ def _dots(rows: list[Entry], base: Entry | None, left: float) -> list[dict[str, 
 
 
 def _bars(rows: list[Entry], base: Entry) -> list[dict[str, Any]]:
-    """Draw one worker's accuracy as a dotted line, and a bar from it to each row's."""
+    """Return a dotted line at one worker's accuracy, and a line from it to each row's."""
     middle = _accuracy(base)
     if middle is None:
         return []
@@ -104,10 +106,6 @@ def _bars(rows: list[Entry], base: Entry) -> list[dict[str, Any]]:
                  "line": {"color": colour, "width": 2}}
             )  # fmt: skip
     return shapes
-
-
-def _kind(row: Entry, base: Entry | None) -> str:
-    return "one worker" if row is base else row.verdict or "not judged"
 
 
 def _accuracy(entry: Entry) -> float | None:

@@ -1,41 +1,39 @@
-"""Throughput against local batch: how many images a second one worker trains on."""
+"""The throughput of one worker, in images per second, against its local batch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from rueda.records.throughput import Throughput
-from rueda.report.figures.parts import curve, log_axis, spread, thinned, upright
+from rueda.report.figures.parts import curve, error_bars, log_axis, thinned, upright
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import count
 
 
 def throughput(found: Throughput) -> Plot:
-    """Draw the speed at each batch, and where it saturates."""
+    """Draw the throughput at each batch, and mark where it saturates."""
     points = sorted(found.points, key=lambda point: point.batch)
-    batches, end = [point.batch for point in points], found.saturates_at
     speeds, spreads = [point.images_per_second for point in points], [point.spread for point in points]
-    layout: dict[str, Any] = {
-        "xaxis": log_axis("local batch", thinned(batches, 10), tickangle=0),
-        "yaxis": {"title": "images per second", "rangemode": "tozero"},
-    }
+    batches, end = [point.batch for point in points], found.saturates_at
+    plot = speed_plot("throughput", "Throughput against local batch", batches, speeds, spreads)
     if end is not None:
-        layout["shapes"] = [upright(end)]
-        layout["annotations"] = [
+        plot.layout["shapes"] = [upright(end)]
+        plot.layout["annotations"] = [
             {"x": math.log10(end), "y": 0.04, "yref": "paper", "xanchor": "right", "xshift": -6, "showarrow": False,
              "text": f"saturates at {count(end)}", "font": {"color": "@red"}}
         ]  # fmt: skip
-    return Plot(
-        name="throughput", title="Throughput against local batch", traces=[speed_line(batches, speeds, spreads)],
-        layout=layout, half=True, narrow={"xaxis": log_axis("local batch", thinned(batches, 5), tickangle=0)},
-    )  # fmt: skip
+    return plot
 
 
-def speed_line(batches: Sequence[int], speeds: Sequence[float], spreads: Sequence[float]) -> dict[str, Any]:
+def speed_plot(
+    name: str, title: str, batches: Sequence[int], speeds: Sequence[float], spreads: Sequence[float]
+) -> Plot:
     """Draw images per second against the batch."""
-    return curve(
+    line = curve(
         batches, speeds, "@blue", width=2.5, mode="lines+markers", marker={"size": 7}, showlegend=False,
-        error_y=spread(spreads, "@blue", thickness=1.2), hovertemplate="batch %{x:,}: %{y:,.0f} images/s",
+        error_y=error_bars(spreads, "@blue", thickness=1.2), hovertemplate="batch %{x:,}: %{y:,.0f} images/s",
     )  # fmt: skip
+    wide, narrow = (log_axis("local batch", thinned(batches, most), tickangle=0) for most in (10, 5))
+    layout = {"xaxis": wide, "yaxis": {"title": "images per second", "rangemode": "tozero"}}
+    return Plot(name=name, title=title, traces=[line], layout=layout, half=True, narrow={"xaxis": narrow})

@@ -25,54 +25,53 @@ __all__ = ["PUBLISHED", "get", "glyphs", "load", "names", "published"]
 
 
 def names() -> list[str]:
-    """List the data sets that :func:`load` knows."""
+    """Return the names that :func:`load` accepts."""
     return ["glyphs", *PUBLISHED]
 
 
 def published(name: str) -> Published:
-    """Find a published data set by its name."""
+    """Return the published data set of a name."""
     if name not in PUBLISHED:
         wanted = ", ".join(PUBLISHED)
-        advice = "it is generated: there is nothing to get" if name == "glyphs" else "choose one of them"
+        advice = "it is generated, so there is nothing to download" if name == "glyphs" else "choose one of them"
         raise DataError("data set", expected=wanted, got=name, do=advice)
     return PUBLISHED[name]
 
 
 def load(name: str, split: str = "train", directory: str | Path | None = None, **options: Any) -> Arrays:
-    """Load the ``train`` or ``test`` examples of a data set, fetching it first where it is not there.
+    """Load the ``train`` or ``test`` examples of a data set; download the set first if it is not on the machine.
 
-    Call it on every worker: the first one of each machine fetches, the others wait for it.
+    Every worker must call it: local rank 0 of each machine downloads, the others wait.
 
     Args:
         name: ``glyphs``, ``fashion-mnist`` or ``cifar-10``.
         split: ``train`` or ``test``.
-        directory: where the published files lie; see :mod:`rueda.tasks.datasets.store` for where else they may.
-        options: of a generated set, see :func:`glyphs`.
+        directory: the folder of the published files; by default those of :mod:`rueda.tasks.datasets.store`.
+        options: options of a generated set, see :func:`glyphs`.
 
     Raises:
-        DataError: the set is unknown, missing, torn or altered.
+        DataError: the set is unknown, missing or corrupt.
     """
     if name == "glyphs":
         return glyphs(split, **options)
-    wanted = published(name) if name in PUBLISHED else None
-    if wanted is None or options:
-        got = name if wanted is None else f"{name} with {', '.join(options)}"
+    if name not in PUBLISHED or options:
+        got = f"{name} with {', '.join(options)}" if options else name
         raise DataError("data set", expected=", ".join(names()), got=got, do="choose one of them")
     from rueda.world import current
 
-    world = current()
+    wanted, world = PUBLISHED[name], current()
     with world.local_main_first():
-        folder = store.find_or_fetch(wanted, _path(directory), fetch=world.local_rank == 0)
+        folder = store.find_or_fetch(wanted, directory, fetch=world.local_rank == 0)
     return wanted.arrays(lambda file: wanted.read(folder, file), split)
 
 
 def get(name: str, directory: str | Path | None = None, progress: Progress | None = None) -> Path:
-    """Have a published data set, whole and verified, and say where.
+    """Return the folder of a published data set after verifying all its files.
 
-    With ``directory`` the set is copied from there into the cache; without, it stays where it lies, or is downloaded.
+    Args:
+        name: the name of the set.
+        directory: copy the files from this folder into the cache; by default an existing copy is used, or the set is
+            downloaded.
+        progress: is called with a name, the amount done and the total.
     """
-    return store.install(published(name), _path(directory), progress)
-
-
-def _path(directory: str | Path | None) -> Path | None:
-    return None if directory is None else Path(directory)
+    return store.install(published(name), directory, progress)

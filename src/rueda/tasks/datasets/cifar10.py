@@ -14,14 +14,14 @@ from rueda.data.arrays import Arrays
 from rueda.errors import DataError
 from rueda.tasks.datasets.download import fetch_to
 from rueda.tasks.datasets.plain_pickle import read_batch
-from rueda.tasks.datasets.published import Progress, Published, check_split, torn
+from rueda.tasks.datasets.published import Progress, Published, check_split, corrupt
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 32 * 32  # bytes: the label, then red, green and blue by rows
 
 
 class Cifar10(Published):
-    """Six files of 10,000 records, in the binary layout (``.bin``) or as Python's (``cifar-10-batches-py``)."""
+    """Six files of 10,000 records, in the binary layout (``.bin``) or the Python layout (``cifar-10-batches-py``)."""
 
     name = "cifar-10"
     folders = ("cifar-10", "cifar-10-batches-bin", "cifar-10-batches-py", "cifar10")
@@ -36,17 +36,17 @@ class Cifar10(Published):
     }
 
     def find(self, folder: Path, file: str) -> Path | None:
-        """Prefer the binary layout, which is read faster."""
+        """Return the path of the binary file, which is faster to read, or else of the Python one."""
         plain = folder / file
         return next((path for path in (plain, plain.with_suffix("")) if path.is_file()), None)
 
     def decode(self, path: Path) -> bytes:
-        """Give the records as the binary layout has them."""
+        """Return the records in the binary layout."""
         if path.suffix == ".bin":
             return path.read_bytes()
         labels, images = read_batch(path.read_bytes(), path)
         if images.ndim != 2 or images.shape != (len(labels), RECORD - 1) or min(labels, default=0) < 0:
-            raise torn(path, self.name, f"{len(labels)} labels for images {list(images.shape)}")
+            raise corrupt(path, self.name, f"{len(labels)} labels for images {list(images.shape)}")
         if max(labels, default=0) >= len(NAMES):
             raise DataError(
                 f"labels of {path}", expected="0 to 9", got=max(labels), do=f"run `rueda data get {self.name}`"
@@ -54,14 +54,14 @@ class Cifar10(Published):
         return np.concatenate([np.array(labels, dtype=np.uint8)[:, None], images], axis=1).tobytes()
 
     def arrays(self, read: Callable[[str], bytes], split: str) -> Arrays:
-        """Give [N, 3, 32, 32] bytes with the mean and deviation of the training images."""
+        """Return images [N, 3, 32, 32] with the mean and standard deviation of the training images."""
         check_split(self.name, split)
         files = [file for file in self.checksums if file.startswith("test") == (split == "test")]
         images, labels = [], []
         for file in files:
             content = read(file)
             if len(content) % RECORD:
-                raise torn(file, self.name, f"{len(content):,} bytes are no whole number of records")
+                raise corrupt(file, self.name, f"{len(content):,} bytes are not a whole number of records")
             records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
             labels.append(records[:, 0])
             images.append(records[:, 1:].reshape(-1, 3, 32, 32))
@@ -74,12 +74,12 @@ class Cifar10(Published):
         )
 
     def download(self, folder: Path, progress: Progress | None) -> None:
-        """Fetch the archive and keep its six files; nothing else of it is unpacked."""
-        from rueda.tasks.datasets.store import keep, make_folder
+        """Download the archive and store its six data files; nothing else is unpacked."""
+        from rueda.tasks.datasets.store import make_folder, write_to_cache
 
         make_folder(folder)
         address = self.addresses[0]
-        with tempfile.TemporaryFile(dir=folder) as archive:  # it has no name: nothing stays behind, whatever happens
+        with tempfile.TemporaryFile(dir=folder) as archive:  # without a name, so that nothing is left behind
             fetch_to(address, archive, progress)
             archive.seek(0)
             try:
@@ -88,6 +88,6 @@ class Cifar10(Published):
                         file = Path(member.name).name
                         content = tar.extractfile(member) if file in self.checksums else None
                         if content is not None:
-                            keep(self, folder, file, content.read(), address)
+                            write_to_cache(self, folder, file, content.read(), address)
             except (tarfile.TarError, EOFError, OSError) as error:
-                raise torn(address, self.name, str(error)) from None
+                raise corrupt(address, self.name, str(error)) from None

@@ -1,4 +1,4 @@
-"""Fetching a file from its publisher."""
+"""Download files over HTTP."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import BinaryIO
 from rueda.errors import DataError
 from rueda.tasks.datasets.published import Progress
 
-SECONDS = 60.0  # without a single byte
+SECONDS = 60.0  # timeout without a single byte
 _BLOCK = 1 << 18
 
 
 def fetch_to(address: str, file: BinaryIO, progress: Progress | None = None) -> None:
-    """Fetch ``address`` into an open file.
+    """Download ``address`` into an open file.
 
     Raises:
-        DataError: the publisher does not answer, or the disk is full.
+        DataError: the server does not answer, or the disk is full.
     """
     try:
         with urllib.request.urlopen(address, timeout=SECONDS) as answer:
@@ -35,14 +35,14 @@ def fetch_to(address: str, file: BinaryIO, progress: Progress | None = None) -> 
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection
+            error.close()  # closes the connection
         raise DataError(
             f"cannot download {address}: {reason}; try again, or fetch it elsewhere and use --from DIR"
         ) from None
 
 
 def fetch(address: str, progress: Progress | None = None) -> bytes:
-    """Fetch ``address`` into memory."""
+    """Download ``address`` into memory."""
     file = io.BytesIO()
     fetch_to(address, file, progress)
     return file.getvalue()
@@ -51,8 +51,8 @@ def fetch(address: str, progress: Progress | None = None) -> bytes:
 def _write(file: BinaryIO, block: bytes, address: str) -> None:
     try:
         file.write(block)
-        file.flush()  # a full disk shows here, not at some later moment
+        file.flush()  # a full disk is reported here
     except OSError as error:
         raise DataError(
-            f"cannot keep {address}: {error.strerror}; free space or set RUEDA_CACHE to another folder"
+            f"cannot store {address}: {error.strerror}; free space or set RUEDA_CACHE to another folder"
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zlib
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from rueda.data.arrays import Arrays
 from rueda.tasks.datasets.download import fetch
-from rueda.tasks.datasets.published import Progress, Published, check_split, torn
+from rueda.tasks.datasets.published import Progress, Published, check_split, corrupt
 
 NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
@@ -24,7 +25,7 @@ class FashionMnist(Published):
 
     name = "fashion-mnist"
     folders = ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST")
-    places: ClassVar[tuple[str, ...]] = ("/usr/share/datasets/fashion-mnist",)  # Debian's dataset-fashion-mnist
+    system_folders: ClassVar[tuple[str, ...]] = ("/usr/share/datasets/fashion-mnist",)  # Debian's dataset-fashion-mnist
     addresses: tuple[str, ...] = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
     checksums: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -34,23 +35,23 @@ class FashionMnist(Published):
     }
 
     def find(self, folder: Path, file: str) -> Path | None:
-        """Prefer the plain file, which is read faster."""
+        """Return the path of the plain file, which is faster to read, or else of the gzipped one."""
         return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
 
     def decode(self, path: Path) -> bytes:
-        """Unzip where needed."""
+        """Read a file, decompressed if it is gzipped."""
         content = path.read_bytes()
         return self.unzip(content, path) if path.suffix == ".gz" else content
 
     def unzip(self, content: bytes, where: Path | str) -> bytes:
-        """Undo gzip."""
+        """Decompress gzipped bytes."""
         try:
             return gzip.decompress(content)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise torn(where, self.name, str(error)) from None
+            raise corrupt(where, self.name, str(error)) from None
 
     def arrays(self, read: Callable[[str], bytes], split: str) -> Arrays:
-        """Give [N, 1, 28, 28] bytes with the mean and deviation of the training images."""
+        """Return images [N, 1, 28, 28] with the mean and standard deviation of the training images."""
         check_split(self.name, split)
         part = "train" if split == "train" else "t10k"
         images, labels = (f"{part}-{file}-ubyte" for file in ("images-idx3", "labels-idx1"))
@@ -63,27 +64,27 @@ class FashionMnist(Published):
         )
 
     def download(self, folder: Path, progress: Progress | None) -> None:
-        """Fetch the four files and keep them unzipped."""
-        from rueda.tasks.datasets.store import keep
+        """Download the four files and store them decompressed."""
+        from rueda.tasks.datasets.store import write_to_cache
 
         for file in self.checksums:
             address = f"{self.addresses[0]}{file}.gz"
-            keep(self, folder, file, self.unzip(fetch(address, progress), address), address)
+            write_to_cache(self, folder, file, self.unzip(fetch(address, progress), address), address)
 
 
 def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
-    """Read the IDX format: two zeros, the type (8: bytes), the number of dimensions, each as 4 bytes, the values.
+    """Decode the IDX format: two zeros, the type (8: bytes), the rank, the shape as 4-byte integers, the values.
 
     >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "example").tolist()
     [7, 9]
     """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise torn(where, "fashion-mnist", "not an IDX file of bytes")
+        raise corrupt(where, "fashion-mnist", "not an IDX file of bytes")
     num_dimensions = content[3]
     start = 4 + 4 * num_dimensions
     if len(content) < start:
-        raise torn(where, "fashion-mnist", "the header ends early")
+        raise corrupt(where, "fashion-mnist", "the header ends early")
     shape = struct.unpack(f">{num_dimensions}I", content[4:start])
-    if len(content) - start != np.prod(shape, dtype=np.int64):
-        raise torn(where, "fashion-mnist", f"{len(content) - start:,} bytes for {'x'.join(map(str, shape))} values")
+    if len(content) - start != math.prod(shape):
+        raise corrupt(where, "fashion-mnist", f"{len(content) - start:,} bytes for {'x'.join(map(str, shape))} values")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

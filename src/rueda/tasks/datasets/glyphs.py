@@ -1,12 +1,12 @@
-"""Glyphs: a generated data set, 28 x 28 grey images of ten letter-like shapes; no download, any size, any difficulty.
+"""Glyphs: a generated data set of 28 x 28 grey images of ten letter-like shapes, of any size and difficulty.
 
-Each image is one of the shapes C G O Q P R B E F K, drawn with its own slant, size, place, waviness and thickness,
-among stray strokes, partly covered, in noise. Many shapes differ in one stroke only (C and G, O and Q, P and R, E and
-F), so that a small network keeps learning for some epochs, and one that makes too few updates is visibly worse.
+Each image is one of the shapes C G O Q P R B E F K, drawn with random slant, size, position, waviness and thickness,
+with stray strokes, partly covered, and with noise. Many shapes differ in one stroke only (C and G, O and Q, P and R,
+E and F), so that a small network keeps learning for some epochs, and one that makes too few updates is visibly worse.
 
-A shape is kept as its distance field: the distance of each point of the plane to the nearest stroke. An image looks
-the field up at its pixels, moved by the inverse of the image's own deformation; what lies nearer than the thickness is
-ink. Image number i is a function of (seed, split, i) alone: a larger set begins with the smaller one.
+A shape is stored as a distance field: the distance of each point of the plane to the nearest stroke. An image samples
+the field at its pixels, mapped by the inverse of the image's random deformation; pixels nearer than the thickness are
+ink. Image number i depends only on (seed, split, i), so that a larger set begins with the images of a smaller one.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ NAMES = tuple("CGOQPRBEFK")
 SIDE = 28
 _SIZES = {"train": 12_000, "test": 2_000}
 _FIELD, _REACH = 96, 1.8  # the fields cover [-1.8, 1.8] on both axes with 96 x 96 points
-_CHUNK = 256  # images at a time, so that the work stays in the cache
-_NOISE = 1_000  # the stream of the pixels' noise
+_CHUNK = 256  # images at a time, so that the arrays stay in the processor's cache
+_NOISE = 1_000  # the random stream of the pixel noise
 
 Floats = NDArray[np.float32]
 
 
 def glyphs(split: str = "train", *, num_examples: int | None = None, difficulty: float = 0.7, seed: int = 0) -> Arrays:
-    """Draw a split of the set.
+    """Generate a split of the data set.
 
     Args:
-        split: ``train`` or ``test``: other random numbers, so no image is in both.
-        num_examples: by default 12,000 for training and 2,000 for the test.
+        split: ``train`` or ``test``, which use different random numbers.
+        num_examples: number of images; by default 12,000 for training and 2,000 for testing.
         difficulty: from 0 (upright, clean) to 1. A small CNN (SGD, batch 64, 4 epochs) gets about 95 % right at 0.5,
             90 % at 0.7 and 75 % at 0.85.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
 
     >>> data = glyphs("train", num_examples=8)
     >>> data, "".join(data.names[label] for label in data.targets)
@@ -63,11 +63,11 @@ def glyphs(split: str = "train", *, num_examples: int | None = None, difficulty:
 
 
 def _draw(stream: int, numbers: NDArray[np.int64], labels: NDArray[np.int64], hard: float) -> NDArray[np.uint8]:
-    """Draw the images with these numbers: [n, 28, 28]."""
+    """Draw the images of these numbers, [n, 28, 28]."""
     streams = iter(range(1, _NOISE))
 
     def between(low: float, high: float) -> Floats:
-        """Draw one number an image, [n, 1]."""
+        """Draw one random number per image, [n, 1]."""
         drawn = uniform(draws(key_of(stream, next(streams)), numbers))
         return (low + (high - low) * drawn).astype(np.float32)[:, None]
 
@@ -97,13 +97,13 @@ def _draw(stream: int, numbers: NDArray[np.int64], labels: NDArray[np.int64], ha
     distance = np.take(_fields().reshape(-1), place)
     ink = np.clip((thickness - distance) / soft + 0.5, 0, 1) * between(0.75 - 0.3 * hard, 1.0)
 
-    # Stray strokes, of the same make, anywhere.
+    # Stray strokes of the same kind at random positions.
     for _ in range(2):
         wanted = between(0.0, 1.0) < 0.2 + 0.7 * hard
         stray = _distance(x, y, about(1.5), about(1.5), about(np.pi), between(0.1, 0.5))
         np.maximum(ink, wanted * np.clip((thickness - stray) / soft + 0.5, 0, 1) * between(0.3, 0.9), out=ink)
 
-    # A cover, then the noise.
+    # A rectangle that covers a part, then the noise.
     covered = (np.abs(right - about(0.7)) < between(0.0, 0.35 * hard)) & (
         np.abs(down - about(0.7)) < between(0.0, 0.6 * hard)
     )
@@ -117,7 +117,7 @@ def _draw(stream: int, numbers: NDArray[np.int64], labels: NDArray[np.int64], ha
 
 
 def _distance(x: Floats, y: Floats, at_x: Floats, at_y: Floats, angle: Floats, half: Floats) -> Floats:
-    """Measure the distance to a straight stroke around (at_x, at_y), ``half`` to either side along ``angle``."""
+    """Return the distance to a stroke of length 2 ``half`` with centre (at_x, at_y) and direction ``angle``."""
     dx, dy = x - at_x, y - at_y
     along, across = dx * np.cos(angle) + dy * np.sin(angle), dy * np.cos(angle) - dx * np.sin(angle)
     beyond = np.maximum(np.abs(along) - half, 0)
@@ -126,7 +126,7 @@ def _distance(x: Floats, y: Floats, at_x: Floats, at_y: Floats, angle: Floats, h
 
 @lru_cache(maxsize=1)
 def _fields() -> Floats:
-    """Measure the distance to each shape's strokes, on a grid: [10, 96, 96]."""
+    """Return the distance to each shape's strokes on a grid, [10, 96, 96]."""
     axis = np.linspace(-_REACH, _REACH, _FIELD)
     grid = axis[None, :] + 1j * axis[:, None]  # the plane as complex numbers: x + iy, y downwards
     fields = np.full((len(NAMES), _FIELD, _FIELD), np.inf)
@@ -140,7 +140,7 @@ def _fields() -> Floats:
 
 
 def _strokes(name: str) -> list[NDArray[np.complex128]]:
-    """Give a shape as lines through points of [-1, 1] x [-1, 1], y downwards."""
+    """Return the strokes of a shape, each a polyline in [-1, 1] x [-1, 1] with y downwards."""
 
     def line(*points: complex) -> NDArray[np.complex128]:
         return np.array(points, dtype=np.complex128)

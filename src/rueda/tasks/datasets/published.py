@@ -1,4 +1,4 @@
-"""What is known about a published data set: its files, their checksums, where it lies and how it is read."""
+"""The base class of published data sets: their files and checksums, where to find them, and how to read them."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from typing import ClassVar
 from rueda.data.arrays import Arrays
 from rueda.errors import DataError
 
-Progress = Callable[[str, int, int | None], None]  # what is done, bytes so far, bytes in all where known
+Progress = Callable[[str, int, int | None], None]  # (name, amount done, total if known)
 
 
 class Published(ABC):
-    """A data set that others publish. Its files are known by the SHA-256 of their *decoded* bytes.
+    """A data set that is published elsewhere. Its files are identified by the SHA-256 of their *decoded* bytes.
 
-    The decoded bytes are compared because the same data come in several wrappings: gzip headers differ from mirror to
+    The decoded bytes are compared because the same data come in several encodings: gzip headers differ from mirror to
     mirror, and CIFAR-10 is published in two layouts.
     """
 
     name: ClassVar[str]
-    folders: ClassVar[tuple[str, ...]]  # names under which others keep it
-    places: ClassVar[tuple[str, ...]] = ()  # where a system's packages put it
-    addresses: tuple[str, ...]  # of the publisher
+    folders: ClassVar[tuple[str, ...]]  # folder names that other libraries use for it
+    system_folders: ClassVar[tuple[str, ...]] = ()  # folders of system packages
+    addresses: tuple[str, ...]  # download addresses of the publisher
     checksums: ClassVar[dict[str, str]]  # a file's plain name: SHA-256 of its decoded bytes
 
     @abstractmethod
     def find(self, folder: Path, file: str) -> Path | None:
-        """Say where ``folder`` holds ``file``, in any layout; None where it does not."""
+        """Return the path of ``file`` in ``folder``, in any layout; None if it is missing."""
 
     @abstractmethod
     def decode(self, path: Path) -> bytes:
-        """Read a file that :meth:`find` found, whatever its layout, into the plain bytes."""
+        """Read a file that :meth:`find` returned and decode it to the plain bytes."""
 
     @abstractmethod
     def arrays(self, read: Callable[[str], bytes], split: str) -> Arrays:
-        """Make the examples of a split from the plain bytes of its files."""
+        """Return the examples of a split from the plain bytes of its files."""
 
     @abstractmethod
     def download(self, folder: Path, progress: Progress | None) -> None:
-        """Fetch all files from the publisher into ``folder``."""
+        """Download all files from the publisher into ``folder``."""
 
     def missing(self, folder: Path) -> list[str]:
-        """List the files that ``folder`` does not hold."""
+        """Return the files that are missing in ``folder``."""
         return [file for file in self.checksums if self.find(folder, file) is None]
 
     def read(self, folder: Path, file: str) -> bytes:
-        """Read one file and compare its checksum.
+        """Read and decode one file and compare its checksum.
 
         Raises:
-            DataError: the file is missing, torn or not what was published.
+            DataError: the file is missing, corrupt or not the published one.
         """
         path = self.find(folder, file)
         if path is None:
@@ -64,26 +64,23 @@ class Published(ABC):
         return plain
 
     def verify(self, file: str, plain: bytes, where: str) -> None:
-        """Compare the bytes of ``file`` with the published ones."""
+        """Compare the checksum of a file's decoded bytes with the published one; raise DataError if it differs."""
         found = hashlib.sha256(plain).hexdigest()
         if found != self.checksums[file]:
-            raise DataError(
-                where,
-                expected=f"{self.name}'s {file}, SHA-256 {self.checksums[file][:12]}...",
-                got=f"{found[:12]}... ({len(plain):,} bytes)",
-                do=f"it is torn or altered: remove it and run `rueda data get {self.name}`",
-            )
+            expected = f"{self.name}'s {file}, SHA-256 {self.checksums[file][:12]}..."
+            do = f"it is corrupt: remove it and run `rueda data get {self.name}`"
+            raise DataError(where, expected=expected, got=f"{found[:12]}... ({len(plain):,} bytes)", do=do)
 
 
 def check_split(name: str, split: str) -> None:
-    """Refuse a split other than train and test."""
+    """Raise DataError for a split other than train and test."""
     if split not in ("train", "test"):
         raise DataError(f"{name} split", expected="train or test", got=split, do="choose one of them")
 
 
-def torn(path: Path | str, name: str, why: str) -> DataError:
-    """Make the error for a file that cannot be decoded."""
-    return DataError(f"{path}: torn or corrupt ({why}); remove it and run `rueda data get {name}`")
+def corrupt(path: Path | str, name: str, why: str) -> DataError:
+    """Return the error for a file that cannot be decoded."""
+    return DataError(f"{path}: corrupt ({why}); remove it and run `rueda data get {name}`")
 
 
 def _advice(name: str) -> str:

@@ -1,15 +1,15 @@
-"""Where data sets come from: a folder that is named, ``RUEDA_DATA``, the system, the cache, or the publisher.
+"""Find a data set: in a given folder, in ``RUEDA_DATA``, in the system, in the cache, or at the publisher.
 
 ======================  ===============================================================================
-``directory``           what ``--from DIR`` names: the set's folder, or a folder that holds it
+``directory``           the folder of ``--from DIR``: the folder of the set, or one that contains it
 ``RUEDA_DATA``          one or more such folders, separated as in ``PATH``
 the system              Debian's ``/usr/share/datasets/fashion-mnist``
 the cache               ``RUEDA_CACHE``, else ``rueda`` in ``XDG_CACHE_HOME``, else ``~/.cache/rueda``
-the publisher           into the cache; by the first worker of each machine only
+the publisher           downloaded into the cache, by local rank 0 of each machine only
 ======================  ===============================================================================
 
-The first that holds all files wins. Every file is compared with its published checksum each time it is read (0.02 s
-for 30 MB). The cache holds the decoded files, each written whole or not at all.
+The first folder that holds all files is used. Every file is compared with its published checksum each time it is read
+(0.02 s for 30 MB). The cache holds the decoded files, which are written atomically.
 """
 
 from __future__ import annotations
@@ -26,88 +26,108 @@ from rueda.tasks.datasets.published import Progress, Published
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A folder that may hold a data set, and what kind of place it is."""
+class DataFolder:
+    """A folder that may hold a data set."""
 
-    kind: str  # directory, RUEDA_DATA, system, cache
+    source: str
+    """directory, RUEDA_DATA, system or cache"""
     folder: Path
 
 
-def places(published: Published, directory: Path | None = None) -> Iterator[Place]:
-    """List the folders that may hold the set, best first; a named directory is the only one."""
+def candidates(published: Published, directory: Path | str | None = None) -> Iterator[DataFolder]:
+    """Yield the folders that may hold the set, in order of preference; a given directory excludes all others."""
     if directory is not None:
-        yield from _within("directory", directory, published)
+        yield from _within("directory", Path(directory), published)
         return
     for entry in os.environ.get("RUEDA_DATA", "").split(os.pathsep):
         if entry:
             yield from _within("RUEDA_DATA", Path(entry), published)
-    for folder in published.places:
-        yield Place(kind="system", folder=Path(folder))
-    yield Place(kind="cache", folder=cache_folder() / published.name)
+    for folder in published.system_folders:
+        yield DataFolder(source="system", folder=Path(folder))
+    yield DataFolder(source="cache", folder=cache_folder() / published.name)
 
 
-def locate(published: Published, directory: Path | None = None) -> Place | None:
-    """Find the first place that holds all files, unread; None where there is none.
+def locate(published: Published, directory: Path | str | None = None) -> DataFolder | None:
+    """Return the first folder that holds all files, which are not read yet; None if there is none.
 
     Raises:
-        DataError: a directory was named and does not hold the set.
+        DataError: a directory was given and does not hold the set.
     """
-    found = next((place for place in places(published, directory) if not published.missing(place.folder)), None)
+    found = next((one for one in candidates(published, directory) if not published.missing(one.folder)), None)
     if found is None and directory is not None:
-        best = min((published.missing(place.folder) for place in places(published, directory)), key=len)
+        best = min((published.missing(one.folder) for one in candidates(published, directory)), key=len)
         raise DataError(
             str(directory),
             expected=f"the files of {published.name}",
-            got="no such folder" if not directory.is_dir() else f"none of {', '.join(best)}",
+            got="no such folder" if not Path(directory).is_dir() else f"none of {', '.join(best)}",
             do="name the folder that holds them",
         )
     return found
 
 
-def find_or_fetch(published: Published, directory: Path | None = None, *, fetch: bool = True) -> Path:
-    """Give a folder that holds the set; where nobody has it, download it into the cache."""
+def find_or_fetch(published: Published, directory: Path | str | None = None, *, fetch: bool = True) -> Path:
+    """Return a folder that holds the set; if there is none, download the set into the cache.
+
+    Args:
+        published: the data set.
+        directory: the only folder to look in.
+        fetch: whether this process may download.
+    """
     found = locate(published, directory)
     if found is not None:
         return found.folder
-    folder = cache_folder() / published.name
     if not fetch:
-        raise DataError(f"{published.name} is not there: the first worker of this machine could not fetch it")
-    published.download(folder, None)
-    return _complete(published, folder)
+        raise DataError(f"{published.name} is missing: local rank 0 of this machine could not download it")
+    return _download(published)
 
 
-def install(published: Published, directory: Path | None = None, progress: Progress | None = None) -> Path:
-    """Have the set, whole and verified: from where it lies, or from ``directory`` or the publisher into the cache."""
+def install(published: Published, directory: Path | str | None = None, progress: Progress | None = None) -> Path:
+    """Return a folder with the verified set; see :func:`rueda.tasks.datasets.get`."""
     found = locate(published, directory)
-    folder = cache_folder() / published.name
-    if found is not None and found.kind != "directory":
-        try:
-            verify_all(published, found.folder, progress)
-            return found.folder
-        except DataError:
-            if found.kind != "cache":
-                raise  # not ours to mend
-            found = None
     if found is None:
-        published.download(folder, progress)
-        return _complete(published, folder)
+        return _download(published, progress)
+    copy_to = cache_folder() / published.name if found.source == "directory" else None
+    try:
+        verify_all(published, found.folder, progress, copy_to=copy_to)
+    except DataError:
+        if found.source != "cache":  # only the cache is downloaded again
+            raise
+        return _download(published, progress)
+    return copy_to or found.folder
+
+
+def verify_all(
+    published: Published, folder: Path, progress: Progress | None = None, *, copy_to: Path | None = None
+) -> None:
+    """Read every file of the set and compare its checksum.
+
+    Args:
+        published: the data set.
+        folder: the folder that holds it.
+        progress: is called after each file.
+        copy_to: write the decoded files into this folder.
+    """
     for number, file in enumerate(published.checksums, 1):
-        keep(published, folder, file, published.read(found.folder, file), str(found.folder))
+        plain = published.read(folder, file)
+        if copy_to is not None:
+            write_to_cache(published, copy_to, file, plain, str(folder))
         if progress is not None:
             progress(published.name, number, len(published.checksums))
-    return folder
 
 
-def verify_all(published: Published, folder: Path, progress: Progress | None = None) -> None:
-    """Read every file and compare its checksum."""
-    for number, file in enumerate(published.checksums, 1):
-        published.read(folder, file)
-        if progress is not None:
-            progress(published.name, number, len(published.checksums))
+def write_to_cache(published: Published, folder: Path, file: str, plain: bytes, source: str) -> None:
+    """Verify a decoded file and write it into the cache.
 
+    Args:
+        published: the data set.
+        folder: the folder in the cache.
+        file: the plain name of the file.
+        plain: the decoded bytes.
+        source: where the bytes come from, for messages.
 
-def keep(published: Published, folder: Path, file: str, plain: bytes, source: str) -> None:
-    """Write one decoded file into the cache, if its checksum is right."""
+    Raises:
+        DataError: the checksum is wrong, or the file cannot be written.
+    """
     published.verify(file, plain, source)
     make_folder(folder)
     try:
@@ -117,27 +137,26 @@ def keep(published: Published, folder: Path, file: str, plain: bytes, source: st
 
 
 def make_folder(folder: Path) -> None:
-    """Make the cache's folder."""
+    """Create the folder of a data set in the cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"cannot make {folder}: {error.strerror}; set RUEDA_CACHE to a folder that you may write"
+            f"cannot create {folder}: {error.strerror}; set RUEDA_CACHE to a folder that you may write"
         ) from None
 
 
-def _complete(published: Published, folder: Path) -> Path:
+def _download(published: Published, progress: Progress | None = None) -> Path:
+    """Download the set into the cache; return its folder, or raise DataError if a file is missing afterwards."""
+    folder = cache_folder() / published.name
+    published.download(folder, progress)
     missing = published.missing(folder)
     if missing:
-        raise DataError(
-            published.addresses[0],
-            expected=f"all files of {published.name}",
-            got=f"none of {', '.join(missing)}",
-            do="try again, or fetch them elsewhere and use --from DIR",
-        )
+        expected, do = f"all files of {published.name}", "try again, or fetch them elsewhere and use --from DIR"
+        raise DataError(published.addresses[0], expected=expected, got=f"none of {', '.join(missing)}", do=do)
     return folder
 
 
-def _within(kind: str, base: Path, published: Published) -> Iterator[Place]:
+def _within(source: str, base: Path, published: Published) -> Iterator[DataFolder]:
     for folder in (base, *(base / name for name in published.folders)):
-        yield Place(kind=kind, folder=folder)
+        yield DataFolder(source=source, folder=folder)

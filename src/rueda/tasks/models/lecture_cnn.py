@@ -1,7 +1,6 @@
 """The CIFAR-10 network of a well-known lecture on convergence at scale, layer by layer.
 
-The lecture trains it for 12 epochs on one GPU (71 %) and naively on eight (44 %): the story that this project
-starts from. Bottleneck blocks as in He et al., *Deep residual learning for image recognition*, 2015
+Bottleneck blocks as in He et al., *Deep residual learning for image recognition*, 2015
 (arXiv:1512.03385), with biases and Glorot-uniform weights as in Keras::
 
     pad 3, conv 7x7/2 64, [BN], ReLU, max-pool 3/2       32x32 -> 16x16 -> 7x7
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Bottleneck: 1x1/s a, 3x3 b, 1x1 c, plus a projection 1x1/s c, added, ReLU."""
+    """A bottleneck block: convolutions 1x1/stride a, 3x3 b, 1x1 c, plus a projection 1x1/stride c, then ReLU."""
 
     def __init__(self, channels: int, a: int, b: int, c: int, stride: int, batch_norm: bool) -> None:
         super().__init__()
@@ -31,7 +30,7 @@ class Block(nn.Module):
         self.shortcut = nn.Sequential(*_convolution(channels, c, 1, stride, batch_norm))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Add the two ways, [B, channels, H, W] -> [B, c, H / s, W / s]."""
+        """Add the main path and the shortcut, [B, channels, H, W] -> [B, c, H / s, W / s]."""
         return torch.relu(self.main(inputs) + self.shortcut(inputs))
 
 

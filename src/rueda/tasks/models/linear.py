@@ -1,4 +1,4 @@
-"""The linear model y = w x + b, started at zero, so that its whole path can be drawn on the loss surface."""
+"""The linear model y = w x + b, which starts at zero so that its path can be drawn on the loss surface."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(channels, wide, 1, stride, bias=False), nn.BatchNorm2d(wide))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, channels, H, W] -> [B, wide, H / stride, W / stride]."""
+        """Map [B, channels, H, W] to [B, wide, H / stride, W / stride]."""
         hidden = F.relu(self.norm1(self.conv1(inputs)), inplace=True)
         return torch.relu_(self.norm2(self.conv2(hidden)) + self.shortcut(inputs))
 

@@ -1,4 +1,4 @@
-"""A small CNN that a laptop trains in seconds: three convolutions, two poolings, one linear layer."""
+"""A small CNN that a laptop trains in seconds: three convolutions with pooling and one linear layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def small_cnn(
     Args:
         in_channels: 1 for grey images, 3 for colour.
         image_size: height and width of the images.
-        num_classes: how many classes there are.
+        num_classes: number of classes.
         width: channels of the first convolution; the cost grows with its square.
         batch_norm: normalise after each convolution.
         dropout: probability of dropping a feature before the linear layer.

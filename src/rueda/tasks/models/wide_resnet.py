@@ -1,9 +1,8 @@
-"""A Wide ResNet for 28x28 images, as learners of data parallelism know it (after Zagoruyko and Komodakis, 2016,
-arXiv:1605.07146).
+"""A Wide ResNet for 28x28 images, after Zagoruyko and Komodakis, 2016 (arXiv:1605.07146).
 
 Convolution 3x3 to 16 channels, then pairs of residual blocks of 16k, 32k and 64k channels, max-pooling by 2 between the
-stages, ReLU after the sum, dropout .01, average over the last 7x7, linear. k = 10 gives 17.1 M parameters; a
-laptop wants k = 1 or 2.
+stages, ReLU after the sum, dropout .01, average over the last 7x7, linear. k = 10 gives 17.1 M parameters; use
+k = 1 or 2 on a laptop.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 
 class WideBlock(nn.Module):
-    """Convolution, norm, ReLU, dropout, convolution, norm; plus the shortcut; ReLU."""
+    """A residual block: convolution, norm, ReLU, dropout, convolution, norm, plus the shortcut, then ReLU."""
 
     def __init__(self, channels: int, wide: int, dropout: float) -> None:
         super().__init__()
@@ -28,7 +27,7 @@ class WideBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity() if channels == wide else nn.Conv2d(channels, wide, 1, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, channels, H, W] -> [B, wide, H, W]."""
+        """Map [B, channels, H, W] to [B, wide, H, W]."""
         return torch.relu(self.main(inputs) + self.shortcut(inputs))
 
 

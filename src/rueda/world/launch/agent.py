@@ -1,80 +1,98 @@
-"""The process on each host that starts, watches and stops its workers.
+"""The agent: the process on each host that starts, monitors and stops the host's workers.
 
-It is started by the driver, directly or through ssh, and lives as long as its standard input is open: when the driver
-ends in whatever way, even by SIGKILL or a cut cable, the input ends and the workers are stopped.
+The driver starts it, directly or through ssh. It runs as long as its standard input is open: when the driver ends in
+any way, even by SIGKILL or a lost connection, standard input ends and the agent stops its workers.
 
-Phases: greet the driver; look for the program; meet the other hosts; run the workers; leave nothing behind.
+Phases: report to the driver; find the program; rendezvous with the other hosts; run the workers; end every process
+that they left behind.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import queue
 import signal
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from rueda.errors import LaunchError
-from rueda.world import instruction_sets
+from rueda.world import instruction_sets, network
+from rueda.world.authentication import KEY_VARIABLE
 from rueda.world.cores import usable_cores
-from rueda.world.launch import environment, meeting, processes, program
-from rueda.world.launch.wire import Message, Sender, read_packet
+from rueda.world.launch import addresses, environment, processes, program
+from rueda.world.launch.protocol import Message, Sender, read_message
+from rueda.world.network import FIRST_ADDRESS
+from rueda.world.signals import HANDLED
 
 if TYPE_CHECKING:
-    from rueda.world.launch.workers import Workers
+    from rueda.world.launch.elastic import ElasticAgent
 
 _STORE_SECONDS = 600.0
 _SWEEP_SECONDS = 2.0
 _NVIDIA = ("/dev/nvidia0", "/proc/driver/nvidia")
-_DRIVER_GONE: Message = {"do": "stop", "signal": int(signal.SIGTERM), "seconds": 5.0, "last": True}
 
 
 class Control:
-    """What the driver orders, read in a thread of its own."""
+    """Receives the driver's commands in its own thread.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    Args:
+        commands: the driver's end of standard input; when it ends, the workers have ``grace`` seconds to save.
+        grace: these seconds.
+    """
+
+    def __init__(self, commands: BinaryIO, grace: float) -> None:
+        self._commands = commands
+        self._driver_gone: Message = {"do": "stop", "signal": int(signal.SIGTERM), "seconds": grace, "last": True}
         self._lock = threading.Lock()
-        self._workers: Workers | None = None
-        self.orders: queue.Queue[Message] = queue.Queue()
+        self._agent: ElasticAgent | None = None
+        self.rendezvous: queue.Queue[Message] = queue.Queue()  # the commands for this phase
         threading.Thread(target=self._listen, name="control", daemon=True).start()
 
-    def guard(self, workers: Workers) -> None:
-        """From now on an order to stop is for these workers."""
+    def watch(self, agent: ElasticAgent) -> None:
+        """Apply the commands ``stop`` and ``leave`` to this agent's workers from now on."""
         with self._lock:
-            self._workers = workers
+            self._agent = agent
 
     def _listen(self) -> None:
         while True:
-            order = read_packet(self._descriptor) or _DRIVER_GONE
-            if order["do"] == "stop":
-                with self._lock:
-                    if self._workers is None or not self._workers.stop(order["signal"], order["seconds"]):
+            command = read_message(self._commands) or self._driver_gone
+            with self._lock:
+                if command["do"] == "stop":
+                    outside = bool(command.get("from_outside"))
+                    if self._agent is None or not self._agent.stop(
+                        command["signal"], command["seconds"], from_outside=outside
+                    ):
                         instruction_sets.end_child()
-                        os._exit(0)  # nothing is running yet, and the main thread may be deep in torch
-            elif order["do"] == "leave":
-                with self._lock:
-                    if self._workers is not None:
-                        self._workers.may_leave.set()
-            else:
-                self.orders.put(order)
-            if order.get("last"):
+                        os._exit(0)  # no worker is running yet, and the main thread may be busy importing torch
+                elif command["do"] == "save":
+                    if self._agent is not None:
+                        self._agent.save(command["signal"])
+                elif command["do"] == "leave":
+                    if self._agent is not None:
+                        self._agent.may_leave.set()
+                else:
+                    self.rendezvous.put(command)
+            if command.get("last"):
                 return
 
 
 def main() -> None:
-    """Serve one driver; the entry point of the process."""
-    orders, frames = os.dup(0), os.dup(1)
-    # Nobody but this module may read the orders or write between the frames.
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
+    """Serve one driver; this is the entry point of the process."""
+    commands, frames = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    # No other code in this process may read the driver's commands or write between the frames.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    for number in HANDLED:  # until the workers are started, the driver decides alone what a signal means
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     sender = Sender(frames)
-    plan = read_packet(orders)
+    plan = read_message(commands)
     if plan is None:
         return
-    control = Control(orders)
+    control = Control(commands, plan["grace"])
     processes.adopt_orphans()
     sender.message(say="hello", cores=usable_cores())
     try:
@@ -83,23 +101,26 @@ def main() -> None:
     except LaunchError as error:
         sender.message(say="refused", text=str(error))
     except Exception as error:
-        sender.message(say="broken", text=f"{type(error).__name__}: {error}")
+        sender.message(say="refused", text=f"the agent failed ({type(error).__name__}: {error})")
     sender.message(say="done")
-    # The threads that still wait, and torch's long way out, are of no use to anybody.
-    os._exit(0)
+    os._exit(0)  # without waiting for threads that still block, nor for torch's slow exit
 
 
 def _has_gpu(environ: Mapping[str, str]) -> bool:
-    """Say whether the workers of this host compute on an NVIDIA GPU, as far as is known without torch."""
+    """Return whether the workers of this host compute on an NVIDIA GPU, as far as is known without torch."""
     if wanted := environ.get("RUEDA_DEVICE"):
         return wanted == "cuda"
     return environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(map(os.path.exists, _NVIDIA))
 
 
 def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> None:
-    from rueda.world.launch import workers as elastic
-    from rueda.world.rendezvous import tcp_store
+    gc.disable()  # the import of torch creates little garbage; without collections it takes a seventh less time
+    from rueda.world.launch.elastic import ElasticAgent, Rendezvous
+    from rueda.world.relay import StoreGateway, StoreRelay, reach
+    from rueda.world.rendezvous import local_store, tcp_store
 
+    gc.freeze()  # imported modules are never freed, so later collections need not visit them
+    gc.enable()
     extra = environment.for_workers(os.environ, plan["workers"])
     extra |= environment.python_path(os.environ, plan["packages"])
     if not (plan["limits_onednn"] or program.is_rueda(argv) or _has_gpu(os.environ)):
@@ -107,37 +128,53 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
         if limit := extra.get(instruction_sets.VARIABLE):
             sender.message(say="note", text=instruction_sets.told(limit))
     several = plan["nodes"] > 1
+    key = plan["key"].encode()
+    own = first_address = None
+    gateway: StoreGateway | None = None
     if plan["node"] == 0:
-        store = tcp_store("127.0.0.1", 0, True, _STORE_SECONDS)
-        own = address = "127.0.0.1"
+        store = local_store(_STORE_SECONDS)
         if several:
-            sender.message(say="listening", port=store.port, addresses=meeting.own_addresses(os.environ))
-            reached = control.orders.get()["address"]
-            if meeting.card_of(reached):  # not so behind address translation
-                own = address = reached
+            gateway = StoreGateway(store.port, key)
+            sender.message(say="listening", port=gateway.port, addresses=addresses.own_addresses(os.environ))
+            reached = control.rendezvous.get()["addresses"]
+            gateway.listen_on(reached)
+            # Behind address translation the other hosts reach an address that is not this host's own.
+            own = first_address = next((address for address in reached if addresses.interface_of(address)), reached[0])
     else:
-        meet = control.orders.get()
-        offered = [*meet["addresses"], *(meeting.driver_address(os.environ) if meet["driver"] else [])]
-        link = meeting.reach(offered, meet["port"])
+        first = control.rendezvous.get()
+        offered = [*first["addresses"], *(addresses.driver_address(os.environ) if first["driver"] else [])]
+        link = reach(offered, first["port"], key)
         if link is None:
-            sender.message(say="unreachable", tried=offered, port=meet["port"])
-            return
-        address, own = link
-        sender.message(say="reached", address=address)
-        store = tcp_store(address, meet["port"], False, _STORE_SECONDS)
-    card = meeting.card_of(own)
-    if several and card and "GLOO_SOCKET_IFNAME" not in os.environ:
-        extra["GLOO_SOCKET_IFNAME"] = card
-    place = elastic.Rendezvous(store, address=address, node=plan["node"], nodes=plan["nodes"], run=plan["run"])
-    workers = elastic.Workers(argv, place=place, variables=plan["variables"], sender=sender)
-    control.guard(workers)
+            raise LaunchError(
+                f"this host cannot connect to {first['name']} on port {first['port']} (tried {', '.join(offered)}); "
+                "allow connections between the hosts"
+            )
+        first_address, own = link
+        sender.message(say="reached", address=first_address)
+        relay = StoreRelay(first_address, first["port"], key)
+        store = tcp_store("127.0.0.1", relay.port, _STORE_SECONDS)
+    if own is not None and first_address is not None:
+        extra |= {KEY_VARIABLE: plan["key"], FIRST_ADDRESS: first_address}
+        network.exchange_at_once(os.environ)
+        interface = addresses.interface_of(own)
+        if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
+            extra["GLOO_SOCKET_IFNAME"] = interface
+    else:
+        network.stay_on_loopback(os.environ)
+    rendezvous = Rendezvous(store, node=plan["node"], nodes=plan["nodes"], run=plan["run"])
+    agent = ElasticAgent(argv, rendezvous=rendezvous, variables=plan["variables"], sender=sender)
+    control.watch(agent)
+    os.environ.update(extra)
     try:
-        elastic.run(workers, extra)
+        with contextlib.suppress(InterruptedError):  # stopped before the workers were started
+            agent.run()
     except OSError as error:  # not a program for this machine, or too many processes
-        raise LaunchError(f"{argv[0]} cannot be started ({error.strerror}); see that it runs by itself") from error
+        raise LaunchError(f"{argv[0]} cannot be started ({error.strerror}); check that it runs on its own") from error
     finally:
-        processes.sweep(workers.pids.values(), seconds=_SWEEP_SECONDS)
-        workers.finish()
+        processes.sweep(agent.pids.values(), seconds=_SWEEP_SECONDS)
+        agent.forwarder.finish()
+        if gateway is not None and gateway.refused:
+            sender.message(say="note", text=f"{gateway.refused}; see SECURITY.md")
 
 
 if __name__ == "__main__":

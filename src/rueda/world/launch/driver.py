@@ -1,15 +1,22 @@
 """The driver: one event loop over the agents of all hosts.
 
-It decides: when all hosts have met, when a failure ends the job, what a signal means. Agents obey.
+The driver decides when the rendezvous of the hosts is complete, when a failure ends the job, and what a signal means;
+the agents carry out its commands.
 
-On a failure it waits a moment for workers whose own traceback has begun, so that the first can be told from those
-that it pulled down, and then stops the rest: SIGTERM, and SIGKILL after ``STOP_SECONDS``.
+After a failure it waits up to ``_TRACEBACK_SECONDS`` for workers that are still writing a traceback, so that the first
+failure can be distinguished from those that it caused. Then it stops the rest: SIGTERM, and SIGKILL after
+``STOP_SECONDS``, since workers that wait for the failed one cannot save.
+
+A signal to the driver is passed on to the workers, which have the plan's ``grace`` seconds to save
+(:mod:`rueda.world.signals`). The workers' output is written by a thread (:mod:`.stream_writer`), so that the driver
+hears a signal while the reader of the output stalls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import selectors
@@ -19,172 +26,245 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from rueda.errors import LaunchError
-from rueda.world.launch.failure import Failure, describe, first_of
+from rueda.world.authentication import new_key
+from rueda.world.launch.failure import Failure, describe, first_of, ranks
+from rueda.world.launch.failure import exit_status as job_status
+from rueda.world.launch.grace import time_to_save
 from rueda.world.launch.hosts import Host
-from rueda.world.launch.output import Output, Show
+from rueda.world.launch.output import Output, OutputOptions
 from rueda.world.launch.plan import LaunchPlan
 from rueda.world.launch.processes import signal_group
+from rueda.world.launch.protocol import MESSAGE, Message, Receiver, encode
 from rueda.world.launch.remote import ssh_addresses, ssh_command, start_agent, why_no_agent
-from rueda.world.launch.wire import MESSAGE, Message, Receiver, packet
+from rueda.world.signals import HANDLED, SAVING, Request, SignalFilter, exit_status
 
 STOP_SECONDS = 5.0
-_GIVE_UP_SECONDS = 4.0  # beyond STOP_SECONDS, for an agent that does not answer
-_SETTLE_SECONDS = 2.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GIVE_UP_SECONDS = 4.0  # beyond STOP_SECONDS, for an agent that does not respond
+_TRACEBACK_SECONDS = 2.0
+_DRAIN_SECONDS = 1.0  # for the reader of the output, once a signal has stopped the job
+_LEFT_SECONDS = 60.0  # after which a worker that left before the others is named
+MOST_WORKERS = 4096
+"""the most workers on one host; more than any host can run, and fewer than a mistyped number"""
 
 
 @dataclass(eq=False)
 class _Agent:
     """The driver's view of one host."""
 
-    index: int
     host: Host
     process: subprocess.Popen[bytes]
     receiver: Receiver = field(default_factory=Receiver)
-    words: bytearray = field(default_factory=bytearray)  # the end of its standard error
+    stderr: bytearray = field(default_factory=bytearray)  # the end of its standard error
     pids: list[int] = field(default_factory=list)
-    reached: bool = False
-    finished: bool = False
-    done: bool = False
+    said: set[str] = field(default_factory=set)  # the kinds of messages that it has sent
 
-    def tell(self, **order: Any) -> None:
-        """Send an order; an agent that has gone shows by the end of its output."""
+    def send(self, **command: Any) -> None:
+        """Send a command; ignore an agent that has ended, since the end of its output shows that."""
         with contextlib.suppress(OSError, ValueError):
             assert self.process.stdin is not None
-            self.process.stdin.write(packet(order))
+            self.process.stdin.write(encode(command))
 
 
-def launch(plan: LaunchPlan, *, show: Show | None = None, failed: Callable[[Failure, str], None] | None = None) -> int:
-    """Run a plan to its end and give the exit status: 0, the failing worker's, or 128 + n for signal n.
+def launch(
+    plan: LaunchPlan, *, output: OutputOptions | None = None, failed: Callable[[Failure, str], None] | None = None
+) -> int:
+    """Run a plan to its end and return the exit status: 0, the failing worker's, or 128 + n for signal n.
 
     Args:
-        plan: what to run, and where.
-        show: how to show what the workers write.
-        failed: called with the first failure and the end of that worker's standard error, which by default are printed.
+        plan: the program and the hosts.
+        output: how the workers' output is shown.
+        failed: called with the first failure and the end of that worker's standard error; by default they are printed.
 
     Raises:
-        LaunchError: a host, a program or a directory is not there; the message names it.
+        LaunchError: a host, a program or a directory does not exist; the message names it.
     """
-    output = Output(show or Show(), workers=plan.workers)
-    try:
-        return _Driver(plan, output, failed).run()
-    finally:
-        output.close()
+    for host in plan.hosts:
+        if host.slots > MOST_WORKERS:
+            expected = f"at most {MOST_WORKERS:,} workers on one host"
+            raise LaunchError("-np", expected=expected, got=host.slots, do="correct it, or add hosts with -H")
+    return _Driver(plan, output or OutputOptions(), failed).run()
 
 
 class _Driver:
-    def __init__(self, plan: LaunchPlan, output: Output, failed: Callable[[Failure, str], None] | None = None) -> None:
+    def __init__(
+        self, plan: LaunchPlan, output: OutputOptions, failed: Callable[[Failure, str], None] | None = None
+    ) -> None:
         self._plan = plan
-        self._failed = failed or (lambda failure, words: output.note(describe(failure, words)))
-        self._output = output
+        self._output = Output(output, workers=plan.workers, changed=self._wake_up)
+        self._wake, self._waker = socket.socketpair()  # a byte is the number of a signal, or 0 from the output
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+        self._failed = failed or (lambda failure, stderr: self._output.note(describe(failure, stderr)))
         self._selector = selectors.DefaultSelector()
         self._agents: list[_Agent] = []
         self._running: set[int] = set()
+        self._left: dict[int, float] = {}  # by rank: when it ended with status 0
         self._failures: list[Failure] = []
-        self._settle_until: float | None = None
-        self._give_up_at: float | None = None
+        self._traceback_deadline: float | None = None  # set by the first failure
+        self._grace = plan.grace
+        self._kill_at: float | None = None  # when the agents kill the workers that still save after a signal
+        self._give_up_at: float | None = None  # set once the job is being stopped
+        self._signals = SignalFilter()
         self._signal: int | None = None
         self._error: LaunchError | None = None
         self._lost: str | None = None
+        self._paused = False
+        self._has_seen_error = False
         self._broken_pipe = False
         self._warned = False
         self._notes: set[str] = set()
+        self._reached: list[str] = []  # the addresses by which the other hosts reach the first one
 
     def run(self) -> int:
-        """Start, serve and end all agents."""
-        with self._signals() as wake:
-            self._selector.register(wake, selectors.EVENT_READ)
+        """Run all agents to their end, and return the exit status once their output has been taken."""
+        with self._wake, self._waker, self._handled_signals():
+            self._selector.register(self._wake, selectors.EVENT_READ)
             try:
-                self._start()
-                while any(agent.process.returncode is None for agent in self._agents):
-                    self._turn(wake)
+                try:
+                    self._start()
+                    while any(agent.process.returncode is None for agent in self._agents):
+                        self._process_events()
+                finally:
+                    self._kill_agents()
+                return self._result()
             finally:
-                self._abandon()
+                self._drain()
                 self._selector.close()
-        return self._result()
 
-    # Phase 1: start every agent at once.
+    def _drain(self) -> None:
+        """Wait until the reader of the output has taken it; after a signal only for a moment."""
+        until: float | None = None
+        while self._output.num_waiting and (until is None or time.monotonic() < until):
+            if self._signal is not None and until is None:
+                until = time.monotonic() + _DRAIN_SECONDS
+            for _ in self._selector.select(0.1 if until is not None else None):
+                self._read_wake()
+        self._output.close(wait=False)
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # full, so that it wakes anyhow; or closed, or not yet open
+            self._waker.send(b"\0")
+
+    def _read_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in self._wake.recv(64):
+                self._on_signal(number)
+
+    # Phase 1: start all agents.
 
     def _start(self) -> None:
-        run = secrets.token_hex(8)
+        run, key = secrets.token_hex(8), new_key()
         for index, host in enumerate(self._plan.hosts):
-            agent = _Agent(index, host, start_agent(self._plan, host))
+            agent = _Agent(host, start_agent(self._plan, host))
             self._agents.append(agent)
             for stream in (agent.process.stdout, agent.process.stderr):
                 assert stream is not None
                 self._selector.register(stream, selectors.EVENT_READ, agent)
-            agent.tell(
+            agent.send(
                 program=self._plan.program, module=self._plan.module, workers=host.slots,
-                node=index, nodes=len(self._plan.hosts), run=run,
+                node=index, nodes=len(self._plan.hosts), run=run, key=key, grace=self._plan.grace,
                 packages=self._plan.additions.packages, limits_onednn=self._plan.limits_onednn,
                 variables=self._plan.additions.of_host(self._plan.hosts, index),
             )  # fmt: skip
 
-    # Phase 2: serve them.
+    # Phase 2: process their messages, output and ends.
 
-    def _turn(self, wake: socket.socket) -> None:
-        for key, _ in self._selector.select(self._patience()):
-            if key.fileobj is wake:
-                for number in wake.recv(64):
-                    self._on_signal(number)
+    def _process_events(self) -> None:
+        for key, _ in self._selector.select(self._timeout()):
+            if key.fileobj is self._wake:
+                self._read_wake()
             else:
                 self._read(key.data, key.fd)
+        if (error := self._output.error) is not None and not self._has_seen_error:
+            self._has_seen_error = True
+            self._on_output_error(error)
+        self._pause(self._output.is_behind and self._give_up_at is None)
         now = time.monotonic()
-        if self._settle_until is not None and self._give_up_at is None:
-            slow = self._running & {rank for rank, began in self._output.traceback_seconds.items() if began > now - 10}
-            if now >= self._settle_until or not slow:
-                self._stop(signal.SIGTERM)
+        if self._traceback_deadline is not None and self._give_up_at is None:
+            recent = {rank for rank, began in self._output.traceback_seconds.items() if began > now - 10}
+            if now >= self._traceback_deadline or not self._running & recent:
+                self._stop(signal.SIGTERM, STOP_SECONDS)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            if self._running and self._signal is not None:
+                name = signal.Signals(self._signal).name
+                self._output.note(
+                    f"{ranks(self._running)} had not ended {self._grace:g} s after {name} and "
+                    f"{'was' if len(self._running) == 1 else 'were'} killed; give more time with --grace"
+                )
+        if self._left and self._running and now >= min(self._left.values()) + _LEFT_SECONDS:
+            self._output.note(f"{ranks(self._left)} left with exit status 0; {ranks(self._running)} still running")
+            self._left = dict.fromkeys(self._left, math.inf)  # told once
         if self._give_up_at is not None and now >= self._give_up_at:
-            self._abandon()
+            self._kill_agents()
 
-    def _patience(self) -> float | None:
-        if self._give_up_at is not None:
-            return max(0.0, self._give_up_at - time.monotonic())
-        return 0.02 if self._settle_until is not None else None
+    def _timeout(self) -> float | None:
+        if self._traceback_deadline is not None and self._give_up_at is None:
+            return 0.02
+        at = [moment for moment in (self._kill_at, self._give_up_at) if moment is not None]
+        if self._left and self._running:
+            at.append(min(self._left.values()) + _LEFT_SECONDS)
+        at = [moment for moment in at if moment < math.inf]
+        return max(0.0, min(at) - time.monotonic()) if at else None
+
+    def _pause(self, pause: bool) -> None:
+        """Stop reading the workers' output while its reader is behind, or read on."""
+        if pause == self._paused:
+            return
+        self._paused = pause
+        for agent in self._agents:
+            assert agent.process.stdout is not None
+            if agent.process.returncode is None:
+                if pause:
+                    self._selector.unregister(agent.process.stdout)
+                else:
+                    self._selector.register(agent.process.stdout, selectors.EVENT_READ, agent)
 
     def _read(self, agent: _Agent, descriptor: int) -> None:
         data = os.read(descriptor, 1 << 18)
+        if not data:
+            self._selector.unregister(descriptor)
         assert agent.process.stdout is not None
         if descriptor != agent.process.stdout.fileno():
-            agent.words += data
-            del agent.words[:-8192]
-            if not data:
-                self._selector.unregister(descriptor)
+            agent.stderr += data
+            del agent.stderr[:-8192]
         elif not data:
-            self._selector.unregister(descriptor)
             self._on_end(agent)
         else:
             for kind, rank, body in agent.receiver.feed(data):
                 if kind == MESSAGE:
-                    self._on_message(agent, body)
+                    self._on_message(agent, json.loads(body))
                 else:
                     self._show(kind, rank, body)
 
-    def _show(self, kind: bytes, rank: int, body: bytes) -> None:
+    def _show(self, kind: bytes, rank: int, lines: bytes) -> None:
         try:
-            if not self._broken_pipe:
-                self._output.lines(kind, rank, body)
-        except BrokenPipeError:  # the reader (head, less) has gone: nobody wants the rest
+            self._output.write(kind, rank, lines)
+        except OSError as error:
+            self._on_output_error(error)
+
+    def _on_output_error(self, error: OSError) -> None:
+        if isinstance(error, BrokenPipeError):  # the reader of the output (head, less) has exited
             self._broken_pipe = True
             with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), 1)  # what Python still holds must not fail again on the way out
-            self._stop(signal.SIGTERM)
-        except OSError as error:
-            self._fail(f"the output cannot be written ({error.strerror}); make room, or choose another --output")
+                os.dup2(nowhere.fileno(), 1)  # so that Python's flush at exit does not fail again
+            self._stop(signal.SIGTERM, self._plan.grace)
+        else:
+            self._fail(f"the output cannot be written ({error.strerror}); free some space, or choose another --output")
 
-    def _on_message(self, agent: _Agent, body: bytes) -> None:
-        message: Message = json.loads(body)
+    def _on_message(self, agent: _Agent, message: Message) -> None:
         name = message["say"]
+        agent.said.add(name)
         if name == "hello":
             self._warn_of_cores(agent.host, message["cores"])
         elif name == "note":
-            if message["text"] not in self._notes:  # hosts of one kind say the same
+            if message["text"] not in self._notes:  # hosts of the same kind send the same note
                 self._notes.add(message["text"])
                 self._output.note(message["text"])
         elif name == "listening":
@@ -192,49 +272,45 @@ class _Driver:
             if not agent.host.is_local:
                 addresses = [*ssh_addresses(self._plan, agent.host), *addresses]
             for other in self._agents[1:]:
-                other.tell(do="meet", addresses=addresses, port=message["port"], driver=agent.host.is_local)
+                other.send(
+                    do="connect", name=agent.host.name, addresses=addresses, port=message["port"],
+                    driver=agent.host.is_local,
+                )  # fmt: skip
         elif name == "reached":
-            agent.reached = True
-            if all(other.reached for other in self._agents[1:]):
-                self._agents[0].tell(do="begin", address=message["address"])
+            self._reached.append(message["address"])
+            if len(self._reached) == len(self._agents) - 1:
+                self._agents[0].send(do="begin", addresses=self._reached)
         elif name == "started":
             agent.pids = list(message["pids"].values())
             self._running |= {int(rank) for rank in message["pids"]}
         elif name == "ended":
             self._on_worker_end(agent, message["rank"], message["status"], message["stopped"])
         elif name == "finished":
-            agent.finished = True
-            if all(other.finished for other in self._agents):
+            if all(name in other.said for other in self._agents):
                 for other in self._agents:
-                    other.tell(do="leave")
-        elif name == "done":
-            agent.done = True
-        else:
-            self._on_refusal(agent, message)
+                    other.send(do="leave")
+        elif name == "signalled":
+            self._on_signal(message["signal"])
+        elif name == "refused":
+            self._fail(message["text"] if agent.host.is_local else f"host {agent.host.name}: {message['text']}")
 
     def _on_worker_end(self, agent: _Agent, rank: int, status: int, stopped: bool) -> None:
         self._running.discard(rank)
-        if status == 0 or stopped or self._give_up_at is not None:
-            return
         now = time.monotonic()
-        traceback = self._output.traceback_seconds.get(rank)
-        self._failures.append(Failure(rank=rank, host=agent.host.name, status=status, ended=now, traceback=traceback))
-        if self._settle_until is None:
-            self._settle_until = now + _SETTLE_SECONDS
-
-    def _on_refusal(self, agent: _Agent, message: Message) -> None:
-        if message["say"] == "unreachable":
-            first = self._plan.hosts[0].name
-            tried = ", ".join(message["tried"])
-            text = f"it cannot reach {first} on port {message['port']} (tried {tried}); let them reach each other"
-        elif message["say"] == "broken":
-            text = f"the agent failed ({message['text']})"
-        else:
-            text = message["text"]
-        self._fail(text if agent.host.is_local else f"host {agent.host.name}: {text}")
+        if stopped or self._give_up_at is not None:
+            return
+        if status == 0:
+            self._left[rank] = now
+            return
+        traceback, left = self._output.traceback_seconds.get(rank), tuple(self._left)
+        self._failures.append(
+            Failure(rank=rank, host=agent.host.name, status=status, ended=now, traceback=traceback, left=left)
+        )
+        if self._traceback_deadline is None:
+            self._traceback_deadline = now + _TRACEBACK_SECONDS
 
     def _on_end(self, agent: _Agent) -> None:
-        """Take leave of an agent whose output has ended."""
+        """Collect an agent whose output has ended, and find out why if it had not finished."""
         try:
             status = agent.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -243,16 +319,17 @@ class _Driver:
         assert agent.process.stderr is not None
         os.set_blocking(agent.process.stderr.fileno(), False)
         with contextlib.suppress(BlockingIOError):
-            agent.words += os.read(agent.process.stderr.fileno(), 8192)
-        if agent.done or self._give_up_at is not None:
+            agent.stderr += os.read(agent.process.stderr.fileno(), 8192)
+        if "done" in agent.said or self._give_up_at is not None:
             return
+        stderr = agent.stderr.decode(errors="replace")
         if agent.pids:
             self._kill_orphans(agent)
-            last = agent.words.decode(errors="replace").strip().splitlines()[-1:] or [f"exit status {status}"]
-            self._lost = f"the agent on {agent.host.name} was lost ({last[0]}); its workers are stopped"
-            self._stop(signal.SIGTERM)
+            last = stderr.strip().splitlines()[-1:] or [f"exit status {status}"]
+            self._lost = f"the agent on {agent.host.name} ended unexpectedly ({last[0]}); its workers are stopped"
+            self._stop(signal.SIGTERM, STOP_SECONDS)
         else:
-            self._fail(why_no_agent(self._plan, agent.host, status, agent.words.decode(errors="replace")))
+            self._fail(why_no_agent(self._plan, agent.host, status, stderr))
 
     def _kill_orphans(self, agent: _Agent) -> None:
         if agent.host.is_local:
@@ -271,80 +348,98 @@ class _Driver:
             self._warned = True
             where = "this host has" if host.is_local else f"{host.name} has"
             unit = "core" if cores == 1 else "cores"
-            self._output.note(f"warning: {host.slots} workers, but {where} {cores} {unit}; they will take turns")
+            self._output.note(f"warning: {host.slots} workers, but {where} {cores} {unit}, which they share")
 
-    # Phase 3: end them.
+    # Phase 3: stop them.
+
+    def _tell_of_stopped_agents(self) -> None:
+        """Report an agent, or its ssh, that was stopped (SIGSTOP) or goes on: meanwhile the job seems to hang."""
+        for agent in self._agents if hasattr(os, "waitid") else []:  # a Mac has it from Python 3.13 on
+            pid = agent.process.pid
+            with contextlib.suppress(ChildProcessError):
+                found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+                if found is not None and found.si_code == os.CLD_CONTINUED:
+                    self._output.note(f"the agent of {agent.host.name} goes on")
+                elif found is not None:
+                    self._output.note(
+                        f"the agent of {agent.host.name} (process {pid}) is stopped: the output of its workers is not "
+                        f"shown; `kill -CONT {pid}` lets it go on"
+                    )
 
     def _on_signal(self, number: int) -> None:
-        if number not in _SIGNALS:
+        if number == signal.SIGCHLD:
+            self._tell_of_stopped_agents()
+        if number not in (*HANDLED, signal.SIGQUIT):
             return
-        if self._signal is None:
+        request = self._signals.request(number)
+        if request is Request.SAVE:
+            for agent in self._agents:
+                agent.send(do="save", signal=number)
+        elif request is Request.STOP:
             self._signal = number
-            self._stop(number)
-        else:  # asked twice: at once
-            self._stop(signal.SIGKILL, again=True)
+            self._stop(number, time_to_save(number, os.environ, self._plan.grace), from_outside=True)
+        elif request is Request.END:
+            self._stop(signal.SIGKILL, STOP_SECONDS, again=True)
 
     def _fail(self, text: str) -> None:
         if self._error is None and self._give_up_at is None:
             self._error = LaunchError(text)
-            self._stop(signal.SIGTERM)
+            self._stop(signal.SIGTERM, self._plan.grace)
 
-    def _stop(self, number: int, *, again: bool = False) -> None:
+    def _stop(self, number: int, seconds: float, *, from_outside: bool = False, again: bool = False) -> None:
+        """Let the agents stop their workers, which have ``seconds`` to save; only with ``again`` a second time."""
         if self._give_up_at is not None and not again:
             return
-        self._give_up_at = time.monotonic() + STOP_SECONDS + _GIVE_UP_SECONDS
+        self._grace, self._kill_at = seconds, time.monotonic() + seconds
+        self._give_up_at = self._kill_at + _GIVE_UP_SECONDS
+        self._output.drops_when_behind = True
         for agent in self._agents:
-            agent.tell(do="stop", signal=int(number), seconds=STOP_SECONDS)
+            if agent.host.is_local and agent.process.returncode is None:
+                agent.process.send_signal(signal.SIGCONT)  # one that is stopped could not pass the signal on
+            agent.send(do="stop", signal=int(number), seconds=seconds, from_outside=from_outside)
 
-    def _abandon(self) -> None:
-        """End what is left of the agents themselves; closing their input stops their workers."""
+    def _kill_agents(self) -> None:
+        """Kill the agents that still run, and close the pipes of all; the end of its input makes an agent stop."""
         for agent in self._agents:
-            for stream in (agent.process.stdin, agent.process.stdout, agent.process.stderr):
-                if stream is not None and agent.process.returncode is not None:
-                    stream.close()
-        for agent in (agent for agent in self._agents if agent.process.returncode is None):
-            for pid in agent.pids if agent.host.is_local else []:
-                signal_group(pid, signal.SIGKILL)
-            agent.process.kill()
-            agent.process.wait()
+            if agent.process.returncode is None:
+                for pid in agent.pids if agent.host.is_local else []:
+                    signal_group(pid, signal.SIGKILL)
+                agent.process.kill()
+            with agent.process:  # on exit it closes the pipes and waits
+                pass
 
     def _result(self) -> int:
+        if self._output.num_dropped:
+            self._output.note(f"{self._output.num_dropped:,} lines were not shown: the reader of the output stalled")
         if self._error is not None:
             raise self._error
         if self._failures:
             failure = first_of(self._failures)
-            self._failed(failure, self._output.last_words(failure.rank))
-            return failure.exit_status
+            stderr = self._output.stderr_tail(failure.rank)
+            self._failed(failure, stderr)
+            return job_status(failure, stderr)
         if self._signal is not None:
-            return 128 + self._signal
+            return exit_status(self._signal)
         if self._lost is not None:
             self._output.note(self._lost)
             return 1
         return 128 + signal.SIGPIPE if self._broken_pipe else 0
 
     @contextlib.contextmanager
-    def _signals(self) -> Any:
-        """Turn signals into bytes that the loop reads."""
-        receiving, sending = socket.socketpair()
-        receiving.setblocking(False)
-        sending.setblocking(False)
-        if threading.current_thread() is not threading.main_thread():
-            yield receiving
-            return
-        before: dict[int, Any] = {}
-        wakeup = signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
-        for number in (int(one) for one in _SIGNALS):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job
-                before[number] = signal.signal(number, _noted)
-        try:
-            yield receiving
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(wakeup)
-            receiving.close()
-            sending.close()
+    def _handled_signals(self) -> Iterator[None]:
+        """Turn signals into bytes on a socket, which the event loop reads."""
+        with contextlib.ExitStack() as restore:
+            if threading.current_thread() is threading.main_thread():
+                wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+                restore.callback(signal.set_wakeup_fd, wakeup)
+                if signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL:  # a program's own handler wakes the loop as well
+                    restore.callback(signal.signal, signal.SIGCHLD, signal.signal(signal.SIGCHLD, _ignore))
+                for number in HANDLED:
+                    # SIGINT and SIGHUP may be ignored, by nohup or in the background of a script.
+                    if number == SAVING or signal.getsignal(number) is not signal.SIG_IGN:
+                        restore.callback(signal.signal, number, signal.signal(number, _ignore))
+            yield
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing here: the loop has been woken with the number."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the event loop receives the signal's number through the socket."""

@@ -1,8 +1,12 @@
-"""Which worker failed first, and what it said.
+"""Which worker failed first, and its traceback.
 
-When one worker fails, the others soon fail too, since they wait for it; what they say hides the cause. The first is
-the one whose traceback began first, or, if it left none, that ended first. A worker that the kernel killed has left no
-traceback, and those of the others begin in the same instant: it goes before them.
+When one worker fails, the others soon fail too, since they wait for it, and their tracebacks hide the cause. The first
+failure is that of the worker whose traceback began first; a worker without a traceback counts from its end. A worker
+that the kernel killed leaves no traceback, and those of the others begin at the same moment, so it is placed before
+them.
+
+A worker that ends with status 0 while others still need it does not fail itself, but they do: their connections to it
+are closed. If the traceback of the first failure tells of a lost connection, the worker that left is named first.
 """
 
 from __future__ import annotations
@@ -12,10 +16,19 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rueda.world.stall.limits import EXIT_STATUS, PREFIX
+
 _MOST_LINES = 60
-_TORCH_PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # put by torch once a process group is open; the rank is told anyway
+_TORCH_PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # added by torch once a process group is open
+_STALL = re.compile(r"\S*StallError: ")  # raised where a collective is given up, instead of ending the process
 _CHAINS = ("During handling of the above exception", "The above exception was the direct cause")
-# Nobody else's failure ends a process in these ways; SIGABRT is missing, as libraries abort when a peer is lost.
+# The failure of another worker causes none of these; it may cause SIGABRT, since libraries abort on a lost peer.
+_LOST_PEER = re.compile(
+    r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|remote (?:peer|process|end)|by peer|peer closed"
+    r"|has (?:left|shut ?down|gone|exited)|shut ?down|DistNetworkError|DistStoreError|DistBackendError|ncclRemoteError",
+    re.IGNORECASE,
+)
+LEFT_EARLY = "left early with exit status 0"
 _OWN_FAULT = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
@@ -24,11 +37,12 @@ class Failure:
     """A worker that ended with an error of its own.
 
     Args:
-        rank: its rank.
-        host: where it ran.
-        status: its exit status; minus the number of the signal that ended it.
-        ended: when the driver heard of its end, in seconds on the driver's clock.
+        rank: the worker's rank.
+        host: the host that it ran on.
+        status: its exit status, or minus the number of the signal that ended it.
+        ended: when the driver learned that it had ended, in seconds on the driver's clock.
         traceback: when its traceback began, or None.
+        left: the ranks that had ended with status 0 before it ended.
     """
 
     rank: int
@@ -36,22 +50,23 @@ class Failure:
     status: int
     ended: float
     traceback: float | None = None
+    left: tuple[int, ...] = ()
 
     @property
     def exit_status(self) -> int:
-        """The status that a shell would give: 128 + n for signal n."""
+        """The exit status as a shell reports it: 128 + n for signal n."""
         return self.status if self.status > 0 else 128 - self.status
 
     @property
     def began(self) -> float:
-        """When the trouble began."""
+        """The time at which the failure began."""
         if -self.status in _OWN_FAULT:
             return self.ended - 1.0
         return self.ended if self.traceback is None else min(self.traceback, self.ended)
 
 
 def first_of(failures: Iterable[Failure]) -> Failure:
-    """Choose the failure that came first.
+    """Return the failure that began first.
 
     >>> a = Failure(rank=0, host="a", status=1, ended=5.0, traceback=4.9)
     >>> b = Failure(rank=3, host="b", status=3, ended=5.1, traceback=4.2)
@@ -61,19 +76,29 @@ def first_of(failures: Iterable[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.began, failure.rank))
 
 
-def describe(failure: Failure, words: str) -> str:
-    """Say who failed and how; then its traceback, or the end of its standard error.
+def describe(failure: Failure, stderr: str) -> str:
+    """Return which worker failed and how, followed by its traceback or else the end of its standard error.
 
     >>> print(describe(Failure(rank=2, host="server2", status=3, ended=0), "epoch 1\\nno such file"))
     rank 2 on server2 failed with exit status 3
     epoch 1
     no such file
     """
-    return "\n".join([summary(failure), *last_traceback(words)])
+    first = summary(failure, stderr)
+    if LEFT_EARLY in first:  # the victim's traceback, which its own output has shown, tells nothing of the cause
+        return first
+    return "\n".join([first, *last_traceback(stderr)])
 
 
-def summary(failure: Failure) -> str:
-    """Say in a line who failed and how."""
+def summary(failure: Failure, stderr: str = "") -> str:
+    """Return in one line which worker failed and how, and which workers had left before it.
+
+    >>> failure = Failure(rank=0, host="server1", status=1, ended=0, left=(1,))
+    >>> summary(failure, "RuntimeError: Connection closed by peer")
+    'rank 1 left early with exit status 0; rank 0 on server1, which still needed it, failed with exit status 1'
+    >>> summary(failure, "ValueError: bad")
+    'rank 0 on server1 failed with exit status 1 (rank 1 had left with exit status 0)'
+    """
     if failure.status < 0:
         try:
             name = signal.Signals(-failure.status).name
@@ -81,21 +106,52 @@ def summary(failure: Failure) -> str:
             name = f"signal {-failure.status}"
         how = f"was ended by {name}"
         if -failure.status == signal.SIGKILL:
-            how += " (if nobody sent it, the host ran out of memory)"
+            how += " (if no user sent it, the host probably ran out of memory)"
     else:
         how = f"failed with exit status {failure.status}"
-    return f"rank {failure.rank} on {failure.host} {how}"
+    who = f"rank {failure.rank} on {failure.host}"
+    if not failure.left:
+        return f"{who} {how}"
+    left = ranks(failure.left)
+    if -failure.status not in _OWN_FAULT and _LOST_PEER.search("\n".join(last_traceback(stderr))):
+        them = "it" if len(failure.left) == 1 else "them"
+        return f"{left} {LEFT_EARLY}; {who}, which still needed {them}, {how}"
+    return f"{who} {how} ({left} had left with exit status 0)"
 
 
-def last_traceback(words: str) -> list[str]:
-    """Cut the last traceback, with those it is chained to, out of a standard error.
+def exit_status(failure: Failure, stderr: str) -> int:
+    """Return the exit status of a job: that of its first failure; of a stall that raised an error, that of all stalls.
+
+    >>> failure = Failure(rank=0, host="a", status=1, ended=0)
+    >>> exit_status(failure, "some.StallError: rank 1 does not answer"), exit_status(failure, "")
+    (124, 1)
+    """
+    is_stall = failure.status == 1 and any(_STALL.match(line) for line in last_traceback(stderr))
+    return EXIT_STATUS if is_stall else failure.exit_status
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Return a list of ranks in words.
+
+    >>> ranks([3]), ranks([2, 0, 1]), ranks(range(100))
+    ('rank 3', 'ranks 0, 1, 2', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more')
+    """
+    known = sorted(numbers)
+    text = ", ".join(map(str, known[:8])) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+    return f"rank{'s' * (len(known) > 1)} {text}"
+
+
+def last_traceback(stderr: str) -> list[str]:
+    """Return the lines of the last traceback in a standard error, with the tracebacks that it is chained to.
 
     >>> last_traceback("step 1\\n[rank1]: Traceback (most recent call last):\\n[rank1]: ValueError: bad\\n")
     ['Traceback (most recent call last):', 'ValueError: bad']
     """
-    lines = words.replace("\r", "\n").rstrip().split("\n") if words.strip() else []
+    lines = stderr.replace("\r", "\n").rstrip().split("\n") if stderr.strip() else []
     lines = [_TORCH_PREFIX.sub("", line) for line in lines]
     starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last):")]
+    if lines and lines[-1].startswith(PREFIX):  # the rest of the report has been shown
+        return lines[-1:]
     if not starts:
         return lines[-20:]
     start = starts.pop()

@@ -1,28 +1,47 @@
 """The same command as a TrainJob of Kubeflow Trainer (``trainer.kubeflow.org/v1alpha1``).
 
-The runtime ``torch-distributed`` starts one pod a machine and tells ``torchrun`` in each, by ``PET_*`` variables, how
-many machines and workers there are and where the first one is; the command is the same in every pod.
+The runtime ``torch-distributed`` starts one pod on each machine. ``PET_*`` variables tell ``torchrun`` in each pod the
+number of machines and workers and the address of the first pod; the command is the same in every pod.
+
+When a pod is to end, Kubernetes sends SIGTERM, which torchrun passes on, and SIGKILL after the pod's grace period. The
+manifest sets both times to the plan's grace: ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT`` for torchrun, and for the pod, a little
+longer, ``terminationGracePeriodSeconds`` in a patch of the runtime (Kubeflow Trainer 2.2 or newer).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
 from rueda.errors import LaunchError
 from rueda.world.launch.plan import LaunchPlan
-from rueda.world.launch.slurm import job_name, shape
+from rueda.world.launch.slurm import job_name, nodes_and_tasks
 
 _RUNTIME = "torch-distributed"
+_POD_MARGIN_SECONDS = 10  # for torchrun's own exit after its workers
+_PATCH = (
+    "  runtimePatches:",
+    '    - manager: "rueda.local/run"',
+    "      trainingRuntimeSpec:",
+    "        template:",
+    "          spec:",
+    "            replicatedJobs:",
+    '              - name: "node"',
+    "                template:",
+    "                  spec:",
+    "                    template:",
+    "                      spec:",
+)
 
 
 def manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str = "") -> str:
-    """Write the manifest of a plan, for ``kubectl apply -f -``.
+    """Return the manifest of a plan, for ``kubectl apply -f -``.
 
     Args:
-        plan: what to run.
-        nodes: how many machines share the workers; None: as many as the plan has hosts.
-        image: the container image, which holds the program and Rueda.
+        plan: the program and the number of workers.
+        nodes: the number of machines; None: as many as the plan has hosts.
+        image: the container image, which contains the program and Rueda.
 
     >>> from rueda.world.launch.hosts import Host
     >>> plan = LaunchPlan(program=("train.py", "--lr", "0.1"), hosts=(Host(name="localhost", slots=8),))
@@ -44,12 +63,32 @@ def manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str = "") -> str
           - "train.py"
           - "--lr"
           - "0.1"
+        env:
+          - name: "RUEDA_GRACE"
+            value: "30"
+          - name: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+            value: "30"
+      runtimePatches:
+        - manager: "rueda.local/run"
+          trainingRuntimeSpec:
+            template:
+              spec:
+                replicatedJobs:
+                  - name: "node"
+                    template:
+                      spec:
+                        template:
+                          spec:
+                            terminationGracePeriodSeconds: 40
     <BLANKLINE>
     """
     if not image:
-        raise LaunchError("--kubernetes needs an image that holds the program and Rueda; name it with --image")
-    count, per_node = shape(plan, nodes)
+        raise LaunchError("--kubernetes needs an image that contains the program and Rueda; name it with --image")
+    count, per_node = nodes_and_tasks(plan, nodes)
+    names = "|".join(plan.references)
+    make = f"env | grep -E '^({names})=' | kubectl create secret generic {secret_name(plan)} --from-env-file=/dev/stdin"
     lines = [
+        *([f"# Needs the Secret {secret_name(plan)}; to make it from your environment:", f"# {make}"] if names else []),
         "apiVersion: trainer.kubeflow.org/v1alpha1",
         "kind: TrainJob",
         "metadata:",
@@ -66,15 +105,34 @@ def manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str = "") -> str
         "    args:",
         *(f"      - {_text(word)}" for word in _arguments(plan)),
     ]
-    if plan.environment:
-        lines.append("    env:")
-        for name, value in plan.environment.items():
-            lines += [f"      - name: {_text(name)}", f"        value: {_text(value)}"]
+    grace = math.ceil(plan.grace)
+    own = {"RUEDA_GRACE": str(grace), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace)}
+    lines.append("    env:")
+    for name, value in {**own, **plan.environment}.items():
+        lines += [f"      - name: {_text(name)}", f"        value: {_text(value)}"]
+    for name in plan.references:
+        lines += [
+            f"      - name: {_text(name)}",
+            "        valueFrom:",
+            "          secretKeyRef:",
+            f"            name: {_text(secret_name(plan))}",
+            f"            key: {_text(name)}",
+        ]
+    lines += [*_PATCH, f"                        terminationGracePeriodSeconds: {grace + _POD_MARGIN_SECONDS}"]
     return "\n".join([*lines, ""])
 
 
+def secret_name(plan: LaunchPlan) -> str:
+    """Return the name of the Secret that holds the variables of ``-x NAME``.
+
+    >>> secret_name(LaunchPlan(program=("train.py",)))
+    'train-environment'
+    """
+    return f"{job_name(plan)}-environment"
+
+
 def _arguments(plan: LaunchPlan) -> Iterator[str]:
-    """Give what follows ``torchrun``. ``python train.py`` is the script; any other program needs ``--no-python``."""
+    """Yield the arguments of ``torchrun``, which runs Python scripts, and any other program with ``--no-python``."""
     program = list(plan.program)
     if plan.module:
         yield "-m"
@@ -82,10 +140,10 @@ def _arguments(plan: LaunchPlan) -> Iterator[str]:
         program = program[1:]
     elif not program[0].endswith(".py"):
         yield "--no-python"
-    # Kubernetes expands $(NAME) in arguments; a doubled $ stays one.
+    # Kubernetes expands $(NAME) in arguments, and turns $$( into $(.
     yield from (word.replace("$(", "$$(") for word in program)
 
 
 def _text(value: str) -> str:
-    """Quote for YAML: a JSON string is one, but for characters above U+FFFF, which JSON writes as two halves."""
+    """Quote for YAML as JSON does, except for characters above U+FFFF, which JSON writes as two escapes."""
     return '"' + "".join(json.dumps(c)[1:-1] if c <= "\uffff" else f"\\U{ord(c):08x}" for c in value) + '"'

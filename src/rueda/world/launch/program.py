@@ -1,4 +1,4 @@
-"""From what the user typed to what a host executes."""
+"""The argument vector that a host executes for the program that the user typed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PYTHON = re.compile(r"python[0-9.]*")
 
 
 def resolve(program: Sequence[str], *, module: bool = False) -> list[str]:
-    """Give the argument vector that runs ``program`` on this host, or say what is missing.
+    """Return the argument vector that runs ``program`` on this host, or raise an error that says what is missing.
 
     A script (``train.py``) and a module run on the interpreter that runs Rueda; any other program is looked up on
-    ``PATH``. Arguments are never touched.
+    ``PATH``. Arguments are passed on unchanged.
 
     >>> resolve(["json.tool", "--help"], module=True)[1:]
     ['-u', '-m', 'json.tool', '--help']
@@ -35,14 +35,14 @@ def resolve(program: Sequence[str], *, module: bool = False) -> list[str]:
         _need_script(rest[0])
     found = first if first == sys.executable else shutil.which(first)
     if found is None and first in ("python", "python3"):
-        found = sys.executable  # a machine may have no `python` beside the one that runs this
+        found = sys.executable  # a machine may have no other `python` than the one that runs this
     if found is None:
         raise LaunchError(_missing_program(first))
     return [found, *rest]
 
 
 def is_rueda(argv: Sequence[str]) -> bool:
-    """Say whether an argument vector runs one of Rueda's commands; its other modules may run a script of the user's.
+    """Return whether an argument vector runs a command of Rueda; its other modules may run a user's script.
 
     >>> is_rueda(["python", "-m", "rueda", "train"]), is_rueda(["python", "-u", "train.py", "-m", "rueda"])
     (True, False)
@@ -63,5 +63,5 @@ def _missing_program(name: str) -> str:
     if os.path.isdir(name):
         return f"the program {name} is a directory; name a script or a program"
     if os.path.isfile(name):
-        return f"the program {name} is not executable; run it by its interpreter, as in `python {name}`"
-    return f"there is no program {name} here or on PATH; correct the name"
+        return f"the program {name} is not executable; run it with its interpreter, as in `python {name}`"
+    return f"there is no program {name} in this directory or on PATH; correct the name"

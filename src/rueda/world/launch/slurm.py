@@ -1,11 +1,16 @@
 """The same command as a Slurm batch script.
 
-``srun`` starts the workers and takes the launcher's place; the script gives each the variables that torchrun would
-(``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` ...), so scripts that know only ``torch.distributed`` run unchanged.
+``srun`` starts the workers in place of Rueda's launcher. The batch script gives each the variables that torchrun would
+set (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` ...), so that programs for ``torch.distributed`` run unchanged.
+
+Before the job's time limit Slurm sends SIGUSR2 to the workers (``--signal``), which save and end with status 75; the
+script then requeues the job, which continues if its command resumes (``rueda train TASK --run DIR --resume``). Programs
+that do not handle SIGUSR2 ignore it. The output of all runs of a job goes to one file (``--open-mode=append``).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
@@ -15,19 +20,21 @@ from pathlib import PurePath
 
 from rueda.errors import LaunchError
 from rueda.world.launch.plan import LaunchPlan
+from rueda.world.signals import REQUEUE_STATUS
 
+_SIGNAL_MARGIN_SECONDS = 30  # beyond the grace, for the step that is running and for Slurm's coarse clock
 _WORKER = (
-    "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
+    "trap '' USR1 USR2; export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
     'LOCAL_WORLD_SIZE=$PER_NODE GROUP_RANK=$SLURM_NODEID; exec "$@"'
 )
 
 
 def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[str] = ()) -> str:
-    """Write the batch script of a plan.
+    """Return the batch script of a plan.
 
     Args:
-        plan: what to run.
-        nodes: how many machines share the workers; None: the hosts of the plan, by name.
+        plan: the program and the number of workers.
+        nodes: the number of machines; None: the plan's hosts, requested by name.
         options: further options of sbatch, such as ``--gres=gpu:4``.
 
     >>> from rueda.world.launch.hosts import Host
@@ -37,18 +44,26 @@ def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[s
     #SBATCH --job-name=train
     #SBATCH --nodes=2
     #SBATCH --ntasks-per-node=4
+    #SBATCH --signal=USR2@60
+    #SBATCH --requeue
+    #SBATCH --open-mode=append
     <BLANKLINE>
     export PER_NODE=4
     export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+    export RUEDA_JOB_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
     srun --ntasks=8 --ntasks-per-node=4 --kill-on-bad-exit=1 --label bash -c \\
-      'export RANK=...; exec "$@"' \\
+      'trap ...; export RANK=...; exec "$@"' \\
       worker python -u train.py --lr 0.1
+    status=$?
+    if [ "$status" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+    exit "$status"
     <BLANKLINE>
     """
-    count, per_node = shape(plan, nodes)
+    count, per_node = nodes_and_tasks(plan, nodes)
     lines = [f"--job-name={job_name(plan)}", f"--nodes={count}", f"--ntasks-per-node={per_node}"]
+    lines += [f"--signal=USR2@{math.ceil(plan.grace) + _SIGNAL_MARGIN_SECONDS}", "--requeue", "--open-mode=append"]
     if nodes is None:
         lines.append("--nodelist=" + ",".join(host.name for host in plan.hosts))
     for option in options:
@@ -57,6 +72,9 @@ def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[s
                 "--sbatch", expected="one option, such as --gres=gpu:4", got=option, do="write --sbatch=--gres=gpu:4"
             )
     exports = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment.items()]
+    if plan.references:  # sbatch takes their values from the environment in which it runs
+        lines.append(f"--export=ALL,{','.join(plan.references)}")
+        exports += [f': "${{{name}?is not set; set it where you call sbatch}}"' for name in plan.references]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -67,21 +85,24 @@ def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[s
             'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))",
             "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}",
+            # A key of this job, by which its ranks know each other: see SECURITY.md.
+            "export RUEDA_JOB_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
             f"srun --ntasks={plan.workers} --ntasks-per-node={per_node} --kill-on-bad-exit=1 --label bash -c \\",
             f"  {shlex.quote(_WORKER)} \\",
             f"  worker {shlex.join(portable_command(plan))}",
+            "status=$?",
+            f'if [ "$status" -eq {REQUEUE_STATUS} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+            'exit "$status"',
             "",
         ]
     )
 
 
 def submit_script(script: str) -> str:
-    """Hand a script to sbatch and give its answer (``Submitted batch job 7``)."""
+    """Submit a script with sbatch and return what it prints (``Submitted batch job 7``)."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
-        raise LaunchError(
-            "there is no sbatch on PATH; submit from a machine of the Slurm cluster, or leave out --submit"
-        )
+        raise LaunchError("there is no sbatch on PATH; submit from a machine of the Slurm cluster, or omit --submit")
     done = subprocess.run([sbatch], input=script, text=True, capture_output=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -89,11 +110,11 @@ def submit_script(script: str) -> str:
     return done.stdout.strip()
 
 
-def shape(plan: LaunchPlan, nodes: int | None) -> tuple[int, int]:
-    """Give the number of machines and the workers on each, which must be the same on all.
+def nodes_and_tasks(plan: LaunchPlan, nodes: int | None) -> tuple[int, int]:
+    """Return the number of machines and the number of workers on each, which must be the same on all machines.
 
     >>> from rueda.world.launch.hosts import Host
-    >>> shape(LaunchPlan(program=("a",), hosts=(Host(name="localhost", slots=6),)), nodes=4)
+    >>> nodes_and_tasks(LaunchPlan(program=("a",), hosts=(Host(name="localhost", slots=6),)), nodes=4)
     Traceback (most recent call last):
     rueda.errors.LaunchError: --nodes: expected a divisor of the 6 workers, got 4; change --nodes or -np
     """
@@ -101,7 +122,7 @@ def shape(plan: LaunchPlan, nodes: int | None) -> tuple[int, int]:
         slots = sorted({host.slots for host in plan.hosts})
         if len(slots) > 1:
             raise LaunchError(
-                "the hosts", expected="as many workers on each", got=slots, do="choose -np and slots that divide evenly"
+                "the hosts", expected="the same number of workers on each", got=slots, do="choose other slots or -np"
             )
         return len(plan.hosts), slots[0]
     if nodes < 1 or plan.workers % nodes:
@@ -112,7 +133,7 @@ def shape(plan: LaunchPlan, nodes: int | None) -> tuple[int, int]:
 
 
 def portable_command(plan: LaunchPlan) -> list[str]:
-    """Give the command without any path of this machine.
+    """Return the command without any path of this machine.
 
     >>> portable_command(LaunchPlan(program=("tool.train", "-v"), module=True))
     ['python', '-u', '-m', 'tool.train', '-v']
@@ -125,7 +146,7 @@ def portable_command(plan: LaunchPlan) -> list[str]:
 
 
 def job_name(plan: LaunchPlan) -> str:
-    """Name the job after the program: a DNS label, which Slurm and Kubernetes both take.
+    """Return a job name made from the program's; it is a DNS label, which Slurm and Kubernetes both accept.
 
     >>> job_name(LaunchPlan(program=("python", "My_Train.py")))
     'my-train'

@@ -1,1 +1,1 @@
-"""Horovod's place for what its launchers share; scripts import :mod:`.util.env` from here."""
+"""``horovod.runner.common``, from which scripts import :mod:`.util.env`."""

@@ -1,1 +1,1 @@
-"""Horovod's small tools; scripts import :mod:`.threads` from here."""
+"""``horovod.runner.util``, from which scripts import :mod:`.threads`."""

@@ -1,4 +1,4 @@
-"""Small helpers with threads, as ``horovod.runner.util.threads``."""
+"""Functions that run others in threads, as ``horovod.runner.util.threads``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function in a thread of its own, which is returned; ``silent`` drops its exceptions."""
+    """Start a thread that calls a function, and return the thread; ``silent`` ignores its exceptions."""
     if not isinstance(args, tuple):
         raise ValueError(f"args: expected a tuple, got {args!r}; for a single argument write (argument,)")
 
@@ -37,7 +37,7 @@ def execute_function_multithreaded(
     block_until_all_done: bool = True,
     max_concurrent_executions: int = 1000,
 ) -> dict[int, Any] | None:
-    """Call a function once for each set of arguments, in threads; give the results by the number of the set.
+    """Call a function once for each list of arguments, in threads, and return the results by the list's number.
 
     >>> execute_function_multithreaded(pow, [[2, 3], [3, 2]])
     {0: 8, 1: 9}
@@ -57,7 +57,7 @@ def on_event(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function when an event is set, unless ``stop`` is set before; gives the thread that waits."""
+    """Start a thread that calls a function when an event is set, unless ``stop`` is set first; return the thread."""
 
     def wait() -> None:
         while not event.wait(None if stop is None else check_stop_interval_s):

@@ -1,1 +1,1 @@
-"""Horovod's small tools; scripts import :mod:`.env` from here."""
+"""``horovod.runner.common.util``, from which scripts import :mod:`.env`."""

@@ -1,4 +1,4 @@
-"""What a worker's environment says, as ``horovod.runner.common.util.env``."""
+"""Functions that read a worker's environment variables, as ``horovod.runner.common.util.env``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 from rueda.errors import WorldError
 from rueda.world.identity import identify
 
-# As of a package: so `from ... import` of a name that is gone asks the finder of rueda.hvd.alias, which explains.
+# A path makes this a package, so that `from ... import` of a missing name asks the finder of rueda.hvd.alias, which
+# raises an error that explains it.
 __path__: list[str] = []
 LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
 IGNORE_REGEXES = {"BASH_FUNC_.*", "OLDPWD", ".*CUDA_VISIBLE_DEVICES", "_HOROVOD_SECRET_KEY"}
 
 
 def is_exportable(v: str) -> bool:
-    """Say whether a variable makes sense on another host.
+    """Return whether a variable may be sent to another host.
 
     >>> is_exportable("OMP_NUM_THREADS"), is_exportable("OLDPWD")
     (True, False)
@@ -25,7 +26,7 @@ def is_exportable(v: str) -> bool:
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Give rank and number of workers before ``init``, from the variables of any launcher; (0, 1) without one."""
+    """Return the rank and the number of workers before ``init()``, as the launcher set them; (0, 1) without one."""
     rank, size = os.environ.get("HOROVOD_RANK"), os.environ.get("HOROVOD_SIZE")
     try:
         if rank is not None and size is not None:
@@ -34,7 +35,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
             raise WorldError("only one of HOROVOD_RANK and HOROVOD_SIZE is set; set both or none")
         identity = identify(os.environ)
     except (WorldError, ValueError) as error:
-        raise RuntimeError(str(error)) from None  # what scripts written for Horovod expect
+        raise RuntimeError(str(error)) from None  # the type of error that Horovod raises
     return identity.rank, identity.size
 
 

@@ -1,0 +1,235 @@
+"""The process groups that carry large tensors: one for each process set and device type, created when first needed.
+
+They belong to the engine. The collectives that a script runs through torch.distributed itself use other connections and
+cannot be confused with these.
+
+A rank that is stopped keeps its connections open, and a transfer with it neither ends nor fails. NCCL can abort such a
+transfer. Gloo cannot: there a thread waits for a transfer in turns of a second and looks between them whether the world
+has failed meanwhile (:class:`Transfer`), and a group that was aborted is never destroyed, since that would wait for its
+transfers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from rueda.hvd.common.exceptions import HorovodInternalError
+from rueda.hvd.core.entries import MAX, MIN, PRODUCT, SUM
+from rueda.world.stall.limits import GROUP_TIMEOUT
+from rueda.world.stall.peers import own_connection
+
+OPERATIONS = {
+    SUM: dist.ReduceOp.SUM,
+    MIN: dist.ReduceOp.MIN,
+    MAX: dist.ReduceOp.MAX,
+    PRODUCT: dist.ReduceOp.PRODUCT,
+}
+_TURN_SECONDS = 1.0
+_TURN = timedelta(seconds=_TURN_SECONDS)
+
+Failure = Callable[[], HorovodInternalError | None]
+
+
+class Transfer:
+    """A collective of Gloo that is under way; it has no other method than :meth:`wait`."""
+
+    __slots__ = ("_failure", "_work")
+
+    def __init__(self, work: Any, failure: Failure) -> None:
+        self._work = work
+        self._failure = failure
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until it has finished, and return False if it has not after ``seconds``.
+
+        Raises:
+            RuntimeError: a rank is gone.
+            HorovodInternalError: the world has failed.
+        """
+        deadline = time.monotonic() + seconds if seconds < math.inf else seconds
+        turn = min(seconds, _TURN_SECONDS)
+        while True:
+            try:
+                self._work.wait(_TURN if turn == _TURN_SECONDS else timedelta(seconds=turn))
+                return True
+            except RuntimeError:
+                if (failure := self._failure()) is not None:
+                    raise type(failure)(*failure.args) from None
+                if self._work.is_completed():
+                    self._work.wait()  # raises the error of the transfer, unless it finished just now
+                    return True
+            if time.monotonic() >= deadline:
+                return False
+
+
+class GlooGroup:
+    """A process group of Gloo whose methods return a :class:`Transfer`."""
+
+    def __init__(self, group: Any, failure: Failure) -> None:
+        self._group = group
+        self._failure = failure
+
+    def __getattr__(self, name: str) -> Callable[..., Transfer]:
+        method, failure = getattr(self._group, name), self._failure
+
+        def start(*arguments: Any) -> Transfer:
+            return Transfer(method(*arguments), failure)
+
+        self.__dict__[name] = start  # later calls find it without this method
+        return start
+
+    def abort(self) -> None:
+        """Keep the group for as long as the process lives: to destroy it would wait for its transfers."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+
+    def shutdown(self) -> None:
+        """Close the connections."""
+        self._group.shutdown()
+
+
+class ProcessGroups:
+    """All process groups of one world, by name.
+
+    Args:
+        store: the store in which their members find each other.
+        rank: the rank of this worker.
+        failure: returns the error that ended the world, or None.
+        silence_seconds: after this time the watcher of stalls ends the creation of a group, and after twice this time
+            Gloo does; 0: a week.
+    """
+
+    def __init__(self, store: Any, rank: int, failure: Failure, silence_seconds: float) -> None:
+        self._store = store
+        self._rank = rank
+        self._failure = failure
+        self._patience = timedelta(seconds=2 * silence_seconds) if silence_seconds else GROUP_TIMEOUT
+        self._groups: dict[tuple[str, str], Any] = {}
+        self._dropped: list[str] = []
+        self.device: torch.device | None = None  # the GPU of this rank's tensors, once there were any
+        self._aborted = False
+
+    def get(self, name: str, members: tuple[int, ...], device: str) -> Any:
+        """Return the process group of these ranks; the first call, which all members must make, creates it."""
+        key = (name, device)
+        if key not in self._groups:
+            if self._aborted:
+                raise HorovodInternalError("the process groups were aborted")
+            self._groups[key] = self._create(f"{name}/{device}", members, device)
+        return self._groups[key]
+
+    def _create(self, name: str, members: tuple[int, ...], device: str) -> Any:
+        """Connect in a thread of its own, where C++ code waits for the store of rank 0 and for all members."""
+        store = PrefixStore(f"group/{name}", self._store)
+        rank, size = members.index(self._rank), len(members)
+        if device == "cuda":
+            gpu = self.device or torch.device(device, torch.cuda.current_device())
+            connect = partial(_connect_nccl, store, rank, size, gpu)
+        else:
+            connect = partial(_connect_gloo, store, rank, size, self._patience)
+        created: Future[Any] = Future()
+        threading.Thread(target=_keep, args=(created, connect), name="rueda.hvd connect", daemon=True).start()
+        while not wait([created], timeout=_TURN_SECONDS).done:
+            self._raise_failure()
+        if created.exception() is not None:
+            self._raise_failure()  # why a member has given up says more than that its connection is gone
+        return created.result() if device == "cuda" else GlooGroup(created.result(), self._failure)
+
+    def _raise_failure(self) -> None:
+        if (failure := self._failure()) is not None:
+            raise type(failure)(*failure.args)
+
+    def close_group(self, name: str) -> None:
+        """Close the process groups of this name."""
+        for key in [key for key in self._groups if key[0] == name]:
+            _close(self._groups.pop(key))
+
+    def drop(self, name: str) -> None:
+        """Let the next :meth:`close_dropped` close a group: a finalizer must not close connections itself."""
+        self._dropped.append(name)
+
+    def close_dropped(self) -> None:
+        """Close the groups that were dropped."""
+        while self._dropped:
+            self.close_group(self._dropped.pop())
+
+    def abort(self) -> None:
+        """End the transfers of all process groups, from any thread; no group can be used or created afterwards."""
+        self._aborted = True
+        for group in list(self._groups.values()):
+            with contextlib.suppress(AttributeError, RuntimeError):  # older versions of torch cannot abort
+                group.abort()
+
+    def close(self) -> None:
+        """Close all process groups."""
+        while self._groups:
+            _close(self._groups.popitem()[1])
+
+
+def _keep(created: Future[Any], connect: Callable[[], Any]) -> None:
+    try:
+        created.set_result(connect())
+    except Exception as error:
+        created.set_exception(error)
+
+
+def _connect_gloo(store: Store, rank: int, size: int, patience: timedelta) -> Any:
+    group = dist.ProcessGroupGloo(own_connection(store), rank, size, patience)
+    group._set_default_timeout(GROUP_TIMEOUT)
+    return group
+
+
+def _connect_nccl(store: Store, rank: int, size: int, device: torch.device) -> Any:
+    """Create a process group of NCCL, and run a collective, since NCCL connects only then and blocks the host.
+
+    In a later one that would be too late: a rank may begin it in order to leave, while the others do something else.
+    """
+    torch.cuda.set_device(device)  # a new thread begins on GPU 0
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = GROUP_TIMEOUT
+    group: Any = dist.ProcessGroupNCCL(own_connection(store), rank, size, options)
+    group.allreduce([torch.zeros(1, device=device)]).wait()
+    return group
+
+
+def _close(group: Any) -> None:
+    with contextlib.suppress(AttributeError, RuntimeError):  # older versions of torch close it when it is deleted
+        group.shutdown()
+
+
+class ReadyEvent(NamedTuple):
+    """A CUDA event, and the GPU on one of whose streams it was recorded."""
+
+    event: Any
+    device: torch.device
+
+
+def record_event(tensors: list[torch.Tensor]) -> ReadyEvent | None:
+    """Return an event that occurs when these tensors are ready; None for CPU tensors, which are ready now.
+
+    It is recorded on the calling thread's current stream of the tensors' GPU, which need not be the current GPU.
+    """
+    if not tensors or tensors[0].device.type != "cuda":
+        return None
+    device = tensors[0].device
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return ReadyEvent(event, device)
+
+
+def wait_for_event(ready: ReadyEvent | None) -> None:
+    """Let the calling thread's current stream of the event's GPU wait for it."""
+    if ready is not None:
+        torch.cuda.current_stream(ready.device).wait_event(ready.event)

@@ -1,0 +1,119 @@
+"""The launch plan of ``rueda run``, ``rueda horovodrun`` and ``horovod.run``, from their arguments."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rueda.errors import LaunchError
+from rueda.hvd.launching import environment_additions
+from rueda.hvd.legacy_keras import variables as legacy_keras_variables
+from rueda.world.launch import Host, LaunchPlan, parse_hosts, read_hostfile, take_slots
+
+
+def plan_job(
+    program: Sequence[str],
+    *,
+    workers: int | None,
+    hosts: str | None = None,
+    hostfile: str | Path | None = None,
+    discovery_script: str | None = None,
+    slots: int | None = None,
+    ssh: str = "ssh",
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    network_interfaces: Sequence[str] = (),
+    start_timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    references: Sequence[str] = (),
+    module: bool = False,
+    python: str | None = None,
+    legacy_keras: bool = False,
+) -> LaunchPlan:
+    """Return the launch plan of a job.
+
+    Args:
+        program: the command and its arguments.
+        workers: the number of workers; None: as many as the hosts have slots.
+        hosts: ``server1:4,server2:4``; by default this host.
+        hostfile: a file with one host per line, ``server1 slots=4``.
+        discovery_script: a program that prints one host per line; it is run once.
+        slots: the slots of hosts that are listed without a number.
+        ssh: the ssh command, with options if needed.
+        ssh_port: the ssh port of all hosts.
+        ssh_identity_file: the private key for ssh.
+        network_interfaces: the network interfaces to use, such as ``eth0`` or ``eth0,eth1``.
+        start_timeout: the seconds to wait for all workers to start; by default ``HOROVOD_START_TIMEOUT``.
+        environment: further variables.
+        references: names of further variables that the workers get with the values that they have here.
+        module: whether the first word of the program is a module.
+        python: the interpreter on other hosts.
+        legacy_keras: run scripts for Keras 2 and tensorflow_addons (:mod:`rueda.hvd.legacy_keras`).
+
+    >>> plan = plan_job(["train.py"], workers=3, hosts="a,b:1", slots=2, ssh_port=2222, network_interfaces=["eth1"])
+    >>> plan.hosts, plan.ssh
+    ((Host(name='a', slots=2), Host(name='b', slots=1)), ('ssh', '-p', '2222'))
+    >>> plan.environment["GLOO_SOCKET_IFNAME"]
+    'eth1'
+    """
+    sources = {"hosts": hosts, "hostfile": hostfile, "host-discovery-script": discovery_script}
+    given = [name for name, value in sources.items() if value]
+    if len(given) > 1:
+        raise LaunchError(f"{given[0]} and {given[1]} both list the hosts; give one of them")
+    default = 1 if slots is None else slots
+    if hosts:
+        listed = parse_hosts(hosts, slots=default)
+    elif hostfile:
+        listed = read_hostfile(hostfile, slots=default)
+    elif discovery_script:
+        listed = parse_hosts(",".join(_discover(discovery_script)), slots=default)
+    elif workers is None:
+        raise LaunchError("the number of workers is missing; give it with -np, as in `-np 4`")
+    else:
+        listed = [Host(name="localhost", slots=max(1, workers))]
+    try:
+        ssh_command = shlex.split(ssh)
+    except ValueError:
+        raise LaunchError("--ssh", expected="a command", got=ssh, do="close its quotation marks") from None
+    if ssh_port is not None:
+        ssh_command += ["-p", str(ssh_port)]
+    if ssh_identity_file is not None:
+        ssh_command += ["-i", ssh_identity_file]
+    variables: dict[str, str] = {}
+    if network_interfaces:
+        interfaces = ",".join(network_interfaces)
+        variables = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interfaces)
+        variables["HOROVOD_GLOO_IFACE"] = interfaces.split(",")[0]
+    timeout = str(start_timeout) if start_timeout is not None else os.environ.get("HOROVOD_START_TIMEOUT")
+    if timeout is not None and (start_timeout is not None or "RUEDA_TIMEOUT" not in os.environ):
+        variables["RUEDA_TIMEOUT"] = timeout
+    variables |= environment or {}
+    if legacy_keras:
+        variables |= legacy_keras_variables({**os.environ, **variables})
+    return LaunchPlan(
+        program=tuple(program),
+        module=module,
+        hosts=tuple(take_slots(listed, workers)),
+        environment=variables,
+        references=tuple(references),
+        additions=environment_additions({**os.environ, **variables}),
+        ssh=tuple(ssh_command),
+        python=python or sys.executable,
+    )
+
+
+def _discover(script: str) -> list[str]:
+    try:
+        done = subprocess.run([os.path.abspath(script)], text=True, capture_output=True)
+    except OSError as error:
+        raise LaunchError(f"the script {script} cannot be started ({error.strerror}); make it executable") from None
+    hosts = done.stdout.split()
+    if done.returncode or not hosts:
+        raise LaunchError(
+            f"the script {script} named no host (exit status {done.returncode}); it must print one host per line"
+        )
+    return hosts

@@ -1,0 +1,136 @@
+"""Divergence: gradients or weights that are no longer finite, and what a training does then.
+
+Once an activation, the loss or a weight is NaN or infinite, the chain rule carries it into the gradient of every layer
+below. Two small tensors therefore show it: the first one, which lies at the end of the backward pass, and the last one,
+whose gradient is that of the outputs. Their sums are tested at every update, after the gradients were averaged over the
+workers: all workers have the same averaged gradient, so all come to the same answer without a further collective. If
+the recipe clips gradients, the norm of the whole gradient is known anyway and is tested instead.
+
+On a CPU the number is read before the update is made. On a GPU that would make the host wait for the device; there the
+number is copied to pinned memory and read one update later. What the test misses, such as an infinite weight behind a
+saturated activation, is found when a checkpoint is written, for which all weights are tested
+(:func:`nonfinite_in_state`): a checkpoint never holds weights that are not finite.
+
+The recipe's ``on_divergence`` says what follows:
+
+- ``stop``: the training ends with the status ``diverged``,
+- ``skip``: an update whose gradient is not finite is left out; too many in a row end the training,
+- ``roll-back``: the training goes back to its last checkpoint and continues at half the rate, a few times at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+
+from rueda.errors import NonFiniteError
+from rueda.optim.engine.late import LateFlags
+
+MOST_SKIPPED = 50
+"""updates in a row that may be left out; fp16's loss scaling needs up to 40 to find its scale"""
+MOST_ROLL_BACKS = 3
+"""how often a training goes back to its last checkpoint before it is given up"""
+ROLL_BACK_FACTOR = 0.5
+"""what the learning rate is multiplied by each time"""
+ADVICE = "lower the learning rate, warm up, or clip the gradients"
+_SMALL = 4096
+"""elements of a tensor that is tested at every update"""
+
+
+class FiniteTest:
+    """Tests at every update whether the averaged gradients are finite.
+
+    Args:
+        model: the model whose trainable parameters are tested.
+        most_skipped: failures in a row that are tolerated, since the updates are left out; 0 tolerates none.
+    """
+
+    def __init__(self, model: nn.Module, most_skipped: int = 0) -> None:
+        self._named = {
+            name.replace("_orig_mod.", ""): one for name, one in model.named_parameters() if one.requires_grad
+        }
+        tensors = list(self._named.values())
+        small = [tensor for tensor in tensors if tensor.numel() <= _SMALL]
+        small = small or sorted(tensors, key=torch.numel)[:1]
+        self._tested = small if len(small) < 2 else [small[0], small[-1]]
+        self._most_skipped = most_skipped
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was not yet read, since the training has gone back."""
+        self._late = LateFlags()
+        self.num_skipped = 0
+        """updates in a row, up to the last one, whose gradients were not finite"""
+
+    def check(self, norm: Tensor | None = None) -> bool:
+        """Test the gradients after the backward pass, before the update; return False if the update is to be left out.
+
+        Args:
+            norm: the norm of the whole gradient, if it has been computed.
+
+        Raises:
+            NonFiniteError: this update's gradients, or on a GPU those of the update before, are not finite; the message
+                names the first parameter. With ``most_skipped``, only after so many failures in a row.
+        """
+        number = norm if norm is not None else self._sum()
+        if number is None:
+            return True
+        if number.device.type == "cpu":
+            is_finite = math.isfinite(number)
+        else:
+            before = self._late.take()
+            is_finite = not (before or self._late.note([number], number.detach().reshape(1)))
+        if is_finite:
+            self.num_skipped = 0
+            return True
+        self.num_skipped += 1
+        if self.num_skipped > self._most_skipped:
+            raise NonFiniteError(f"{self._found()}: {ADVICE}")
+        return False
+
+    def _sum(self) -> Tensor | None:
+        sums = [tensor.grad.sum() for tensor in self._tested if tensor.grad is not None]
+        return None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1]
+
+    def _found(self) -> str:
+        """Return which parameters are not finite, or else whose gradients are not."""
+        gradients = {name: one.grad for name, one in self._named.items() if one.grad is not None}
+        for of, tensors in (("", self._named), ("the gradient of ", gradients)):
+            if found := _nonfinite(tensors):
+                return f"nan or inf in {of}{found}"
+        return "a norm that is nan or inf"
+
+
+def nonfinite_in_state(*parts: object) -> str | None:
+    """Return which tensors of models and optimizers are not finite, such as ``0.weight``; None if all are finite.
+
+    Of a model, the parameters and the running statistics of normalisation layers are tested; other buffers may hold
+    infinities on purpose, as an attention mask does. Of an optimizer, all of its state is tested.
+    """
+    tensors: dict[str, Tensor] = {}
+    for model in [part for part in parts if isinstance(part, nn.Module)]:
+        tensors |= dict(model.named_parameters())
+        for prefix, module in model.named_modules():
+            if isinstance(module, _NormBase):
+                tensors |= {f"{prefix}.{name}": buffer for name, buffer in module.named_buffers(recurse=False)}
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    for optimizer in [part for part in parts if isinstance(part, Optimizer)]:
+        for parameter, state in optimizer.state.items():
+            of = names.get(id(parameter), "a parameter")
+            tensors |= {f"{key} of {of}": value for key, value in state.items() if isinstance(value, Tensor)}
+    return _nonfinite(tensors)
+
+
+def _nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first tensor that holds NaN or infinity, and how many more do; None if none does."""
+    found = []
+    for name, tensor in tensors.items():
+        values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+            found.append(name)
+    return f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0] if found else None
