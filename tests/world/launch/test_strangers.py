@@ -32,7 +32,7 @@ if world.is_main:
 hvd.init()
 assert hvd.allreduce(torch.ones(300_000), op=hvd.Sum)[0] == world.size
 assert hvd.broadcast_object({"a": 1}, 0) == {"a": 1}
-os.write(1, b"ready\n")  # in one piece: mpirun mixes what its processes write
+os.write(1, b"ready\\n")  # in one piece: mpirun mixes what its processes write
 while not os.path.exists("go"):
     time.sleep(0.02)
 """
