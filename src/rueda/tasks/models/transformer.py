@@ -40,7 +40,8 @@ class Attention(nn.Module):
         batch, length, width = inputs.shape
         heads = self.qkv(inputs).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         seen = None if mask is None else mask[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(*heads.unbind(0), attn_mask=seen, is_causal=self.causal)
+        query, key, value = heads.unbind(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=self.causal)
         joined: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return joined
 
