@@ -24,6 +24,7 @@ from rueda.optim.noise import add_noise, noise_weights
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, synchronize_buffers
 from rueda.train.divergence import MOST_SKIPPED, FiniteTest
 from rueda.train.layout import memory_format, to_memory_format
@@ -98,7 +99,7 @@ class Updater:
 
     def begin_totals(self) -> None:
         """Begin new sums of losses and correct answers."""
-        self.totals = Totals(self._world.device, finite_only=self._skips)
+        self.totals = Totals(self._task, self._world.device, finite_only=self._skips)
 
     @property
     def is_skipping(self) -> bool:
@@ -252,7 +253,7 @@ class Updater:
                     losses = self._task.losses(outputs, targets[part])
                 weighted = losses if weights is None else losses * weights[part]
                 self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
-            self.totals.add(losses, self._task.correct(outputs, targets[part]))
+            self.totals.add(Losses(losses, None, outputs), (inputs[part], targets[part]), losses.shape[0])
             if meter is not None:
                 meter.take(losses.shape[0])
 
