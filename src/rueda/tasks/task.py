@@ -81,7 +81,7 @@ class Task:
     """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without accuracy, as is the
     default of a task with a step"""
     step: Step | None = None
-    """(model, batch) -> losses and weights, for batches of any structure; replaces ``loss``, see :mod:`rueda.tasks.step`"""
+    """(model, batch) -> losses and weights, instead of a loss, for any batch (:mod:`rueda.tasks.step`)"""
     collate: Callable[[list[Any]], Any] | None = None
     """[example, ...] -> a batch: any nest of tensors; by default torch's ``default_collate`` (not for array data)"""
     unit: str = "examples"
