@@ -40,20 +40,22 @@ def linear() -> Task:
 def glyphs_cnn() -> Task:
     """Return a small CNN on generated glyphs, which needs no download and trains in seconds."""
     recipe = Recipe(batch=64, rate=0.02, momentum=0.9, epochs=4)
-    return _task("glyphs-cnn", models.small_cnn, datasets.glyphs, recipe=recipe)
+    return _task("glyphs-cnn", models.small_cnn, datasets.glyphs, recipe=recipe, unit="images")
 
 
 def fashion_mnist_cnn() -> Task:
     """Return a small CNN on Fashion-MNIST."""
     recipe = Recipe(batch=64, rate=0.05, momentum=0.9, epochs=5)
-    return _task("fashion-mnist-cnn", models.small_cnn, partial(datasets.load, "fashion-mnist"), recipe=recipe)
+    return _task(
+        "fashion-mnist-cnn", models.small_cnn, partial(datasets.load, "fashion-mnist"), recipe=recipe, unit="images"
+    )
 
 
 def fashion_mnist_wrn() -> Task:
     """Return a Wide ResNet of width 1 on Fashion-MNIST; ``--set model.width=10`` gives the full width."""
     recipe = Recipe(batch=32, rate=0.01, momentum=0.9, epochs=40, target_accuracy=0.85, patience=2)
     model, data = partial(models.wide_resnet, width=1), partial(datasets.load, "fashion-mnist")
-    return _task("fashion-mnist-wrn", model, data, augment=(HorizontalFlip(),), recipe=recipe)
+    return _task("fashion-mnist-wrn", model, data, augment=(HorizontalFlip(),), recipe=recipe, unit="images")
 
 
 def cifar10_cnn() -> Task:
@@ -64,7 +66,7 @@ def cifar10_cnn() -> Task:
         return Arrays(data.inputs, data.targets, names=data.names)  # without mean and standard deviation
 
     recipe = Recipe(batch=512, optimizer="adam", rate=1e-3, epochs=12)
-    return _task("cifar10-cnn", models.lecture_cnn, plain, recipe=recipe)
+    return _task("cifar10-cnn", models.lecture_cnn, plain, recipe=recipe, unit="images")
 
 
 def cifar10_resnet() -> Task:
@@ -72,4 +74,4 @@ def cifar10_resnet() -> Task:
     recipe = Recipe(batch=128, rate=0.1, momentum=0.9, weight_decay=5e-4, epochs=20, schedule="cosine")
     augment = (RandomCrop(padding=4), HorizontalFlip())
     data = partial(datasets.load, "cifar-10")
-    return _task("cifar10-resnet", models.resnet, data, augment=augment, recipe=recipe)
+    return _task("cifar10-resnet", models.resnet, data, augment=augment, recipe=recipe, unit="images")

@@ -1,4 +1,4 @@
-"""The task says what to train: a model factory, training and test data, a loss and a metric.
+"""The task says what to train: a model factory, training and test data, a loss or a step, and a metric.
 
 A user's own task is a Python file that defines ``task``::
 
@@ -12,7 +12,8 @@ A user's own task is a Python file that defines ``task``::
         test=lambda: rueda.Arrays(test_inputs, test_targets),
     )
 
-and ``rueda train spirals.py --workers 4`` trains it.
+and ``rueda train spirals.py --workers 4`` trains it. Batches of any other structure need a ``step``
+(:mod:`rueda.tasks.step`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset
 
 from rueda.data import Arrays, Augmentation
+from rueda.data.nest import map_tensors, num_examples, tensors
 from rueda.errors import TaskError
 from rueda.records import Recipe
 from rueda.records.task_file import TaskFile
+from rueda.tasks.step import Losses, Step, apply_model, as_losses, check_per_example, split_pair
 
 Data = Arrays | Dataset[Any]
 PerExample = Callable[[Tensor, Tensor], Tensor]
@@ -75,7 +78,14 @@ class Task:
     loss: PerExample = cross_entropy
     """(outputs, targets) -> the loss of each example, shape [B]: torch's losses with ``reduction="none"``"""
     metric: PerExample | None = accuracy
-    """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without accuracy"""
+    """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without accuracy, as is the
+    default of a task with a step"""
+    step: Step | None = None
+    """(model, batch) -> losses and weights, instead of a loss, for any batch (:mod:`rueda.tasks.step`)"""
+    collate: Callable[[list[Any]], Any] | None = None
+    """[example, ...] -> a batch: any nest of tensors; by default torch's ``default_collate`` (not for array data)"""
+    unit: str = "examples"
+    """what is counted in a second: examples, images; with ``tokens`` it is the sum of the weights"""
     augment: tuple[Augmentation, ...] = ()
     """data augmentation of the training images (array data only)"""
     recipe: Recipe = field(default_factory=Recipe)
@@ -84,11 +94,15 @@ class Task:
     """the file that defines it; :func:`rueda.load_task` sets it"""
 
     def __post_init__(self) -> None:
-        for name in ("model", "loss"):
-            if not callable(getattr(self, name)):
-                raise TaskError(
-                    f"Task.{name}", expected="a function", got=getattr(self, name), do="pass the function itself"
-                )
+        for name in ("model", "loss", "step", "collate"):
+            value = getattr(self, name)
+            if not callable(value) and not (value is None and name in ("step", "collate")):
+                raise TaskError(f"Task.{name}", expected="a function", got=value, do="pass the function itself")
+        if self.step is not None:
+            if self.loss is not cross_entropy:
+                raise TaskError(f"task {self.name}: give it a loss or a step, not both; a step computes its own losses")
+            if self.metric is accuracy:  # the default, which would need batches of (inputs, targets)
+                object.__setattr__(self, "metric", None)
 
     def load(self, split: str) -> Data:
         """Load the ``train`` or ``test`` data.
@@ -140,16 +154,24 @@ class Task:
             raise TaskError(f"the model of task {self.name}", expected=expected, got=type(model).__name__, do=do)
         return model
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Compute the loss of each example, [B]; raise TaskError if the task's loss is already reduced."""
-        losses = self.loss(outputs, targets)
-        if losses.shape != targets.shape[:1]:
-            expected, do = f"one value per example, shape [{targets.shape[0]}]", 'use reduction="none"'
-            raise TaskError(f"the loss of task {self.name}", expected=expected, got=list(losses.shape), do=do)
-        return losses
+    def run_step(self, model: nn.Module, batch: Any) -> Losses:
+        """Compute the losses of a batch by the task's step, or else by its loss on (inputs, targets).
 
-    def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        Raises:
+            TaskError: the batch does not fit the loss, or the step returns something else than losses.
+        """
+        if self.step is not None:
+            return as_losses(self.step(model, batch), self.name)
+        inputs, targets = split_pair(batch, self.name)
+        outputs = apply_model(model, inputs)
+        return Losses(self.losses(outputs, targets), None, outputs)
+
+    def losses(self, outputs: Any, targets: Any) -> Tensor:
+        """Compute the loss of each example, [B]; raise TaskError if the task's loss is already reduced."""
+        return check_per_example(self.loss(outputs, targets), targets, self.name)
+
+    def correct(self, outputs: Any, targets: Any) -> Tensor:
         """Return 1 for each correct example and 0 for the others, int64 [B]; zeros if the task has no metric."""
         if self.metric is None:
-            return torch.zeros(targets.shape[0], dtype=torch.int64, device=outputs.device)
-        return self.metric(outputs.detach(), targets).to(torch.int64)
+            return torch.zeros(num_examples(targets), dtype=torch.int64, device=next(tensors(targets)).device)
+        return self.metric(map_tensors(Tensor.detach, outputs), targets).to(torch.int64)

@@ -107,7 +107,7 @@ class Recorder:
             test_correct=evaluation.correct if evaluation.has_metric else None, recalibrated=evaluation.recalibrated,
             model_flops_utilisation=self._utilisation(speed), **self._noise_figures(),
         )  # fmt: skip
-        state.epoch_sums = [0.0, 0.0, 0.0]
+        state.epoch_sums = [0.0] * 4
         training.updater.begin_totals()
         target = training.recipe.target_accuracy
         state.reached = state.reached + 1 if target is not None and (row.test_accuracy or 0) >= target else 0
@@ -143,8 +143,8 @@ class Recorder:
 
     def _row(self, kind: str, speed: float, **results: Any) -> Row:
         training, state = self.training, self.training.state
-        loss, correct, count = epoch_sums(training)
-        loss, accuracy = loss / max(1.0, count), correct / max(1.0, count)
+        loss, correct, count, weight = epoch_sums(training)
+        loss, accuracy = loss / (weight or 1.0), correct / max(1.0, count)
         return Row(
             kind=kind, epoch=state.epoch, step=state.step, examples=state.examples, seconds=state.seconds,
             train_loss=loss, train_accuracy=self._accuracy(accuracy), images_per_second=speed,

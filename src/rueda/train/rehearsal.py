@@ -36,6 +36,7 @@ from rueda.optim import AdaScale
 from rueda.optim.meters import Groups
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, other_buffers
 from rueda.train.layout import to_memory_format
 from rueda.train.update import Updater
@@ -143,7 +144,7 @@ class Rehearsal(Updater):
             outputs, losses, y = self._losses(group, inputs, targets, part)
             weighted = losses if weights[0] is None else losses * torch.cat([w[part] for w in weights if w is not None])
             self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
-            self.totals.add(losses, self._task.correct(outputs, y))
+            self.totals.add(Losses(losses, None, outputs), (None, y), losses.shape[0])
 
     # Can several workers pass through the network at once?
 

@@ -51,14 +51,17 @@ class TrainingState:
     """how often the training has gone back to a checkpoint because it diverged"""
     rate_factor: float = 1.0
     """what these roll-backs multiply the learning rate by"""
-    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """loss, correct answers and examples of the current epoch that an earlier process counted before it was stopped"""
+    epoch_sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    """loss, correct answers, examples and weights of the current epoch that an earlier process counted"""
 
 
 def epoch_sums(training: Training) -> list[float]:
-    """Sum loss, correct answers and examples of the current epoch over all workers, which must all call it."""
+    """Sum loss, correct answers, examples and weights of the epoch over all workers, which must all call it."""
     counted_here = training.updater.totals.sums_over(training.world)
-    return [before + now for before, now in zip(training.state.epoch_sums, counted_here, strict=True)]
+    counted_before = training.state.epoch_sums
+    if len(counted_before) == 3:  # a checkpoint from before there were weights: every example has the weight 1
+        counted_before = [*counted_before, counted_before[2]]
+    return [before + now for before, now in zip(counted_before, counted_here, strict=True)]
 
 
 def checkpoint_contents(training: Training) -> dict[str, Any]:

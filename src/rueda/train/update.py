@@ -24,12 +24,13 @@ from rueda.optim.noise import add_noise, noise_weights
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, synchronize_buffers
 from rueda.train.divergence import MOST_SKIPPED, FiniteTest
 from rueda.train.layout import memory_format, to_memory_format
 from rueda.train.random_state import random_state, restore_random_state
+from rueda.train.totals import Totals
 from rueda.world import World, instruction_sets
-from rueda.world.device import float64_device, widest_dtype
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,48 +42,6 @@ def autocast_for(recipe: Recipe, world: World) -> torch.autocast | None:
     if dtype is not None and world.device.type == "cpu":
         instruction_sets.protect(recipe.precision, speak=world.is_main)
     return None if dtype is None else torch.autocast(world.device.type, dtype)
-
-
-class Totals:
-    """Sums of loss and correct answers over this worker's examples, kept on the device.
-
-    Args:
-        device: where the losses are.
-        finite_only: leave out batches whose loss is not finite, since their updates are left out, too.
-    """
-
-    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
-        self.loss = torch.zeros((), dtype=widest_dtype(device), device=device)
-        self.correct = torch.zeros((), dtype=torch.int64, device=device)
-        self.num_examples = 0
-        self._num_left_out = torch.zeros((), dtype=torch.int64, device=device) if finite_only else None
-
-    def add(self, losses: Tensor, correct: Tensor) -> None:
-        """Add a batch, given the losses [B] and the correct answers [B]."""
-        loss, num_correct = losses.detach().sum(), correct.sum()
-        if self._num_left_out is not None:
-            is_finite = loss.isfinite()
-            loss, num_correct = loss.nan_to_num(0.0, 0.0, 0.0) * is_finite, num_correct * is_finite
-            self._num_left_out += losses.shape[0] * ~is_finite
-        self.loss += loss
-        self.correct += num_correct
-        self.num_examples += losses.shape[0]
-
-    def means(self) -> tuple[float, float]:
-        """Return the mean loss and the accuracy on this worker; synchronises with the device."""
-        count = max(1, self._num_counted())
-        return float(self.loss) / count, int(self.correct) / count
-
-    def sums_over(self, world: World) -> list[float]:
-        """Sum loss, correct answers and examples over all workers, which must all call it."""
-        sums = torch.stack(
-            [self.loss.cpu().double(), self.correct.cpu().double(), torch.tensor(float(self._num_counted()))]
-        )
-        total: list[float] = world.all_reduce(sums.to(torch.float64).to(float64_device(world.device))).tolist()
-        return total
-
-    def _num_counted(self) -> int:
-        return self.num_examples - (0 if self._num_left_out is None else int(self._num_left_out))
 
 
 class Updater:
@@ -140,7 +99,7 @@ class Updater:
 
     def begin_totals(self) -> None:
         """Begin new sums of losses and correct answers."""
-        self.totals = Totals(self._world.device, finite_only=self._skips)
+        self.totals = Totals(self._task, self._world.device, finite_only=self._skips)
 
     @property
     def is_skipping(self) -> bool:
@@ -294,7 +253,7 @@ class Updater:
                     losses = self._task.losses(outputs, targets[part])
                 weighted = losses if weights is None else losses * weights[part]
                 self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
-            self.totals.add(losses, self._task.correct(outputs, targets[part]))
+            self.totals.add(Losses(losses, None, outputs), (inputs[part], targets[part]), losses.shape[0])
             if meter is not None:
                 meter.take(losses.shape[0])
 
