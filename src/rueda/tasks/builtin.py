@@ -1,6 +1,7 @@
 """The built-in tasks, one function each; :data:`rueda.tasks.naming.BUILTIN_TASKS` lists their names.
 
-Each states the recipe with which one worker trains it well.
+Each states the recipe with which one worker trains it well. Image classifiers are here, the others in files by their
+kind of data.
 """
 
 from __future__ import annotations
@@ -15,8 +16,26 @@ from torch import nn
 from rueda.data import Arrays, HorizontalFlip, RandomCrop
 from rueda.records import Recipe
 from rueda.tasks import datasets, models
+from rueda.tasks.language import bytes_classifier, text_transformer
+from rueda.tasks.pairs import glyphs_pairs
+from rueda.tasks.tables import table_classes, table_regression
 from rueda.tasks.task import Task, squared_error
 from rueda.world.seeds import derive
+
+__all__ = [
+    "bytes_classifier",
+    "cifar10_cnn",
+    "cifar10_resnet",
+    "fashion_mnist_cnn",
+    "fashion_mnist_wrn",
+    "glyphs_cnn",
+    "glyphs_pairs",
+    "glyphs_vit",
+    "linear",
+    "table_classes",
+    "table_regression",
+    "text_transformer",
+]
 
 
 def _task(name: str, model: Callable[..., nn.Module], data: Callable[[str], Arrays], **options: Any) -> Task:
@@ -75,3 +94,12 @@ def cifar10_resnet() -> Task:
     augment = (RandomCrop(padding=4), HorizontalFlip())
     data = partial(datasets.load, "cifar-10")
     return _task("cifar10-resnet", models.resnet, data, augment=augment, recipe=recipe, unit="images")
+
+
+def glyphs_vit() -> Task:
+    """Return a small vision transformer on generated glyphs."""
+    recipe = Recipe(
+        batch=64, optimizer="adamw", rate=2e-3, weight_decay=0.05, clip=1.0, epochs=8, schedule="cosine",
+        warmup_epochs=1.0, warmup="from-zero",
+    )  # fmt: skip
+    return _task("glyphs-vit", models.vision_transformer, datasets.glyphs, recipe=recipe, unit="images")
