@@ -28,7 +28,7 @@ def image_pairs(split: str) -> Arrays:
     same = (classes[:-1:2] == classes[1::2]).nonzero().flatten()[: _SIZES[split]]
     first, second = by_class[2 * same], by_class[2 * same + 1]
     pairs = torch.cat([images.inputs[first], images.inputs[second]], dim=1)
-    mean, std = [number for number in images.mean or ()] * 2, [number for number in images.std or ()] * 2
+    mean, std = list(images.mean or ()) * 2, list(images.std or ()) * 2
     return Arrays(pairs, images.targets[first], mean=mean, std=std, names=images.names)
 
 
@@ -50,7 +50,7 @@ def contrast(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Losses:
 def glyphs_pairs() -> Task:
     """Return an encoder of generated glyphs, trained without labels by the contrast of pairs."""
     recipe = Recipe(batch=64, optimizer="adamw", rate=2e-3, weight_decay=1e-4, epochs=5, schedule="cosine")
-    data = {split: partial(image_pairs, split) for split in ("train", "test")}
     return Task(
-        name="glyphs-pairs", model=models.PairEncoder, step=contrast, metric=None, unit="pairs", recipe=recipe, **data
-    )
+        name="glyphs-pairs", model=models.PairEncoder, train=partial(image_pairs, "train"),
+        test=partial(image_pairs, "test"), step=contrast, metric=None, unit="pairs", recipe=recipe,
+    )  # fmt: skip

@@ -39,8 +39,8 @@ class Rows(Dataset[Any]):
 def _table_task(name: str, target: str, outputs: int, **options: Any) -> Task:
     model = partial(models.TablePerceptron, num_numbers=NUM_NUMBERS, categories=CATEGORIES, outputs=outputs)
     recipe = Recipe(batch=32, optimizer="adamw", rate=2e-3, weight_decay=0.01, epochs=8, schedule="cosine")
-    data = {split: partial(Rows, split, target) for split in ("train", "test")}
-    return Task(name=name, model=model, unit="rows", recipe=recipe, **data, **options)
+    train, test = partial(Rows, "train", target), partial(Rows, "test", target)
+    return Task(name=name, model=model, train=train, test=test, unit="rows", recipe=recipe, **options)
 
 
 def table_classes() -> Task:
@@ -49,5 +49,5 @@ def table_classes() -> Task:
 
 
 def table_regression() -> Task:
-    """Return a perceptron that predicts a number from each row of a generated table; the noise is 0.3, its square 0.09."""
+    """Return a perceptron that predicts a number from each row; the variance of the noise is 0.09."""
     return _table_task("table-regression", "values", 0, loss=squared_error, metric=None)
