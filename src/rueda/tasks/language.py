@@ -32,8 +32,8 @@ def predict_next(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Losses:
 def text_transformer(file: str | None = None) -> Task:
     """Return a decoder-only transformer that predicts the next byte of generated text, or of a text file.
 
-    ``rueda train text-transformer`` trains on 400,000 bytes of generated text. ``rueda train text-transformer:book.txt``
-    trains on the first nine tenths of a file, and tests on the rest.
+    ``rueda train text-transformer`` trains on 400,000 bytes of generated text.
+    ``rueda train text-transformer:book.txt`` trains on the first nine tenths of a file, and tests on the rest.
     """
 
     def windows(split: str) -> Arrays:
