@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from rueda.data.nest import select
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import split_pair
 from rueda.train import layout
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.interruption import EvaluationStopped, Interruption
-from rueda.train.loaders import evaluation_loader
+from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.normalisation import Recalibration
+from rueda.train.step_module import arranged
 from rueda.train.update import autocast_for
 from rueda.world import World
 from rueda.world.device import float64_device, is_gpu, to_float64
@@ -56,21 +59,22 @@ class Evaluation:
 def evaluate(
     task: Task,
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor]],
+    batches: Iterable[Any],
     world: World,
     *,
     autocast: torch.autocast | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     memory: FittingBatch | None = None,
 ) -> Evaluation:
-    """Evaluate a model on this worker's batches ``(inputs, targets, weights)``, and sum over all workers.
+    """Evaluate a model on this worker's batches, and sum over all workers.
 
     Every worker must call this function.
 
     Args:
-        task: provides the loss and the metric.
+        task: provides the step or the loss, and the metric.
         model: the model; it is in evaluation mode meanwhile.
-        batches: this worker's share of the examples; those with weight 0 do not count.
+        batches: this worker's share of the examples: ``(inputs, targets, weights)`` or ``(batch, weights)``; examples
+            with weight 0 do not count.
         world: the workers.
         autocast: the context of mixed precision.
         memory_format: the memory format of the inputs.
@@ -78,32 +82,44 @@ def evaluate(
     """
     memory = memory or FittingBatch()
 
-    def one_part(inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def one_part(*item: Any) -> Tensor:
+        batch, counted = without_weights(item), to_float64(item[-1])
         with autocast or nullcontext():
-            outputs = model(layout.to_memory_format(inputs, memory_format))
-        losses, counted = task.losses(outputs, targets), weights.to(torch.int64)
-        num_correct = (task.correct(outputs, targets) * counted).sum()
-        return (to_float64(losses) * to_float64(weights)).sum(), torch.stack([num_correct, counted.sum()])
+            result = task.run_step(model, arranged(batch, memory_format))
+        num_correct = counted.new_zeros(())
+        if task.metric is not None:
+            correct = task.correct(result.outputs, split_pair(batch, task.name)[1])
+            num_correct = (to_float64(correct) * counted).sum()
+        if task.step is None:
+            return torch.stack([(to_float64(result.losses) * counted).sum(), num_correct, counted.sum(), counted.sum()])
+        # Its losses need not be those of examples: padding was left out before, and a batch of nothing else weighs 0.
+        weights = result.losses.new_ones(()) if result.weights is None else result.weights
+        wide = to_float64(result.losses), to_float64(weights.expand_as(result.losses))
+        kept = counted[:1].sum()
+        return torch.stack([(wide[0] * wide[1]).sum() * kept, num_correct, counted.sum(), wide[1].sum() * kept])
 
     was_training = model.training
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=float64_device(world.device))
-    counts = torch.zeros(2, dtype=torch.int64, device=world.device)  # correct answers, all examples
+    sums = torch.zeros(4, dtype=torch.float64, device=float64_device(world.device))
     try:
         for batch in batches:
-            for one_loss, one_counts in memory.run(one_part, batch):
-                loss += one_loss
-                counts += one_counts
+            for found in memory.run(one_part, _real_examples(batch) if task.step is not None else batch):
+                sums += found
     finally:
         model.train(was_training)
-    loss, counts = world.all_reduce(loss), world.all_reduce(counts)
-    correct, num_examples = (int(count) for count in counts)
+    loss, correct, num_examples, weight = world.all_reduce(sums).tolist()
     return Evaluation(
-        loss=float(loss) / num_examples,
-        correct=correct,
-        num_examples=num_examples,
+        loss=loss / (weight or 1.0),
+        correct=round(correct),
+        num_examples=round(num_examples),
         has_metric=task.metric is not None,
     )
+
+
+def _real_examples(item: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an evaluation batch without the examples that only pad it, unless it has no others."""
+    count = int((item[-1] > 0).sum())
+    return item if count in (0, len(item[-1])) else tuple(part[:count] for part in item)
 
 
 class FittingBatch:
@@ -113,22 +129,20 @@ class FittingBatch:
         self.most: int | None = None
         """None until memory was full for the first time"""
 
-    def run(
-        self, function: Callable[[Tensor, Tensor, Tensor], Result], batch: tuple[Tensor, Tensor, Tensor]
-    ) -> list[Result]:
+    def run(self, function: Callable[..., Result], batch: tuple[Any, ...]) -> list[Result]:
         """Return the results of a function on parts of a batch: on the whole of it, if that fits."""
-        total, done, results = len(batch[1]), 0, list[Result]()
+        total, done, results = len(batch[-1]), 0, list[Result]()
         while done < total:
             size = min(total - done, self.most or total)
-            inputs, targets, weights = (part[done : done + size] for part in batch)
+            parts = batch if size == total else tuple(select(part, slice(done, done + size)) for part in batch)
             try:
-                results.append(function(inputs, targets, weights))
+                results.append(function(*parts))
                 done += size
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
                 self.most = -(-size // 2)
-                torch.get_device_module(targets.device).empty_cache()
+                torch.get_device_module(batch[-1].device).empty_cache()
         return results
 
 
@@ -138,8 +152,9 @@ class Evaluator:
     def __init__(self, training: Training) -> None:
         task, recipe, world = training.task, training.recipe, training.world
         self._training = training
-        self._loader = evaluation_loader(task.load("test"), _evaluation_batch(recipe, world), world, training.dtype)
-        self._recalibration = Recalibration(recipe, world, training.model, training.train_data)
+        batch = _evaluation_batch(recipe, world)
+        self._loader = evaluation_loader(task.load("test"), batch, world, training.dtype, task.collate)
+        self._recalibration = Recalibration(task, recipe, world, training.model, training.train_data)
         self._autocast = autocast_for(recipe, world)
         self._memory = FittingBatch()
         self._memory_format = layout.memory_format(training.model, recipe)

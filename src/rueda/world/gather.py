@@ -2,8 +2,8 @@
 
 A contrastive loss needs the features of the whole global batch. Each worker computes those of its own examples and
 gathers the others'. A feature then influences the losses of *all* workers, so its gradient is the sum of what all
-workers' losses contribute: the backward pass of an all-gather is a reduce-scatter. (A gather that drops the gradient, as
-``torch.distributed.all_gather`` does, trains each worker's features against constants: another, weaker loss.)
+workers' losses contribute: the backward pass of an all-gather is a reduce-scatter. (A gather that drops the gradient,
+as ``torch.distributed.all_gather`` does, trains each worker's features against constants: another, weaker loss.)
 
 ::
 
@@ -43,7 +43,7 @@ def gather(tensor: Tensor) -> Tensor:
         raise WorldError("gather", expected="a tensor with rows", got="a scalar", do="add a dimension: tensor[None]")
     if _replacement is not None:
         return _replacement(tensor)
-    from rueda.world.world import current
+    from rueda.world.life import current
 
     world = current()
     if world.size == 1 or torch.is_inference_mode_enabled():
@@ -80,14 +80,14 @@ class AllGather(torch.autograd.Function):
     """An all-gather whose backward pass sums the gradients of all workers and returns this worker's part."""
 
     @staticmethod
-    def forward(context: Any, tensor: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(context: Any, tensor: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of all workers in rank order."""
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, tensor.contiguous())
         return tuple(parts)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
         """Return the sum over all workers of the gradients of this worker's tensor."""
         stacked = torch.stack([gradient.contiguous() for gradient in gradients])
         if dist.get_backend() == "nccl":
