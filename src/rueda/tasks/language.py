@@ -75,16 +75,16 @@ def pad_texts(examples: list[tuple[Tensor, int]]) -> tuple[dict[str, Tensor], Te
 
 
 def bytes_classifier() -> Task:
-    """Return a transformer that tells the topic of generated texts of 20 to 128 bytes."""
+    """Return a transformer that tells the topic of generated texts of 40 to 128 bytes."""
 
     def data(split: str) -> Any:
         return LabelledTexts(text.labelled_texts(split))
 
     recipe = Recipe(
-        batch=32, optimizer="adamw", rate=2e-3, weight_decay=0.1, clip=1.0, epochs=5, schedule="cosine",
+        batch=32, optimizer="adamw", rate=5e-3, weight_decay=0.1, clip=1.0, epochs=6, schedule="cosine",
         warmup_epochs=0.5, warmup="from-zero",
     )  # fmt: skip
     return Task(
-        name="bytes-classifier", model=partial(models.byte_classifier, num_classes=text.NUM_TOPICS),
+        name="bytes-classifier", model=partial(models.byte_classifier, num_classes=text.NUM_CLASSES),
         train=partial(data, "train"), test=partial(data, "test"), collate=pad_texts, unit="texts", recipe=recipe,
     )  # fmt: skip

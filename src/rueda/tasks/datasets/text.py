@@ -26,7 +26,9 @@ from rueda.errors import DataError, read_failure
 from rueda.tasks.datasets.published import check_split
 
 NUM_TOPICS = 16
-"""the topics of documents, which are the classes of the task ``bytes-classifier``"""
+"""the topics of documents"""
+NUM_CLASSES = 8
+"""every second topic, the classes of labelled texts"""
 _SIZES = {"train": 400_000, "test": 40_000}
 _TEXT, _LABELLED = 0, 1  # separate streams of documents
 _NOUNS, _VERBS, _ADJECTIVES = range(3)
@@ -196,17 +198,17 @@ def file_text(file: Path | str, split: str = "train") -> NDArray[np.uint8]:
 
 
 def labelled_texts(split: str = "train", *, num_examples: int | None = None, seed: int = 0) -> list[tuple[bytes, int]]:
-    """Return texts of different lengths (20 to 128 bytes) with their topics, for a classifier of byte sequences.
+    """Return texts of different lengths (40 to 128 bytes) with their topics, for a classifier of byte sequences.
 
-    >>> [(len(text), topic) for text, topic in labelled_texts("train", num_examples=3)]
-    [(110, 13), (98, 5), (49, 1)]
+    >>> [(len(text), label) for text, label in labelled_texts("train", num_examples=3)]
+    [(114, 6), (103, 2), (63, 0)]
     """
     check_split("text", split)
     wanted = {"train": 6_000, "test": 1_000}[split] if num_examples is None else num_examples
     examples = []
     for number in range(wanted):
         drawn = _Draws(seed, _LABELLED, 2 if split == "train" else 3, number)
-        topic, length = drawn.choose(NUM_TOPICS), 20 + drawn.choose(109)
-        text = document(seed, split, number, topic, _LABELLED).encode()
-        examples.append((text[:length], topic))
+        label, length = drawn.choose(NUM_CLASSES), 40 + drawn.choose(89)
+        text = document(seed, split, number, label * (NUM_TOPICS // NUM_CLASSES), _LABELLED).encode()
+        examples.append((text[:length], label))
     return examples

@@ -24,8 +24,8 @@ class PairEncoder(nn.Module):
             layers.append(nn.Conv2d(channels, wide, 3, stride=2, padding=1, bias=not batch_norm))
             layers += [nn.BatchNorm2d(wide), nn.ReLU()] if batch_norm else [nn.ReLU()]
             channels = wide
-        self.network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, features))
+        self.network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.head = nn.Sequential(nn.Linear(16 * channels, 4 * channels), nn.ReLU(), nn.Linear(4 * channels, features))
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images [B, C, H, W] to unit vectors [B, features]."""

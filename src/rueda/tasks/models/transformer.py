@@ -121,20 +121,30 @@ def decoder(
 
 
 class ByteClassifier(nn.Module):
-    """A bidirectional transformer over padded byte sequences, averaged over the positions that are not padding."""
+    """A bidirectional transformer over padded byte sequences, averaged over the positions that are not padding.
+
+    A convolution over 7 bytes with stride 3 comes first: it reads parts of words and makes the sequence shorter.
+    """
+
+    STRIDE = 3
 
     def __init__(self, num_classes: int, width: int, num_layers: int, heads: int, context: int, dropout: float) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(NUM_BYTES, width), nn.Embedding(context, width)
+        self.tokens = nn.Embedding(NUM_BYTES, width)
+        self.parts = nn.Conv1d(width, width, 7, stride=self.STRIDE, padding=3)
+        self.positions = nn.Embedding(-(-context // self.STRIDE), width)
         self.blocks = nn.ModuleList(Block(width, heads, causal=False, dropout=dropout) for _ in range(num_layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_classes)
         initialise(self, num_layers)
+        nn.init.normal_(self.tokens.weight)  # a convolution reads them, no residual path adds them up
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Map bytes [B, T], of which ``lengths`` [B] count, to the logits of the classes, [B, classes]."""
-        length = tokens.shape[1]
-        mask = torch.arange(length, device=tokens.device) < lengths[:, None]
-        hidden = self.tokens(tokens) + self.positions.weight[:length]
+        is_text = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        embedded = self.tokens(tokens) * is_text[:, :, None]  # what the convolution reads must not depend on padding
+        hidden = F.gelu(self.parts(embedded.transpose(1, 2))).transpose(1, 2)  # [B, T / 3, width]
+        mask = is_text[:, :: self.STRIDE]
+        hidden = hidden + self.positions.weight[: hidden.shape[1]]
         for block in self.blocks:
             hidden = block(hidden, mask)
         counted = mask[:, :, None].to(hidden.dtype)
