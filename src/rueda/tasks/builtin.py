@@ -99,7 +99,7 @@ def cifar10_resnet() -> Task:
 def glyphs_vit() -> Task:
     """Return a small vision transformer on generated glyphs."""
     recipe = Recipe(
-        batch=64, optimizer="adamw", rate=2e-3, weight_decay=0.05, clip=1.0, epochs=8, schedule="cosine",
+        batch=64, optimizer="adamw", rate=3e-3, weight_decay=0.05, clip=1.0, epochs=8, schedule="cosine",
         warmup_epochs=1.0, warmup="from-zero",
     )  # fmt: skip
     return _task("glyphs-vit", models.vision_transformer, datasets.glyphs, recipe=recipe, unit="images")

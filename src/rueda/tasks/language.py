@@ -43,7 +43,7 @@ def text_transformer(file: str | None = None) -> Task:
     # AdamW with betas (0.9, 0.95), weight decay 0.1, clipping at 1, warm-up and cosine decay to a tenth of the rate are
     # the settings of GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix B).
     recipe = Recipe(
-        batch=16, optimizer="adamw", rate=3e-3, betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, epochs=6,
+        batch=16, optimizer="adamw", rate=8e-3, betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, epochs=6,
         schedule="cosine", final_rate=0.1, warmup_epochs=0.5, warmup="from-zero",
     )  # fmt: skip
     return Task(

@@ -38,7 +38,7 @@ class Rows(Dataset[Any]):
 
 def _table_task(name: str, target: str, outputs: int, **options: Any) -> Task:
     model = partial(models.TablePerceptron, num_numbers=NUM_NUMBERS, categories=CATEGORIES, outputs=outputs)
-    recipe = Recipe(batch=32, optimizer="adamw", rate=2e-3, weight_decay=0.01, epochs=8, schedule="cosine")
+    recipe = Recipe(batch=32, optimizer="adamw", rate=6e-3, weight_decay=0.01, epochs=8, schedule="cosine")
     train, test = partial(Rows, "train", target), partial(Rows, "test", target)
     return Task(name=name, model=model, train=train, test=test, unit="rows", recipe=recipe, **options)
 
