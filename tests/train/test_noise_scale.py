@@ -20,6 +20,7 @@ from rueda.records.run import NoiseRow
 from rueda.tasks.task import Task, squared_error
 from rueda.train import rehearsal as rehearsal_module
 from rueda.train.checkpoint import latest_checkpoint
+from rueda.train.micro_batches import WorkerBatches
 from rueda.train.training import StepResult, Training
 from rueda.world import World, current
 from tinytask import parameters, rehearsal, run, tiny_task, training
