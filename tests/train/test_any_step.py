@@ -11,6 +11,7 @@ import torch
 import rueda
 from anytask import TASKS, language, language_step
 from harness import workers
+from rueda.errors import RecipeError, TaskError
 from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.world import current
@@ -165,3 +166,48 @@ def test_adascale_with_weights() -> None:
     rates = [(real.step().rate, rehearsed.step().rate) for _ in range(6)]
     assert all(one == pytest.approx(other, rel=1e-9) and one > 0.1 for one, other in rates)
     assert (parameters(real.model) - parameters(rehearsed.model)).abs().max() < 1e-12
+
+
+# Gathering, and parameters that a step does not use.
+
+
+@workers(3)
+def test_all_gather_keeps_the_gradient() -> None:
+    """The gradient of a worker's tensor is the sum of what all workers' results contribute."""
+    world = current()
+    tensor = torch.full((2, 1), float(world.rank), requires_grad=True)
+    parts = world.all_gather(tensor)
+    assert torch.cat(parts).tolist() == [[0.0]] * 2 + [[1.0]] * 2 + [[2.0]] * 2
+    sum((10**number * part).sum() * (world.rank + 1) for number, part in enumerate(parts)).backward()  # type: ignore[union-attr]
+    assert tensor.grad is not None and tensor.grad.flatten().tolist() == [6.0 * 10**world.rank] * 2
+    assert not world.all_gather(tensor.detach())[0].requires_grad
+    rows = rueda.gather(tensor)
+    assert rows.flatten().tolist() == [float((world.rank + number // 2) % 3) for number in range(6)]
+
+
+@workers(2)
+def test_a_step_that_leaves_parameters_out_is_one_line() -> None:
+    def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return model(batch["features"])["size"].square()
+
+    job = training(replace(TASKS["several_heads"](), step=step), recipe_of(TASKS["several_heads"](), 2))
+    with pytest.raises(TaskError, match=r"did not use all parameters.*requires_grad_\(False\)"):
+        for _ in range(2):
+            job.step()
+
+
+def test_gathering_and_adascale_cannot_be_rehearsed_together() -> None:
+    task = TASKS["contrastive"]()
+    with pytest.raises(RecipeError, match="steps that gather are rehearsed in one graph"):
+        rehearsal(task, recipe_of(task, 2, adascale=True)).step()
+
+
+def test_rehearsed_workers_must_gather_alike() -> None:
+    def step(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        rows = model(batch["first"])
+        return rueda.gather(rows[: int(batch["first"][0, 0] > 0) + 1])[: len(rows)].sum(1)
+
+    task = replace(TASKS["contrastive"](), step=step)
+    with pytest.raises(TaskError, match=r"gather: expected all workers.*got '\[1, 4\] and \[2, 4\]'"):
+        for _ in range(4):
+            rehearsal(task, recipe_of(task, 3)).step()

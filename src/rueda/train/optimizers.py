@@ -25,6 +25,8 @@ def build_optimizer(
     torch's own optimizers are used in their fused form (one pass over memory) where the device supports it. With
     ``adascale`` the optimizer is wrapped in AdaScale, whose scale is the recipe's number of workers.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise TaskError("the model: expected parameters that require a gradient, got none; do not freeze all of them")
     optimizer = _build(recipe, model) if own is None else _checked(own(model, recipe), model)
     return AdaScale(optimizer, scale=recipe.workers) if recipe.adascale else optimizer
 
