@@ -145,10 +145,10 @@ class DatasetLoader(Loader):
     def _read_ahead(self, key: _Key) -> tuple[Iterator[_Key], Iterator[Any]]:
         """Return the keys of the batches from ``key`` on, over all epochs, and the batches from reading processes."""
         seed, step = self._seed_reading if self._seed_reading is not None else (None, lambda: 0)
-        batches = _Batches(self.dataset, self._collate, None if seed is None else (seed, self.rank))
+        batches = BatchReader(self.dataset, self._collate, None if seed is None else (seed, self.rank))
         requests = ((self._shares(each), number) for number, each in enumerate(self._keys(key), step()))
         loader = DataLoader(
-            batches, sampler=_Once(requests), batch_size=None, collate_fn=unchanged, num_workers=self._num_workers,
+            batches, sampler=Requests(requests), batch_size=None, collate_fn=unchanged, num_workers=self._num_workers,
             pin_memory=self._pins, **self._options,
         )  # fmt: skip
         return self._keys(key), iter(loader)
@@ -187,7 +187,7 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-class _Batches(Dataset[Any]):
+class BatchReader(Dataset[Any]):
     """Reads batches of a data set in another process: item ``(shares, step)`` has the batches of these indices."""
 
     def __init__(self, dataset: Any, collate: Collate, seeds: tuple[int, int] | None) -> None:
@@ -204,7 +204,7 @@ class _Batches(Dataset[Any]):
         return found
 
 
-class _Once(Sampler[Any]):
+class Requests(Sampler[Any]):
     """An endless sampler from an iterator, which is read once."""
 
     def __init__(self, requests: Iterator[Any]) -> None:

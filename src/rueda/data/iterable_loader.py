@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -92,7 +93,7 @@ class IterableLoader(Loader):
         self._pins = self._options.pop("pin_memory", self.device is not None and self.device.type == "cuda")
         self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
         self._shuffle, self._wanted_divide, self._divide = shuffle, divide, divide
-        self._start = _start_state(dataset)
+        self._start = start_state(dataset)
         self._hides_rank = type(dataset).__module__.startswith("webdataset") and divide != "ranks"
         self._taken: list[list[int]] = []  # batches of this epoch: (local batch, how many of it)
         self._snapshot: Snapshot | None = None
@@ -309,7 +310,9 @@ class _Ahead:
     """The next batch, which is read before it is asked for, and whether all workers have one."""
 
     def __init__(self, loader: IterableLoader, local_batch: int, micro_batch: int | None) -> None:
-        self._loader, self._local_batch, self._micro_batch = loader, local_batch, micro_batch
+        # A proxy: in a reference cycle, reading processes would live on until a garbage collection.
+        self._loader: IterableLoader = weakref.proxy(loader)
+        self._local_batch, self._micro_batch = local_batch, micro_batch
         self._sequences = loader._sequences(local_batch, micro_batch)
         self._fillers: list[_Sequence] = []
         self._fills = loader.remainder != "drop"
@@ -401,7 +404,7 @@ class _InProcesses:
 _Sequence = _InThisProcess | _InProcesses
 
 
-def _start_state(dataset: Any) -> Any:
+def start_state(dataset: Any) -> Any:
     """Return the state of a data set before it is read; None if it has no states from which it continues exactly."""
     if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
         return None

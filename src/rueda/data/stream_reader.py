@@ -56,6 +56,8 @@ class Read(NamedTuple):
     """identifies the batch within the epoch, for random numbers"""
     process: int
     snapshot: Snapshot | None
+    num_repeated: int = 0
+    """examples at the end that only make a short batch as long as that of the other workers"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ class StreamReader:
         number = self._num_read * plan.num_processes + plan.process
         others = plan.process if self._num_read == 0 else plan.num_processes - 1
         _drop(stream, others * global_batch)
-        mine, first, found = [], list[Any](), 0
+        mine, first, found, num_repeated = [], list[Any](), 0, 0
         for _ in range(local_batch):
             of_all = list(islice(stream, size))  # one example of each worker
             first = first or of_all
@@ -133,9 +135,10 @@ class StreamReader:
                 mine += [example for i in range(found, global_batch) for example in [next(start)] if i % size == rank]
             elif len(mine) < -(-found // size):
                 mine.append(first[(rank + size * len(mine)) % found])
+                num_repeated = 1
         self._num_read += 1
         place = plan.position + number * global_batch, rank
-        return Read(mine, place, plan.process, self._snapshot(stream))
+        return Read(mine, place, plan.process, self._snapshot(stream), num_repeated)
 
     def _of_own_share(self, stream: ShuffleBuffer, local_batch: int) -> Read | None:
         plan = self._plan
