@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from rueda.data.own_random import OwnRandom
 from rueda.data.stream import Batch, Ranked, Stream, batch_device, current_world
 from rueda.data.stream_reader import DIVISIONS, Collating, LoaderProcess, Plan, Read, Snapshot, StreamReader
 from rueda.data.transfer import Transfer
+from rueda.data.waiting import Waiting
 from rueda.errors import DataError
 
 SHUFFLE = 1024
@@ -98,6 +100,7 @@ class IterableLoader(Loader):
         self._taken: list[list[int]] = []  # batches of this epoch: (local batch, how many of it)
         self._snapshot: Snapshot | None = None
         self._ahead: _Ahead | None = None
+        self._waiting = Waiting(num_workers, speaks=self.rank == 0)
 
     # The length.
 
@@ -175,7 +178,7 @@ class IterableLoader(Loader):
         self._taken, self._snapshot = [], None
 
     def _take(self, local_batch: int | None, micro_batch: int | None) -> list[list[Batch]] | None:
-        local_batch = self._batch if local_batch is None else local_batch
+        local_batch, began = self._batch if local_batch is None else local_batch, time.perf_counter()
         if self._ahead is None or not self._ahead.fits(local_batch, micro_batch):
             self._ahead = self._begin(local_batch, micro_batch)
         ahead = self._ahead
@@ -194,6 +197,7 @@ class IterableLoader(Loader):
             self._taken.append([local_batch, 0])
         self._taken[-1][1] += 1
         ahead.read()
+        self._waiting.add(self._epoch, began)
         return [[self._send(part) for part in worker] for worker in parts]
 
     def _send(self, batch: Any) -> Batch:
