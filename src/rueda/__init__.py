@@ -21,10 +21,12 @@ Most programs need only the names below. ``import rueda`` does not import torch;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rueda.errors import RuedaError
 from rueda.lazy import lazily
+from rueda.world.extension import provide
 
 if TYPE_CHECKING:
     from rueda import hvd
@@ -72,6 +74,15 @@ __getattr__ = lazily(
         "hvd": "hvd",
     },
 )
+
+
+def _share_dataloader() -> Callable[..., Any]:
+    from rueda.data.dataloader import share_dataloader
+
+    return share_dataloader
+
+
+provide("loader", _share_dataloader)  # World.loader, which needs more than the world
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from rueda.data.loader import Loader
 from rueda.data.partition import Indices
 from rueda.data.stream import Batch, Ranked, Stream, batch_device
 from rueda.data.transfer import Transfer
+from rueda.data.waiting import Waiting
 from rueda.errors import DataError
 from rueda.world.seeds import seed_worker
 
@@ -68,6 +70,7 @@ class DatasetLoader(Loader):
         self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
         self._seed_reading: tuple[int, Callable[[], int]] | None = None
         self._ahead: tuple[Iterator[_Key], Iterator[Any]] | None = None
+        self._waiting = Waiting(num_workers, speaks=self.rank == 0)
 
     def seed_reading(self, seed: int, step: Callable[[], int]) -> None:
         """Seed the processes that read in advance as a worker seeds itself before it reads a batch.
@@ -88,6 +91,13 @@ class DatasetLoader(Loader):
         """Continue at the next unseen example of a saved state, which may come from another number of workers."""
         self.close()  # what was read in advance belongs to the old position
         super().load_state_dict(state)
+
+    def _next(self, fetch: Callable[[int, int, int], Any], local_batch: int | None) -> Any:
+        began, epoch = time.perf_counter(), self._epoch
+        found = super()._next(fetch, local_batch)
+        if found is not None:
+            self._waiting.add(epoch, began)
+        return found
 
     def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
         if self._num_workers > 0 and self._num_virtual_workers == 1:
@@ -145,10 +155,10 @@ class DatasetLoader(Loader):
     def _read_ahead(self, key: _Key) -> tuple[Iterator[_Key], Iterator[Any]]:
         """Return the keys of the batches from ``key`` on, over all epochs, and the batches from reading processes."""
         seed, step = self._seed_reading if self._seed_reading is not None else (None, lambda: 0)
-        batches = _Batches(self.dataset, self._collate, None if seed is None else (seed, self.rank))
+        batches = BatchReader(self.dataset, self._collate, None if seed is None else (seed, self.rank))
         requests = ((self._shares(each), number) for number, each in enumerate(self._keys(key), step()))
         loader = DataLoader(
-            batches, sampler=_Once(requests), batch_size=None, collate_fn=unchanged, num_workers=self._num_workers,
+            batches, sampler=Requests(requests), batch_size=None, collate_fn=unchanged, num_workers=self._num_workers,
             pin_memory=self._pins, **self._options,
         )  # fmt: skip
         return self._keys(key), iter(loader)
@@ -187,7 +197,7 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-class _Batches(Dataset[Any]):
+class BatchReader(Dataset[Any]):
     """Reads batches of a data set in another process: item ``(shares, step)`` has the batches of these indices."""
 
     def __init__(self, dataset: Any, collate: Collate, seeds: tuple[int, int] | None) -> None:
@@ -204,7 +214,7 @@ class _Batches(Dataset[Any]):
         return found
 
 
-class _Once(Sampler[Any]):
+class Requests(Sampler[Any]):
     """An endless sampler from an iterator, which is read once."""
 
     def __init__(self, requests: Iterator[Any]) -> None:

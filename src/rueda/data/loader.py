@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from rueda.data.arrays import Arrays
 from rueda.data.augment import Augmentation
@@ -93,6 +93,9 @@ def is_stream(data: object) -> bool:
 
 def _kind(data: object) -> type[Loader]:
     """Return the loader for some data; the imports are delayed because the loaders build on this module."""
+    if isinstance(data, DataLoader):
+        do = "use world.loader(dataloader), which keeps its batch size, collate and processes"
+        raise DataError("data", expected="a data set", got="a DataLoader", do=do)
     if isinstance(data, Arrays):
         from rueda.data.array_loader import ArrayLoader
 

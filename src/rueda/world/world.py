@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,8 +17,12 @@ from torch import Tensor, nn
 from rueda.errors import WorldError
 from rueda.world import seeds
 from rueda.world.device import is_gpu
+from rueda.world.extension import provided
 from rueda.world.identity import Identity
 from rueda.world.stall.watcher import declared_work
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 Value = TypeVar("Value")
 Parameters = ParamSpec("Parameters")
@@ -183,6 +187,23 @@ class World:
         finally:  # also after an error, or the others would block for ever
             if self.local_rank == 0:
                 self.barrier()
+
+    # The data.
+
+    def loader(self, dataloader: DataLoader[Any], *, seed: int | None = None) -> Any:
+        """Divide what a torch ``DataLoader`` yields among the workers, and return this worker's share.
+
+        Its data set, transforms, ``collate_fn``, processes and sampler are kept; its batch size becomes that of each
+        worker. The result is a :class:`rueda.Loader`: it is shuffled anew in each epoch if the DataLoader shuffles,
+        puts batches on this worker's device, and its state can be saved (``rueda.Checkpoint(..., loader=loader)``) and
+        resumed on another number of workers. Map-style and iterable data sets are divided as
+        :func:`rueda.data.dataloader.share_dataloader` says.
+
+        Args:
+            dataloader: the DataLoader, the same on all workers.
+            seed: seed of the order; by default that of :func:`rueda.init`, or 0.
+        """
+        return provided("loader")(dataloader, world=self, seed=self.seed or 0 if seed is None else seed)
 
     # The model.
 
