@@ -15,7 +15,7 @@ from rueda.tasks import models
 from rueda.tasks.datasets import glyphs
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task
-from rueda.world.gather import gather
+from rueda.world.gathering import gather
 
 TEMPERATURE = 0.2
 _SIZES = {"train": 6_000, "test": 1_000}
