@@ -35,6 +35,8 @@ class Throughput(JsonRecord):
 
     task: str
     points: tuple[ThroughputPoint, ...]
+    unit: str = "images"
+    """what is counted per second: images or examples"""
     statistic: Annotated[str, one_of("best", "median")] = "best"
     """``median`` and half the interquartile range, or ``best`` round and standard deviation (older files)"""
     kind: str = "throughput"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import default_collate
 
 from rueda.data import Arrays, DatasetLoader, EvalLoader, Loader
+from rueda.data.nest import map_tensors
 from rueda.data.partition import evaluation_share
 from rueda.records import Recipe
 from rueda.tasks.task import Data, Task
@@ -28,22 +28,34 @@ def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype:
     return DatasetLoader(data, recipe.local_batch, world=world, num_workers=processes, **options)
 
 
-def evaluation_loader(data: Data, batch: int, world: World, dtype: torch.dtype) -> EvalLoader | DatasetEvaluation:
-    """Return a loader of this worker's shard of the test data: batches (inputs, targets, weights)."""
+def evaluation_loader(
+    data: Data, batch: int, world: World, dtype: torch.dtype, collate: Callable[[list[Any]], Any] | None = None
+) -> EvalLoader | DatasetEvaluation:
+    """Return a loader of this worker's shard of validation or test data.
+
+    Its batches are ``(inputs, targets, weights)``, or ``(batch, weights)`` where a batch is no such pair.
+    """
     if isinstance(data, Arrays):
         return EvalLoader(data, batch, world=world, dtype=dtype)
-    return DatasetEvaluation(data, batch, world)
+    return DatasetEvaluation(data, batch, world, collate)
 
 
 class DatasetEvaluation:
-    """Iterates over this worker's shard of a torch data set; examples that only pad the last batch have weight 0."""
+    """Iterates over this worker's shard of a torch data set; an example that only pads a shard has weight 0.
 
-    def __init__(self, data: Any, batch: int, world: World) -> None:
-        self._data, self._batch, self._world = data, batch, world
+    Only real examples are collated, so that padding changes neither the lengths nor the contents of a batch. A worker
+    without any in the last batch gets the first example of the data, with weight 0.
+    """
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def __init__(self, data: Any, batch: int, world: World, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self._data, self._batch, self._world, self._collate = data, batch, world, collate or default_collate
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         world, count = self._world, len(self._data)
         for position in range(0, count, self._batch * world.size):
             indices, weights = evaluation_share(count, position, self._batch, world.rank, world.size)
-            inputs, targets = default_collate([self._data[int(index)] for index in indices])
-            yield inputs.to(world.device), targets.to(world.device), torch.from_numpy(weights).to(world.device)
+            kept = max(1, int(weights.sum()))
+            collated = self._collate([self._data[int(index)] for index in indices[:kept]])
+            batch = map_tensors(lambda tensor: tensor.to(world.device), collated)
+            is_pair = type(batch) in (tuple, list) and len(batch) == 2
+            yield (*(batch if is_pair else (batch,)), torch.from_numpy(weights[:kept]))
