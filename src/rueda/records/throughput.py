@@ -51,6 +51,15 @@ class Throughput(JsonRecord):
         return {**super().contents(), "saturates_at": self.saturates_at}
 
 
+def counted_unit(unit: str) -> str:
+    """Return the unit in which batches are counted: that of the task, but examples where the task counts tokens.
+
+    >>> counted_unit("images"), counted_unit("tokens")
+    ('images', 'examples')
+    """
+    return "examples" if unit == "tokens" else unit
+
+
 def saturation(speeds: Mapping[int, float]) -> int | None:
     """Return the smallest batch that reaches 95 % of the best images/s.
 

@@ -295,6 +295,10 @@ class Recipe:
         write_atomically(file, self.to_toml().encode())
 
 
+NO_TARGET: dict[str, Any] = {"target_accuracy": None, "target": None, "target_metric": None}
+"""the fields with which a training makes all its epochs"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile:
     """The text of a recipe file, which is read once, since it may be a pipe or change while workers start."""
