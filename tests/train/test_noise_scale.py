@@ -368,9 +368,9 @@ def check_growth(job: Training) -> None:
     recipe, examples = job.recipe, []
     original = job.updater.update
 
-    def update(inputs: torch.Tensor, targets: torch.Tensor, **options: Any) -> None:
-        examples.append(inputs.shape[0] * job.world.size)
-        original(inputs, targets, **options)
+    def update(batches: WorkerBatches, **options: Any) -> None:
+        examples.append(sum(part.num_examples for parts in batches for part in parts) * job.world.size)
+        original(batches, **options)
 
     job.updater.update = update  # type: ignore[method-assign]
     rows = noise_rows(job)

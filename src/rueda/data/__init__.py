@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rueda.data.arrays import Arrays
 from rueda.data.augment import Augmentation, Cutout, HorizontalFlip, RandomCrop
+from rueda.data.dataset_loader import DatasetLoader
 from rueda.data.evaluation import EvalLoader
 from rueda.data.loader import Loader
-from rueda.data.sampler import DatasetLoader, PartitionSampler
+from rueda.data.sampler import PartitionSampler
 
 __all__ = [
     "Arrays",

@@ -82,6 +82,7 @@ class PartsMeter:
         self._sum: list[Tensor | None] = [None] * len(self._parameters)
         self._squares: list[Tensor] = []
         self._sizes: list[int] = []
+        self._factor: Tensor | float | None = None
 
     def take(self, num_examples: int) -> None:
         """Measure the gradient of a part with this many examples, add it to the sum, and clear ``.grad``."""
@@ -106,8 +107,17 @@ class PartsMeter:
         factors = [count * total / size for size in self._sizes]
         weights = send(torch.tensor(factors, dtype=squares.dtype), squares.device)
         norms = torch.stack([weights @ squares, self._norms(self._sum)])
+        there = [gradient for gradient in self._sum if gradient is not None]
+        if there and self._factor is not None:
+            factor = self._factor
+            torch._foreach_mul_(there, factor.to(there[0].dtype) if isinstance(factor, Tensor) else factor)
         self._sum, self._squares, self._sizes = [None] * len(self._parameters), [], []
+        self._factor = None
         return Reading(norms, count, total / count)
+
+    def rescale(self, factor: Tensor | float) -> None:
+        """Multiply the sum of the parts by a factor, of which the norms that :meth:`finish` returns know nothing."""
+        self._factor = factor
 
     def _norms(self, gradients: Sequence[Tensor | None]) -> Tensor:
         there = [number for number, gradient in enumerate(gradients) if gradient is not None]

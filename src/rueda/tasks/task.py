@@ -91,9 +91,11 @@ class Task:
     """how much worse a study may find the primary metric and still call it kept: 0.01, the default, is one point of a
     metric in percent, and otherwise one percent of one worker's value"""
     step: Step | None = None
-    """(model, batch) -> losses and weights, for batches of any structure; replaces ``loss``, see :mod:`rueda.tasks.step`"""
+    """(model, batch) -> losses and weights, instead of a loss, for any batch (:mod:`rueda.tasks.step`)"""
     collate: Callable[[list[Any]], Any] | None = None
     """[example, ...] -> a batch: any nest of tensors; by default torch's ``default_collate`` (not for array data)"""
+    optimizer: Callable[[nn.Module, Recipe], torch.optim.Optimizer] | None = None
+    """(model, recipe) -> an optimizer of its own; the rates of its groups keep their ratio under the schedule"""
     unit: str = "examples"
     """what is counted in a second: examples, images; with ``tokens`` it is the sum of the weights"""
     augment: tuple[Augmentation, ...] = ()
@@ -104,9 +106,9 @@ class Task:
     """the file that defines it; :func:`rueda.load_task` sets it"""
 
     def __post_init__(self) -> None:
-        for name in ("model", "loss", "step", "collate"):
+        for name in ("model", "loss", "step", "collate", "optimizer"):
             value = getattr(self, name)
-            if not callable(value) and not (value is None and name in ("step", "collate")):
+            if not callable(value) and not (value is None and name in ("step", "collate", "optimizer")):
                 raise TaskError(f"Task.{name}", expected="a function", got=value, do="pass the function itself")
         if self.step is not None:
             if self.loss is not cross_entropy:

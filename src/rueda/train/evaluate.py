@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rueda.data.nest import check_divisible, map_tensors, num_examples, select
+from rueda.data.nest import check_divisible, num_examples, select
 from rueda.errors import DataError
 from rueda.records import Recipe
 from rueda.records.metric import MetricInfo
@@ -30,8 +30,9 @@ from rueda.tasks import Task
 from rueda.train import layout
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.interruption import EvaluationStopped, Interruption
-from rueda.train.loaders import evaluation_loader
+from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.normalisation import Recalibration
+from rueda.train.step_module import arranged
 from rueda.train.totals import Figures, Totals
 from rueda.train.update import autocast_for
 from rueda.world import World
@@ -96,20 +97,16 @@ def evaluate(
     memory = memory or FittingBatch()
     totals = Totals(task, world.device, evaluates=True)
 
-    def to_format(tensor: Tensor) -> Tensor:
-        return layout.to_memory_format(tensor, memory_format)
-
     def one_part(batch: Any, count: int, counted: bool) -> None:
         with autocast or nullcontext():
-            result = task.run_step(model, map_tensors(to_format, batch))
+            result = task.run_step(model, arranged(batch, memory_format))
         totals.add(result, batch, count, counted=counted)
 
     was_training = model.training
     model.eval()
     try:
         for item in batches:
-            batch, weights = (tuple(item[:-1]), item[-1]) if len(item) > 2 else item
-            memory.run(one_part, *_real_examples(batch, weights))
+            memory.run(one_part, *_real_examples(without_weights(item), item[-1]))
     finally:
         model.train(was_training)
     return totals.over(world)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from torch.utils.data import default_collate
 from rueda.data import Arrays, DatasetLoader, EvalLoader, Loader
 from rueda.data.nest import map_tensors
 from rueda.data.partition import evaluation_share
+from rueda.errors import DataError
 from rueda.records import Recipe
 from rueda.tasks.task import Data, Task
+from rueda.train.micro_batches import convert_floats
 from rueda.world import World
 
 
@@ -25,11 +27,31 @@ def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype:
     processes = recipe.loader_processes
     if processes is None:  # on a CPU they would compete with the training, and a daemonic process may not start any
         processes = 2 if world.device.type == "cuda" and not multiprocessing.current_process().daemon else 0
-    return DatasetLoader(data, recipe.local_batch, world=world, num_workers=processes, **options)
+    return DatasetLoader(
+        data, recipe.local_batch, world=world, num_workers=processes, collate_fn=task.collate or collate, **options
+    )
+
+
+def collate(examples: list[Any]) -> Any:
+    """Collate examples by torch's ``default_collate``; explain in one line if they have different shapes.
+
+    >>> collate([{"x": torch.zeros(2)}, {"x": torch.ones(2)}])["x"].shape
+    torch.Size([2, 2])
+    """
+    try:
+        return default_collate(examples)
+    except (RuntimeError, TypeError) as error:
+        got = str(error).splitlines()[0] if str(error) else type(error).__name__
+        do = "give the task a collate function, which pads the examples or keeps them as a list"
+        raise DataError("collating a batch", expected="examples of one structure and shape", got=got, do=do) from None
 
 
 def evaluation_loader(
-    data: Data, batch: int, world: World, dtype: torch.dtype, collate: Callable[[list[Any]], Any] | None = None
+    data: Data,
+    batch: int,
+    world: World,
+    dtype: torch.dtype,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> EvalLoader | DatasetEvaluation:
     """Return a loader of this worker's shard of validation or test data.
 
@@ -37,7 +59,12 @@ def evaluation_loader(
     """
     if isinstance(data, Arrays):
         return EvalLoader(data, batch, world=world, dtype=dtype)
-    return DatasetEvaluation(data, batch, world, collate)
+    return DatasetEvaluation(data, batch, world, dtype, collate_fn or collate)
+
+
+def without_weights(item: Sequence[Any]) -> Any:
+    """Return the batch of an evaluation as the task knows it, without the weights of its examples."""
+    return tuple(item[:-1]) if len(item) > 2 else item[0]
 
 
 class DatasetEvaluation:
@@ -47,15 +74,17 @@ class DatasetEvaluation:
     without any in the last batch gets the first example of the data, with weight 0.
     """
 
-    def __init__(self, data: Any, batch: int, world: World, collate: Callable[[list[Any]], Any] | None = None) -> None:
-        self._data, self._batch, self._world, self._collate = data, batch, world, collate or default_collate
+    def __init__(
+        self, data: Any, batch: int, world: World, dtype: torch.dtype, collate_fn: Callable[[list[Any]], Any]
+    ) -> None:
+        self._data, self._batch, self._world, self._dtype, self._collate = data, batch, world, dtype, collate_fn
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         world, count = self._world, len(self._data)
         for position in range(0, count, self._batch * world.size):
             indices, weights = evaluation_share(count, position, self._batch, world.rank, world.size)
             kept = max(1, int(weights.sum()))
-            collated = self._collate([self._data[int(index)] for index in indices[:kept]])
+            collated = convert_floats(self._collate([self._data[int(index)] for index in indices[:kept]]), self._dtype)
             batch = map_tensors(lambda tensor: tensor.to(world.device), collated)
             is_pair = type(batch) in (tuple, list) and len(batch) == 2
-            yield (*(batch if is_pair else (batch,)), torch.from_numpy(weights[:kept]))
+            yield (*(batch if is_pair else (batch,)), torch.from_numpy(weights[:kept]).to(world.device))

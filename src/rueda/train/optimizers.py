@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from rueda.errors import TaskError
 from rueda.optim import LAMB, LARC, LARS, AdaScale, NovoGrad, parameter_groups
 from rueda.records import Recipe
 
 _FUSED_DEVICES = ("cpu", "cuda", "mps")
 
 
-def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(
+    recipe: Recipe, model: nn.Module, own: Callable[[nn.Module, Recipe], torch.optim.Optimizer] | None = None
+) -> torch.optim.Optimizer:
     """Build the optimizer; weight decay and layer-wise rates do not apply to biases and normalisation layers.
+
+    ``own`` is the ``optimizer`` of a task, which then takes the place of the recipe's.
 
     torch's own optimizers are used in their fused form (one pass over memory) where the device supports it. With
     ``adascale`` the optimizer is wrapped in AdaScale, whose scale is the recipe's number of workers.
     """
-    optimizer = _build(recipe, model)
+    optimizer = _build(recipe, model) if own is None else _checked(own(model, recipe), model)
     return AdaScale(optimizer, scale=recipe.workers) if recipe.adascale else optimizer
 
 
@@ -47,3 +53,29 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
         case "novograd":
             return NovoGrad(groups, **options)
     raise AssertionError(recipe.optimizer)  # a recipe rejects other names
+
+
+def rate_ratios(optimizer: torch.optim.Optimizer, recipe: Recipe) -> list[float]:
+    """Return the rate of each parameter group in relation to the recipe's, which the schedule preserves.
+
+    >>> model = nn.Linear(1, 1)
+    >>> groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}]
+    >>> rate_ratios(torch.optim.SGD(groups), Recipe(rate=0.1))
+    [1.0, 0.1]
+    """
+    return [group["lr"] / recipe.rate for group in optimizer.param_groups]
+
+
+def _checked(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:
+    """Return a task's own optimizer; refuse one that leaves out parameters, which would silently not be trained."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        expected, do = "a torch optimizer", "return it from the function"
+        raise TaskError("Task.optimizer", expected=expected, got=type(optimizer).__name__, do=do)
+    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [name for name, one in model.named_parameters() if one.requires_grad and id(one) not in known]
+    if missing:
+        more = f" and {len(missing) - 1} more" * (len(missing) > 1)
+        do = "add it to a group, or freeze it in the model: requires_grad_(False)"
+        raise TaskError("Task.optimizer", expected="all parameters that require a gradient",
+                        got=f"none for {missing[0]}{more}", do=do)  # fmt: skip
+    return optimizer

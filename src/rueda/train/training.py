@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,27 +30,19 @@ from rueda.tasks import Task
 from rueda.train import numerics
 from rueda.train.layout import memory_format, parameter_dtype
 from rueda.train.loaders import training_loader
+from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
 from rueda.train.optimizers import build_optimizer
 from rueda.train.regime import batch_at, grown_batch, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
-from rueda.train.update import Updater
+from rueda.train.step_module import StepModule
+from rueda.train.update import StepTimer, Updater
 from rueda.train.utilisation import Utilisation, worker_peak
 from rueda.world import World, instruction_sets
 from rueda.world.device import wait_for
 from rueda.world.seeds import seed_model
-
-
-class StepTimer(Protocol):
-    """Measures the stages of a step, such as :class:`rueda.measure.clock.StageClock`."""
-
-    def begin(self) -> None:
-        """Start the first stage of a step."""
-
-    def mark(self, stage: str) -> None:
-        """End the stage ``data`` or ``optimizer``."""
 
 
 class StepResult(NamedTuple):
@@ -91,15 +83,17 @@ class Training:
         model = convert(task.build(recipe), recipe)
         order = memory_format(model, recipe)
         self.model = model.to(device=world.device, dtype=self.dtype).to(memory_format=order)  # type: ignore[call-overload]
-        self.optimizer = build_optimizer(recipe, self.model)
+        self.optimizer = build_optimizer(recipe, self.model, task.optimizer)
         compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
-        wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True, **_reducer_options(recipe))
+        step = StepModule(task, compiled, order)
+        wrapped = world.wrap(step, sync_buffers=False, gradient_as_bucket_view=True, **_reducer_options(recipe))
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
-        self.updater = (Rehearsal if rehearse else Updater)(task, recipe, world, wrapped, self.optimizer, groups)
+        kind = Rehearsal if rehearse else Updater
+        self.updater = kind(task, recipe, world, self.model, wrapped, self.optimizer, groups)
         if isinstance(self.loader, DatasetLoader):
             self.loader.seed_reading(recipe.seed, lambda: self.state.step)
-            if isinstance(self.updater, Rehearsal):
-                self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
+        if isinstance(self.updater, Rehearsal):
+            self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
         if (line := numerics.remark(self.given_recipe, recipe)) is not None:
             self.updater.remarks.append(line)
         num_examples = self.loader.num_examples
@@ -130,7 +124,8 @@ class Training:
         Args:
             rate: the learning rate; by default that of the schedule.
             measure_noise: measure the gradient noise at this update even if the recipe does not ask for it.
-            timer: its ``mark`` is called after the batch is fetched (``data``) and after the update (``optimizer``).
+            timer: its ``mark`` is called after the batch is fetched (``data``), after each ``forward`` and ``backward``
+                pass, and after the update (``optimizer``).
 
         Raises:
             NonFiniteError: the gradients are not finite (on a GPU, those of the step before); the step is not counted.
@@ -140,24 +135,25 @@ class Training:
         state, updater, optimizer = self.state, self.updater, self.optimizer
         self.begin_epoch()
         updater.begin(state.step)
-        while (batch := self.loader.next_batch()) is None:
+        while (batches := self._next_batches()) is None:
             self.end_epoch()
             self.begin_epoch()
         if timer is not None:
             timer.mark("data")
         if self.utilisation is not None:
-            self.utilisation.note_shapes(*batch, updater.micro_batch)
+            self.utilisation.note_shapes(batches[0][0])
         if not self._has_stepped and state.step > 0:
-            updater.form_buckets(*batch)
+            updater.form_buckets(batches)
         self._has_stepped = True
         rate = self.schedule(state.clock) * state.rate_factor if rate is None else rate
         is_logged = self.noise is not None and self.noise.wanted(state.step)
-        updater.update(*batch, rate=rate, step=state.step, measure=measure_noise or is_logged)
+        updater.timer = timer
+        updater.update(batches, rate=rate, step=state.step, measure=measure_noise or is_logged)
         if self.epoch_ended:
             raise_late(optimizer)  # before the weights are evaluated and saved
         if timer is not None:
             timer.mark("optimizer")
-        num_examples = batch[1].shape[0] * self.world.size
+        num_examples = sum(part.num_examples for parts in batches for part in parts) * self.world.size
         state.step += 1
         state.examples += num_examples
         if isinstance(optimizer, AdaScale):
@@ -167,6 +163,9 @@ class Training:
         self._count_seconds()
         rows = [] if self.noise is None else self._follow_noise(self.noise, is_logged)
         return StepResult(self.rate, num_examples, self.epoch_ended, updater.reading, rows)
+
+    def _next_batches(self) -> WorkerBatches | None:
+        return next_micro_batches(self.loader, self.train_data, self.updater.micro_batch, self.dtype)
 
     def restart(self, state: TrainingState) -> None:
         """Continue from a state; model, optimizer and loader have been restored from the same checkpoint."""

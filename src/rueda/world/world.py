@@ -95,12 +95,30 @@ class World:
         return result
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensors of all workers in rank order; their shapes must be equal."""
+        """Return the tensors of all workers in rank order; their shapes must be equal.
+
+        Gradients pass through: that of a worker's tensor is the sum of the gradients from all workers' results. A step
+        of a task calls :func:`rueda.gather` instead, which also works in a rehearsal.
+        """
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            tensor = tensor.detach()
         if self.size == 1:
-            return [tensor.detach().clone()]
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(parts, tensor.detach().contiguous())
-        return parts
+            return [tensor.clone()]
+        from rueda.world.gather import AllGather
+
+        return list(AllGather.apply(tensor))  # type: ignore[no-untyped-call]
+
+    def begin_all_reduce(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to sum all workers' tensors, in place, and return at once; the returned function waits for the sum."""
+        if self.size == 1:
+            return lambda: tensor
+        work = dist.all_reduce(tensor, async_op=True)
+
+        def finish() -> Tensor:
+            work.wait()
+            return tensor
+
+        return finish
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
         """Return a copy of the tensor of rank ``source`` on every worker."""
