@@ -172,7 +172,7 @@ class Evaluator:
             name: evaluation_loader(task.load(name), batch, world, training.dtype, task.collate)
             for name in (names[:1] if deciding_only else names)
         }
-        self._recalibration = Recalibration(recipe, world, training.model, training.train_data)
+        self._recalibration = Recalibration(task, recipe, world, training.model, training.train_data)
         self._autocast = autocast_for(recipe, world)
         self._memory = FittingBatch()
         self._memory_format = layout.memory_format(training.model, recipe)
