@@ -47,8 +47,9 @@ def steps_to_target(
         from rueda.study.steps_to_target import study_steps_to_target
 
         found = study_steps_to_target(
-            task, target_accuracy=target_accuracy, target=target, target_metric=target_metric, batches=sizes, seeds=seeds, epochs=epochs,
-            settings=settings or [], folder=folder, say=lambda line: None if as_json else typer.echo(line, err=True),
+            task, target_accuracy=target_accuracy, target=target, target_metric=target_metric, batches=sizes,
+            seeds=seeds, epochs=epochs, settings=settings or [], folder=folder,
+            say=lambda line: None if as_json else typer.echo(line, err=True),
         )  # fmt: skip
     curve = found.fit
     summary = "fewer than three batch sizes reached the target with every seed: no curve"

@@ -46,7 +46,9 @@ def extrapolate(forecast: Forecast, target_error: float) -> Forecast:
     """
     if not forecast.is_fraction:
         if not 0 < target_error < np.inf:
-            raise RunError("--target", expected="a number above 0", got=target_error, do=f"give a {forecast.error_name}")
+            raise RunError(
+                "--target", expected="a number above 0", got=target_error, do=f"give a {forecast.error_name}"
+            )
     elif not 0 < target_error < 1:
         raise RunError("--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05")
     plain = replace(

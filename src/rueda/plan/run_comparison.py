@@ -123,8 +123,8 @@ def _speeds(rows: Sequence[Row]) -> list[float]:
     """
     if rows[-1].unit != "tokens":
         return [row.images_per_second for row in (rows[1:] or rows)]
-    pairs = list(pairwise(rows)) or [(None, rows[0])]
+    if len(rows) == 1:
+        return [rows[0].examples / max(rows[0].seconds, 1e-9)]
     return [
-        (row.examples - (before.examples if before else 0)) / max(row.seconds - (before.seconds if before else 0), 1e-9)
-        for before, row in pairs
+        (row.examples - before.examples) / max(row.seconds - before.seconds, 1e-9) for before, row in pairwise(rows)
     ]

@@ -44,7 +44,8 @@ class CurvePoint:
     """how often each example was seen"""
     updates: NotNegativeInt
     errors: tuple[NotNegative, ...]
-    """test error, or the value of a metric of which lower is better, after the last epoch, for each seed that did not diverge"""
+    """test error, or the value of a metric of which lower is better, after the last epoch, for each seed that did not
+    diverge"""
     seeds: tuple[int, ...] = ()
     diverged: int = 0
     images_per_second: float = 0.0
@@ -203,7 +204,9 @@ class Forecast(JsonRecord):
         """Refuse fractions above 1."""
         if self.is_fraction:
             for index, point in enumerate(self.points):
-                demand(max(point.errors, default=0.0) <= 1, f"forecast.points[{index}].errors", "fractions", point.errors)
+                demand(
+                    max(point.errors, default=0.0) <= 1, f"forecast.points[{index}].errors", "fractions", point.errors
+                )
             demand((self.target_error or 0.5) < 1, "forecast.target_error", "less than 1", self.target_error)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TOLERANCE = 0.01
-"""how much worse a metric may be than one worker's and still count as kept, unless a task or an option says otherwise"""
+"""how much worse a metric may be than one worker's and still count as kept, unless a task or an option says another"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,8 +106,7 @@ class Row:
         return found
 
     def deciding(self, name: str | None = None) -> float | None:
-        """Return the value by which choices are made: that on validation data, where there are some, or on test data.
-        """
+        """Return the value by which choices are made: on validation data, where there are some, or on test data."""
         return self.value("validation" if "validation" in self.figures else "test", name)
 
     def to_json(self) -> str:

@@ -62,7 +62,8 @@ class StudyRow:
     seconds: float
     """training time on this machine without evaluation, mean over the seeds"""
     images_per_second: float
-    """throughput of this machine, in the study's ``unit`` per second; a rehearsal says nothing about the throughput of N machines"""
+    """throughput of this machine, in the study's ``unit`` per second; a rehearsal says nothing about the throughput of
+    N machines"""
     rehearsed: bool
     """the workers were virtual, in one process"""
     seeds: tuple[int, ...] = ()

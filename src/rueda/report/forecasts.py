@@ -103,7 +103,8 @@ def to_table(forecast: Forecast) -> Table:
     points = [*forecast.points, *filter(None, [forecast.whole])]
     seeds = {len(point.errors) for point in forecast.points} or {0}
     most = f"{'up to ' * (len(seeds) > 1)}{things(max(seeds), 'seed')}"
-    note = f"{forecast.error_name.capitalize()} after the last epoch, mean ± standard deviation over {most}, each with its own subset."
+    name = forecast.error_name.capitalize()
+    note = f"{name} after the last epoch, mean ± standard deviation over {most}, each with its own subset."
     return Table.of("Trainings on growing subsets", points, columns, note)
 
 
@@ -144,10 +145,11 @@ def _plot(forecast: Forecast) -> Plot:
     highest = 1.0 if forecast.is_fraction else math.inf
     top = max(min(highest, max(errors) * 1.2), 2 * bottom)  # also if all errors are zero
     return Plot(
-        name="forecast", title=f"{forecast.error_name.capitalize()} against training examples", height=460, traces=traces,
+        name="forecast", title=f"{forecast.error_name.capitalize()} against training examples", height=460,
+        traces=traces,
         layout={
             "xaxis": _between_ends("training examples", low, high),
-            "yaxis": _between_ends(lines(forecast.error_name), bottom, top),
+            "yaxis": _between_ends(forecast.error_name, bottom, top),
             **zones, "showlegend": True, "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
         },
         note="Both axes are logarithmic: a power law is a straight line, and bends where the irreducible error begins. "

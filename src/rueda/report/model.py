@@ -79,7 +79,6 @@ class Entry:
     role: str = "other"
     """base (one worker), naive, best, control (one worker with the best row's remedy) or other"""
 
-
     @property
     def deciding(self) -> float | None:
         """The value by which rows are chosen: on validation data, where there are some, or on test data."""

@@ -59,7 +59,8 @@ def _add_study(section: Section, study: Study, folder: Path) -> None:
         section.entries.append(
             Entry(
                 **same, **measured, diverged=diverged, num_diverged=row.diverged, num_seeds=max(1, len(row.seeds)),
-                against=number(row.against_one_worker), verdict="diverged" if diverged else row.verdict, others=row.others,
+                against=number(row.against_one_worker), verdict="diverged" if diverged else row.verdict,
+                others=row.others,
             )
         )  # fmt: skip
         _take_runs(section, folder, archived, row)

@@ -69,8 +69,7 @@ def _columns(section: Section) -> _Columns:
 
 
 def further_figures(section: Section) -> list[Table]:
-    """Return a table of the metrics that the main table does not show: those beside the primary one, and on other sets.
-    """
+    """Return a table of what the main table does not show: metrics beside the primary one, and further test sets."""
     names = dict.fromkeys((of, name) for one in section.entries for of, found in one.others.items() for name in found)
     known = {one.name: one for line in section.lines for one in line.metrics}
     columns: dict[str, Callable[[Entry], Cell]] = {"": lambda one: one.name}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from rueda.errors import RecipeError, RunError
 from rueda.optim.rates import adapted
@@ -79,11 +80,14 @@ def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *,
     train, train_spread = _mean(trained, lambda row: row.value("train"))
     validation, validation_spread = _mean(trained, lambda row: row.value("validation"))
     kind = "accuracy" if metric == ACCURACY else "value"
+    figures: dict[str, Any] = {
+        f"test_{kind}": test, f"test_{kind}_spread": test_spread, f"train_{kind}": train,
+        f"train_{kind}_spread": train_spread,
+    }  # fmt: skip
     return StudyRow(
         name=condition.name, summary=condition.summary, workers=condition.recipe.workers,
         global_batch=timed[0].global_batch, epochs=timed[0].epoch, updates=timed[0].step,
-        **{f"test_{kind}": test, f"test_{kind}_spread": test_spread},
-        **{f"train_{kind}": train, f"train_{kind}_spread": train_spread},
+        **figures,
         validation=validation, validation_spread=validation_spread, others=_others(trained),
         seconds=sum(row.seconds for row in timed) / len(timed),
         images_per_second=sum(row.mean_images_per_second for row in timed) / len(timed),

@@ -233,7 +233,12 @@ def _target(
 
 
 def _measure(
-    task: Task, recipe: Recipe, metric: MetricInfo, target: float, seeds: int, limit: float,
+    task: Task,
+    recipe: Recipe,
+    metric: MetricInfo,
+    target: float,
+    seeds: int,
+    limit: float,
     say: Callable[[str], None],
 ) -> BatchPoint:
     reached: dict[float, Reached] = {}

@@ -24,8 +24,9 @@ def table_of(study: Study) -> TextTable:
     metric, speed = study.metric, f"{study.unit}/s"
     heads = ("train %", "test %") if metric.percent else (f"train {metric.name}", f"test {metric.name}")
     rehearsed = ", rehearsed" if any(row.rehearsed for row in study.rows) else ""
+    how_long = f"after {things(study.epochs, 'epoch')}"
     return TextTable(
-        f"{study.task}, {metric.name} after {things(study.epochs, 'epoch')}: {things(study.workers, 'worker')}{rehearsed}",
+        f"{study.task}, {metric.name} {how_long}: {things(study.workers, 'worker')}{rehearsed}",
         ("condition", *heads, "updates", speed, "time", "against one"),
         [
             (*_cells(row, study), Text(verdict(row, metric), style=_STYLES.get(row.verdict or "", "")))

@@ -1,4 +1,4 @@
-"""Measures images or examples per second against the local batch: a small batch leaves a processor idle, a large one saturates it.
+"""Measures throughput against the local batch: a small batch leaves a processor idle, a large one saturates it.
 
 One worker is timed as in ``rueda measure`` (:mod:`rueda.measure.steps`) at local batches 1, 2, 4 ... The batch sizes
 take turns, so that other load on the machine affects all of them alike, and the median is used. Throughput *saturates*
@@ -52,7 +52,9 @@ def study_throughput(
     check_batches(batches, num_examples)
     single = recipe.change(batch=min(batches), accumulate=1)  # the recipe's own batch need not fit the data
     with PhasesProgress(speak=progress, phases=1) as show:
-        show.phase(f"{counted_unit(loaded.unit)}/s at local batch {', '.join(f'{batch:,}' for batch in sorted(batches))}")
+        show.phase(
+            f"{counted_unit(loaded.unit)}/s at local batch {', '.join(f'{batch:,}' for batch in sorted(batches))}"
+        )
         steps, _ = measure_steps(
             Stepper(loaded, single, open_world()), batches, seconds=seconds * len(batches), all_of_them=True,
             tell=show.tell,

@@ -133,7 +133,7 @@ def adapt(function: Callable[[Any, Any], Tensor], *, name: str | None = None) ->
     >>> adapt(lambda outputs, targets: outputs - targets).name
     'metric'
     """
-    given = name or getattr(function, "__name__", "")
+    given = str(name or getattr(function, "__name__", ""))
     plain = given.replace("_", " ").strip() if given.isidentifier() else "metric"
 
     def measure(outputs: Any, batch: Any) -> Tensor:
@@ -282,9 +282,13 @@ def _area(rows: Tensor) -> float:
     num_negative = len(rows) - num_positive
     if not num_positive or not num_negative or bool(scores.isnan().any()):
         return math.nan
-    values, place = scores.unique(sorted=True, return_inverse=True)
-    positives = torch.zeros(len(values), dtype=torch.int64).index_add_(0, place[is_positive], torch.ones(num_positive, dtype=torch.int64))
-    negatives = torch.zeros(len(values), dtype=torch.int64).index_add_(0, place[~is_positive], torch.ones(num_negative, dtype=torch.int64))
+    values, place = scores.unique(sorted=True, return_inverse=True)  # type: ignore[no-untyped-call]
+    positives = torch.zeros(len(values), dtype=torch.int64).index_add_(
+        0, place[is_positive], torch.ones(num_positive, dtype=torch.int64)
+    )
+    negatives = torch.zeros(len(values), dtype=torch.int64).index_add_(
+        0, place[~is_positive], torch.ones(num_negative, dtype=torch.int64)
+    )
     below = negatives.cumsum(0) - negatives
     doubled = int((positives * (2 * below + negatives)).sum())  # whole numbers: the order of the rows cannot matter
     return doubled / (2 * num_positive * num_negative)

@@ -36,7 +36,7 @@ def split_off(data: Any, fraction: float, task: str) -> tuple[Any, Any]:
         do = "give validation=... its own data"
         expected = "training data with an index and a length, to be divided"
         raise TaskError(f"validation of task {task}", expected=expected, got=type(data).__name__, do=do)
-    total = len(data)
+    total = len(data)  # type: ignore[arg-type]
     size = round(fraction * total)
     if not 0 < size < total:
         do = "choose another fraction, or give validation=... its own data"

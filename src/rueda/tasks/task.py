@@ -122,7 +122,8 @@ class Task:
 
     def _check_metrics(self) -> None:
         object.__setattr__(self, "metrics", tuple(self.metrics))
-        for one in self.metrics:
+        given: tuple[object, ...] = self.metrics
+        for one in given:
             if not isinstance(one, Metric):
                 do = "write metrics.accuracy(), or metric=... for a function of (outputs, targets)"
                 raise TaskError("Task.metrics", expected="Metrics", got=type(one).__name__, do=do)
@@ -136,8 +137,7 @@ class Task:
 
     @property
     def all_metrics(self) -> tuple[Metric, ...]:
-        """The metrics, the primary one first, with the function ``metric`` as one of them; empty: only the loss counts.
-        """
+        """The metrics, the primary one first, the function ``metric`` among them; empty: only the loss counts."""
         if self.metric is None:
             return self.metrics
         adapted = adapt(self.metric)

@@ -35,6 +35,7 @@ from rueda.world.signals import Request
 TOKENS = "tokens"
 """the unit in which the weights of the losses are counted, not the examples"""
 
+
 class Recorder:
     """Records a training; every worker has a recorder, and rank 0's writes the files.
 

@@ -21,7 +21,16 @@ MAY_CHANGE = frozenset(
         *("workers", "batch", "accumulate", "largest_local_batch", "epochs", "keep_updates"),
         *("rate", "base_batch", "scaling", "warmup_epochs", "warmup", "schedule", "milestones", "decay", "power"),
         *("final_rate", "momentum", "nesterov", "betas", "weight_decay", "trust", "clip", "recalibrate"),
-        *("channels_last", "compile", "target_accuracy", "target", "target_metric", "patience", "on_divergence", "log_every"),
+        *(
+            "channels_last",
+            "compile",
+            "target_accuracy",
+            "target",
+            "target_metric",
+            "patience",
+            "on_divergence",
+            "log_every",
+        ),
         *("noise_scale_every", "noise_scale_memory", "noise_scale_groups"),
         *("checkpoint_every", "checkpoint_minutes", "keep"),
     )

@@ -1,7 +1,7 @@
 """Sums over the examples of an epoch or an evaluation: losses, their weights, and what the task's metrics measure.
 
-Nothing here waits for the device until a figure is asked for. What workers exchange, and what a checkpoint in the middle
-of an epoch keeps, are sums in float64 (:data:`Sums`), so that any number of workers reports what one does.
+Nothing here waits for the device until a figure is asked for. What workers exchange, and what a checkpoint within an
+epoch keeps, are sums in float64 (:data:`Sums`), so that any number of workers reports what one does.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class Totals:
             training adds the sums of its batches, as they come out of the update.
     """
 
-    def __init__(
-        self, task: Task, device: torch.device, *, finite_only: bool = False, evaluates: bool = False
-    ) -> None:
+    def __init__(self, task: Task, device: torch.device, *, finite_only: bool = False, evaluates: bool = False) -> None:
         device = float64_device(device) if evaluates else device
         dtype = torch.float64 if evaluates else widest_dtype(device)
         self.loss = torch.zeros((), dtype=dtype, device=device)
@@ -120,12 +118,13 @@ class Totals:
         if outputs is None:
             do = "return Losses(losses, weights, outputs) from the step, or leave the metric out"
             raise TaskError(f"metric {metric.name}", expected="outputs of the step", got=None, do=do)
-        found = metric.measure(outputs, batch)
+        found: object = metric.measure(outputs, batch)
         values, weights = found if isinstance(found, tuple) else (found, None)
         if not isinstance(values, Tensor):
             do = "return a tensor, or (values, weights)"
             raise TaskError(f"metric {metric.name}", expected="a tensor", got=type(values).__name__, do=do)
         name = metric.name
+        weight: Tensor | float = 0.0
         if metric.combine == "gather":
             self._rows.setdefault(name, []).append(values if keep is None else values[keep.expand(len(values))])
             return
@@ -136,7 +135,7 @@ class Totals:
             if values.shape != (metric.size,):
                 expected, do = f"{metric.size} sums", "state the number of sums: Metric(..., size=...)"
                 raise TaskError(f"metric {name}", expected=expected, got=list(values.shape), do=do)
-            total, weight = values, 0.0
+            total = values
         else:
             weight = float(values.numel()) if weights is None else weights.to(self._device, self._dtype).sum()
             total = (values if weights is None else values * weights.to(self._device, self._dtype)).sum()

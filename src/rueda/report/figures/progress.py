@@ -40,7 +40,11 @@ def progress(section: Section) -> Plot:
     there = measures(section)
     switches = [
         time_switch(section, section.lines, "progress"),
-        Switch(name="measure", label="show", views={_key(name): _view(section, name, *about) for name, about in there.items()}),
+        Switch(
+            name="measure",
+            label="show",
+            views={_key(name): _view(section, name, *about) for name, about in there.items()},
+        ),
     ]
     first = _key(next(iter(there))).replace("_", "-")
     unnamed: dict[str, Any] = {"annotations": [], "margin.r": 16}
@@ -87,7 +91,7 @@ def _view(section: Section, measure: str, label: str, is_share: bool) -> View:
         label=label, traces=traces,
         all_traces={"hovertemplate": Label(f"%{{meta[0]}}<br><b>{value}</b> at %{{x:,.4~f}} %{{meta[1]}}")},
         changes={
-            "yaxis": {"title": lines(label), "fit": fit, "tickformat": SHARES if is_share else None},
+            "yaxis": {"title": label, "fit": fit, "tickformat": SHARES if is_share else None},
             "annotations": names,
             "margin.r": 30 + 7.6 * max(len(name["text"]) for name in names) if names else 16,
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rueda.report.escape import lines
 from rueda.report.figures.techniques import name_axis, narrow_names
 from rueda.report.model import Entry, Section
 from rueda.report.plot import Plot
@@ -21,10 +20,10 @@ def speed(section: Section) -> Plot:
         "type": "bar", "orientation": "h", "x": speeds, "y": list(range(len(rows))), "marker": {"color": "@blue"},
         "text": [f"{speed:,.0f}" for speed in speeds], "textposition": "outside", "cliponaxis": False,
         "textfont": {"color": "@ink", "size": 12}, "customdata": [row.name for row in rows],
-        "hovertemplate": lines(f"%{{customdata}}: %{{x:,.0f}} {section.unit}/s"),
+        "hovertemplate": f"%{{customdata}}: %{{x:,.0f}} {section.unit}/s",
     }  # fmt: skip
     layout = {
-        "xaxis": {"title": lines(f"{section.unit} per second"), "range": [0, 1.2 * max(speeds)], "nticks": 10},
+        "xaxis": {"title": f"{section.unit} per second", "range": [0, 1.2 * max(speeds)], "nticks": 10},
         "yaxis": name_axis(rows), "bargap": 0.35, "showlegend": False,
     }  # fmt: skip
     left_out = " Rehearsed rows are left out." * any(entry.rehearsed for entry in section.entries)

@@ -37,7 +37,7 @@ def steps(found: StepsToTarget) -> Plot:
     ends = [math.log10(low), math.log10(high)]
     layout = {
         "xaxis": log_axis("batch", thinned(batches, 10), tickangle=0, range=ends),
-        "yaxis": {"title": lines(f"updates to {target_words(found)}"), "type": "log", "dtick": 1,
+        "yaxis": {"title": f"updates to {target_words(found)}", "type": "log", "dtick": 1,
                   "range": [math.log10(min(updates) / 1.8), math.log10(max(updates) * 1.8)]},
         "showlegend": True, "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
         "legend": {**LEGEND_ABOVE, "y": -0.2, "yanchor": "top"},

@@ -46,7 +46,8 @@ def techniques(section: Section) -> Plot:
     title = Label(f"{name} (<i>r</i>: rehearsed)") if any(row.rehearsed for row in rows) else name
     layout = {
         "xaxis": {
-            "title": title, "tickformat": SHARES if metric.percent else None, "range": [left - room, high + room], "tickangle": 0, "nticks": 12
+            "title": title, "tickformat": SHARES if metric.percent else None, "range": [left - room, high + room],
+            "tickangle": 0, "nticks": 12,
         },
         "yaxis": name_axis(rows),
         "shapes": [] if base is None else _bars(rows, base, metric),
@@ -57,7 +58,8 @@ def techniques(section: Section) -> Plot:
     }  # fmt: skip
     narrow = {"xaxis.nticks": 4, "margin.r": 62, **narrow_names(rows)}
     return Plot(
-        name="techniques", title="What each technique keeps", traces=_dots(rows, base, left if metric.higher_is_better else high, metric), layout=layout,
+        name="techniques", title="What each technique keeps", layout=layout,
+        traces=_dots(rows, base, left if metric.higher_is_better else high, metric),
         height=100 + 30 * len(rows), narrow=narrow | {f"annotations.{index}.xshift": 56 for index in range(len(rows))},
     )  # fmt: skip
 

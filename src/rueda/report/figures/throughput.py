@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from rueda.records.throughput import Throughput
-from rueda.report.escape import lines
 from rueda.report.figures.parts import curve, error_bars, log_axis, thinned, upright
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import count
@@ -28,14 +27,18 @@ def throughput(found: Throughput) -> Plot:
 
 
 def speed_plot(
-    name: str, title: str, batches: Sequence[int], speeds: Sequence[float], spreads: Sequence[float],
+    name: str,
+    title: str,
+    batches: Sequence[int],
+    speeds: Sequence[float],
+    spreads: Sequence[float],
     unit: str = "images",
 ) -> Plot:
     """Draw images or examples per second against the batch."""
     line = curve(
         batches, speeds, "@blue", width=2.5, mode="lines+markers", marker={"size": 7}, showlegend=False,
-        error_y=error_bars(spreads, "@blue", thickness=1.2), hovertemplate=lines(f"batch %{{x:,}}: %{{y:,.0f}} {unit}/s"),
+        error_y=error_bars(spreads, "@blue", thickness=1.2), hovertemplate=f"batch %{{x:,}}: %{{y:,.0f}} {unit}/s",
     )  # fmt: skip
     wide, narrow = (log_axis("local batch", thinned(batches, most), tickangle=0) for most in (10, 5))
-    layout = {"xaxis": wide, "yaxis": {"title": lines(f"{unit} per second"), "rangemode": "tozero"}}
+    layout = {"xaxis": wide, "yaxis": {"title": f"{unit} per second", "rangemode": "tozero"}}
     return Plot(name=name, title=title, traces=[line], layout=layout, half=True, narrow={"xaxis": narrow})
