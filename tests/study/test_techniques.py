@@ -175,7 +175,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no jobs": ({"jobs": 0}, "jobs: expected 1 or more"),
     "no epochs": ({"epochs": 0}, "epochs: expected a positive number"),
     "an unknown field": ({"settings": ["bacth=3"]}, "did you mean batch?"),
-    "a task without accuracy": ({"task": "linear"}, "task linear has none"),
     "no rows": ({"rows": []}, "rows: expected a named recipe or more, got []"),
     "one worker to confirm": ({"workers": 1, "confirm": True}, "--confirm runs the best row of many workers"),
     "no file to confirm": ({"confirm": True}, "workers can be started for a task by name or file only, got Task"),

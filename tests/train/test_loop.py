@@ -73,7 +73,7 @@ def test_evaluation_counts_every_example_once(num_test: int) -> None:
     outputs = result.model.eval()(data.inputs)
     truth = int((outputs.argmax(1) == data.targets).sum())
     assert result.row is not None
-    assert result.row.test_correct == alone.correct == truth
+    assert result.row.test_correct == alone.counts["accuracy"] == truth
     assert alone.num_examples == num_test
     assert result.row.test_accuracy == truth / num_test
 

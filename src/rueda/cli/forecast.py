@@ -26,7 +26,17 @@ EPILOG = "Example: rueda forecast glyphs-cnn --target-error 0.12"
 
 def forecast(
     task: TaskName,
-    target_error: Annotated[float, typer.Option(help="Fraction of wrong answers on the test set, such as 0.05.")],
+    target_error: Annotated[
+        float,
+        typer.Option(
+            "--target-error",
+            "--target",
+            help="Fraction of wrong answers on the test set, such as 0.05; or a loss, or another metric, to reach.",
+        ),
+    ],
+    target_metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The metric of the target; by default the task's primary one.")
+    ] = None,
     sizes: Annotated[str | None, typer.Option(help="Sizes of the subsets; by default six that double.")] = None,
     largest_fraction: Annotated[
         float | None, typer.Option(help="Largest default size as a fraction of the training set; by default 0.25.")
@@ -44,16 +54,15 @@ def forecast(
     jobs: Jobs = 2,
     as_json: PrintFile = False,
 ) -> None:
-    """Forecast the data that a target error needs.
+    """Forecast the data that a target error or loss needs.
 
     A power law is fitted to trainings on small parts of the training set; it also gives the compute.
     """
     from rueda.errors import ProfileError, RecipeError
 
-    if not 0 < target_error < 1:  # refuse before anything is trained
-        raise RecipeError(
-            "--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05"
-        )
+    if not 0 < target_error < float("inf"):  # refuse before anything is trained
+        expected = "a fraction between 0 and 1, or a loss"
+        raise RecipeError("--target-error", expected=expected, got=target_error, do="give e.g. 0.05")
     if sizes is not None and largest_fraction is not None:
         raise RecipeError("--largest-fraction chooses the sizes that --sizes gives: leave one of them out")
     asked = {"--cluster": cluster, "--workers": workers, "--local-batch": local_batch}
@@ -72,7 +81,7 @@ def forecast(
             task, sizes=None if sizes is None else whole_numbers("--sizes", sizes, "500,1000,2000,4000"),
             largest_fraction=0.25 if largest_fraction is None else largest_fraction, seeds=seeds,
             epochs=epochs, growth=growth, check=check, settings=settings or [], folder=target, jobs=jobs,
-            progress=not as_json,
+            progress=not as_json, metric=target_metric, target=target_error,
         )  # fmt: skip
     found = extrapolate(measured, target_error)
     if profile is not None:
@@ -85,7 +94,7 @@ def _show(found: Forecast, folder: Path, as_json: bool) -> None:
     """Print the points, the fitted law and the answer, or the file, and write the page."""
     from rueda.report.forecasts import answer, to_table
 
-    title = f"{found.task}: test error after the last epoch; the training set has {found.examples:,} examples"
+    title = f"{found.task}: {found.error_name} after the last epoch; the training set has {found.examples:,} examples"
     lines = [*found.notes, *answer(found)]
     if found.refusals and 'schedule = "constant"' in found.recipe:
         lines.append(

@@ -99,6 +99,8 @@ class Plan(JsonRecord):
     task: str
     task_file: TaskFile | None = None
     """the file that defines the task, as the profile has it"""
+    unit: str = "images"
+    """what is counted per second, as the profile has it"""
     device: str
     cluster: str
     cluster_title: str

@@ -35,6 +35,8 @@ class Throughput(JsonRecord):
 
     task: str
     points: tuple[ThroughputPoint, ...]
+    unit: str = "images"
+    """what is counted per second: images or examples"""
     statistic: Annotated[str, one_of("best", "median")] = "best"
     """``median`` and half the interquartile range, or ``best`` round and standard deviation (older files)"""
     kind: str = "throughput"
@@ -47,6 +49,15 @@ class Throughput(JsonRecord):
     def contents(self) -> dict[str, Any]:
         """Return the fields, and the batch at which the throughput saturates."""
         return {**super().contents(), "saturates_at": self.saturates_at}
+
+
+def counted_unit(unit: str) -> str:
+    """Return the unit in which batches are counted: that of the task, but examples where the task counts tokens.
+
+    >>> counted_unit("images"), counted_unit("tokens")
+    ('images', 'examples')
+    """
+    return "examples" if unit == "tokens" else unit
 
 
 def saturation(speeds: Mapping[int, float]) -> int | None:

@@ -13,6 +13,7 @@ from rueda.records.task_file import TaskFile
 from rueda.tasks import builtin
 from rueda.tasks.keras_task import KerasTask
 from rueda.tasks.naming import BUILTIN_TASKS, split_file
+from rueda.tasks.splits import split_off
 from rueda.tasks.task import Task
 
 
@@ -48,9 +49,15 @@ def load_measurable(name: str) -> Task | KerasTask:
 
 
 def load_task_and_data(task: Task | str) -> Task:
-    """Load a task, if it is given by name or file, and load its training and test data once."""
+    """Load a task, if it is given by name or file, and load its training, validation and test data once."""
     found = load_task(task) if isinstance(task, str) else task
-    return replace(found, train=found.load("train"), test=found.load("test"))
+    if isinstance(found.validation, (int, float)):  # the training data are loaded once, and divided once
+        whole = replace(found, validation=None).load("train")
+        train, validation = split_off(whole, float(found.validation), found.name)
+    else:
+        train, validation = found.load("train"), None if found.validation is None else found.load("validation")
+    tests = {name: found.load(name) for name in found.test_names}
+    return replace(found, train=train, validation=validation, test=tests if len(tests) > 1 else tests["test"])
 
 
 def task_file(name: str) -> Path | None:

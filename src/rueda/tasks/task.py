@@ -18,7 +18,7 @@ and ``rueda train spirals.py --workers 4`` trains it. Batches of any other struc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,9 @@ from rueda.data.nest import map_tensors, num_examples, tensors
 from rueda.errors import TaskError
 from rueda.records import Recipe
 from rueda.records.task_file import TaskFile
+from rueda.tasks.metrics import Metric, adapt
 from rueda.tasks.phase import Phase
+from rueda.tasks.splits import check_tests, check_validation, split_off
 from rueda.tasks.step import Losses, Step, apply_model, as_losses, check_per_example, split_pair
 
 Data = Arrays | Dataset[Any]
@@ -74,13 +76,21 @@ class Task:
     """builds the model; takes the recipe's ``model`` table as keyword arguments"""
     train: Data | Callable[[], Data]
     """training data, or a function that loads them"""
-    test: Data | Callable[[], Data]
-    """test data, or a function that loads them"""
+    test: Data | Callable[[], Data] | Mapping[str, Data | Callable[[], Data]]
+    """test data, or a function that loads them; or several sets by name, of which the first is the primary one"""
+    validation: Data | Callable[[], Data] | float | None = None
+    """validation data, on which the best checkpoint, targets and choices are decided, so that test data are only
+    reported; a number such as 0.1 splits that fraction off the training data"""
     loss: PerExample = cross_entropy
     """(outputs, targets) -> the loss of each example, shape [B]: torch's losses with ``reduction="none"``"""
     metric: PerExample | None = accuracy
     """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without accuracy, as is the
     default of a task with a step"""
+    metrics: tuple[Metric, ...] = ()
+    """metrics by name (:mod:`rueda.tasks.metrics`), the primary one first; instead of ``metric``"""
+    tolerance: float | None = None
+    """how much worse a study may find the primary metric and still call it kept: 0.01, the default, is one point of a
+    metric in percent, and otherwise one percent of one worker's value"""
     step: Step | None = None
     """(model, batch) -> losses and weights, instead of a loss, for any batch (:mod:`rueda.tasks.step`)"""
     collate: Callable[[list[Any]], Any] | None = None
@@ -116,15 +126,63 @@ class Task:
                 raise TaskError(f"task {self.name}: give it a loss or a step, not both; a step computes its own losses")
             if self.metric is accuracy:  # the default, which would need batches of (inputs, targets)
                 object.__setattr__(self, "metric", None)
+        self._check_metrics()
+        check_validation(self.validation, self.name)
+        if isinstance(self.test, Mapping):
+            check_tests(self.test, self.name)
+
+    def _check_metrics(self) -> None:
+        object.__setattr__(self, "metrics", tuple(self.metrics))
+        given: tuple[object, ...] = self.metrics
+        for one in given:
+            if not isinstance(one, Metric):
+                do = "write metrics.accuracy(), or metric=... for a function of (outputs, targets)"
+                raise TaskError("Task.metrics", expected="Metrics", got=type(one).__name__, do=do)
+        if self.metrics and self.metric is accuracy:  # the default, which the metrics replace
+            object.__setattr__(self, "metric", None)
+        names = [one.name for one in self.all_metrics]
+        if len(set(names)) < len(names):
+            raise TaskError("Task.metrics", expected="different names", got=", ".join(names), do="rename one")
+        if self.tolerance is not None and not self.tolerance >= 0:
+            raise TaskError("Task.tolerance", expected="0 or more", got=self.tolerance, do="give e.g. 0.01")
+
+    @property
+    def all_metrics(self) -> tuple[Metric, ...]:
+        """The metrics, the primary one first, the function ``metric`` among them; empty: only the loss counts."""
+        if self.metric is None:
+            return self.metrics
+        adapted = adapt(self.metric)
+        if self.metric is accuracy:
+            adapted = replace(adapted, percent=True, low=0.0, high=1.0)
+        return (*self.metrics, adapted)
+
+    @property
+    def test_names(self) -> tuple[str, ...]:
+        """The names of the test sets in records: ``test``, the primary one, and then the others."""
+        return ("test", *(list(self.test)[1:] if isinstance(self.test, Mapping) else ()))
+
+    def _source(self, split: str) -> Any:
+        """Return the data of a split, or the function that loads them."""
+        if split in ("train", "validation"):
+            return getattr(self, split)
+        if not isinstance(self.test, Mapping):
+            return self.test
+        return next(iter(self.test.values())) if split == "test" else self.test[split]
 
     def load(self, split: str) -> Data:
-        """Load the ``train`` or ``test`` data.
+        """Load the ``train``, ``validation`` or ``test`` data, or those of a further test set by its name.
+
+        A fraction for validation is split off the training data, which hold only the rest then.
 
         Raises:
             TaskError: the data are not a data set, or are a stream, which cannot be partitioned by index; or the metric
                 is the accuracy, but the targets are not class labels.
         """
-        source = self.train if split == "train" else self.test
+        if isinstance(self.validation, (int, float)) and split in ("train", "validation"):
+            whole = replace(self, validation=None).load("train")
+            parts: tuple[Data, Data] = split_off(whole, float(self.validation), self.name)
+            return parts[split == "validation"]
+        source = self._source(split)
         data: Any = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
         if not isinstance(data, (Arrays, Dataset)):
             expected, do = "rueda.Arrays or a torch Dataset", "wrap the tensors: rueda.Arrays(inputs, targets)"

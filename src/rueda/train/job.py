@@ -61,9 +61,13 @@ def resolved_recipe(task: Task, request: TrainRequest) -> Recipe:
         "workers": request.workers,
         "epochs": request.epochs,
         "target_accuracy": request.target_accuracy,
+        "target": request.target,
+        "target_metric": request.target_metric,
         "patience": request.patience,
     }
+    if request.target is not None:  # instead of the target accuracy that the task's own recipe may have
+        recipe = recipe.change(target_accuracy=None)
     recipe = recipe.change(**{name: value for name, value in options.items() if value is not None})
-    if request.patience is not None and recipe.target_accuracy is None:
+    if request.patience is not None and recipe.target_accuracy is None and recipe.target is None:
         raise RecipeError("--patience counts epochs at the target accuracy, which is not set; add --target-accuracy")
     return recipe

@@ -15,10 +15,12 @@ from torch import nn
 from rueda.errors import NonFiniteError, RecipeError, TaskError
 from rueda.files.lock import held
 from rueda.records import Recipe, Row, Run
+from rueda.records.metric import LOSS
 from rueda.records.profile import NoiseScale
 from rueda.records.recipe.batches import check_counts
 from rueda.tasks import Task, load_task
 from rueda.tasks.loading import load_task_and_data
+from rueda.terminal.metrics import write_value
 from rueda.terminal.numbers import things
 from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
@@ -56,8 +58,9 @@ class Result:
         if (row := self.row) is not None:
             about[0] += f" after {things(row.epoch, 'epoch')}"
             about += [] if row.test_loss is None else [f"test loss {row.test_loss:.4g}"]
-            about += [] if row.test_accuracy is None else [f"test accuracy {100 * row.test_accuracy:.1f} %"]
-            about.append(f"{row.mean_images_per_second:,.0f} images/s")
+            if row.metric.name != LOSS.name and (value := row.value()) is not None:
+                about.append(f"test {row.metric.name} {write_value(row.metric, value)}")
+            about.append(f"{row.mean_images_per_second:,.0f} {row.unit}/s")
         return f"Result({', '.join(about)}{f', folder {self.folder}' * (self.folder is not None)})"
 
 
@@ -79,7 +82,7 @@ def fit(
     >>> task = rueda.load_task("linear")  # fit y = a x + b to 100 noisy points
     >>> result = rueda.fit(task, task.recipe.change(epochs=5), progress=False)
     >>> result
-    Result(finished after 5 epochs, test loss ..., ... images/s)
+    Result(finished after 5 epochs, test loss ..., ... examples/s)
     >>> [round(parameter.item()) for parameter in result.model.parameters()]
     [10, 2]
 
@@ -105,10 +108,7 @@ def fit(
     _check_recipe(recipe)
     check_counts(workers=workers)
     recipe = recipe if workers is None else recipe.change(workers=workers)
-    if recipe.target_accuracy is not None and task.metric is None:
-        raise TaskError(
-            f"target_accuracy needs an accuracy, but task {task.name} has no metric; add one, or leave it out"
-        )
+    _check_target(task, recipe)
     if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
         from rueda.train.on_workers import fit_on_workers
 
@@ -149,6 +149,18 @@ def _check_recipe(recipe: object) -> None:
         raise RecipeError("recipe", expected="a rueda.Recipe", got=type(recipe).__name__, do=do)
 
 
+def _check_target(task: Task, recipe: Recipe) -> None:
+    """Refuse a target for a metric that the task has not."""
+    names = [metric.name for metric in task.all_metrics]
+    if recipe.target_accuracy is not None and not names:
+        raise TaskError(
+            f"target_accuracy needs an accuracy, but task {task.name} has no metric; add one, or leave it out"
+        )
+    if recipe.target_metric is not None and recipe.target_metric not in (LOSS.name, *names):
+        known = ", ".join([LOSS.name, *names])
+        raise TaskError(f"target_metric of task {task.name}", expected=known, got=recipe.target_metric, do="choose one")
+
+
 def run_epochs(training: Training, recorder: Recorder) -> Result:
     """Train until all epochs are done, the target is reached, the loss is not finite, or a signal arrives."""
     recipe, evaluator = training.recipe, Evaluator(training)
@@ -173,7 +185,8 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
                     continue
                 status = "diverged"
                 break
-            if recipe.target_accuracy is not None and training.state.reached >= recipe.patience:
+            has_target = recipe.target_accuracy is not None or recipe.target is not None
+            if has_target and training.state.reached >= recipe.patience:
                 status = "reached-target"
                 break
     recorder.close()

@@ -34,6 +34,8 @@ class TrainRequest:
     workers: int | None = None
     epochs: int | None = None
     target_accuracy: float | None = None
+    target: float | None = None
+    target_metric: str | None = None
     patience: int | None = None
     folder: Path | None = None
     """the run folder; by default ``runs/TASK-DATE``"""

@@ -17,6 +17,7 @@ from rueda.errors import CheckpointError
 from rueda.records import Recipe
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.random_state import random_state, restore_random_state
+from rueda.train.totals import Sums, added, former_sums
 
 if TYPE_CHECKING:
     from rueda.train.training import Training
@@ -51,17 +52,16 @@ class TrainingState:
     """how often the training has gone back to a checkpoint because it diverged"""
     rate_factor: float = 1.0
     """what these roll-backs multiply the learning rate by"""
-    epoch_sums: list[float] = field(default_factory=lambda: [0.0] * 4)
-    """loss, correct answers, examples and weights of the current epoch that an earlier process counted"""
+    epoch_sums: Sums = field(default_factory=dict)
+    """sums of the current epoch that an earlier process counted before it was stopped (:mod:`rueda.train.totals`)"""
+    units: float = 0.0
+    """what the losses of all finished epochs were averaged over: examples, or tokens"""
 
 
-def epoch_sums(training: Training) -> list[float]:
-    """Sum loss, correct answers, examples and weights of the epoch over all workers, which must all call it."""
+def epoch_sums(training: Training) -> Sums:
+    """Return the sums of the current epoch over all workers, which must all call it."""
     counted_here = training.updater.totals.sums_over(training.world)
-    counted_before = training.state.epoch_sums
-    if len(counted_before) == 3:  # a checkpoint from before there were weights: every example has the weight 1
-        counted_before = [*counted_before, counted_before[2]]
-    return [before + now for before, now in zip(counted_before, counted_here, strict=True)]
+    return added(counted_here, former_sums(training.state.epoch_sums, training.task.all_metrics))
 
 
 def checkpoint_contents(training: Training) -> dict[str, Any]:

@@ -24,8 +24,10 @@ def open_writer(run: Run) -> Any:
 
 def write_row(writer: Any, row: Row) -> None:
     """Write the figures of a row at its step."""
-    for name in _FIGURES:
-        value = getattr(row, name)
+    values: dict[str, float | None] = {name: getattr(row, name) for name in _FIGURES}
+    for of, found in row.figures.items():
+        values |= {f"{of}_{name}".replace(" ", "_"): value for name, value in found.items()}
+    for name, value in values.items():
         if value is not None:
             writer.add_scalar(name, value, row.step)
     writer.flush()

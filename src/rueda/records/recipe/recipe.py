@@ -146,9 +146,13 @@ class Recipe:
 
     # When to stop, what to keep.
     target_accuracy: float | None = None
-    """stop when `patience` epochs in a row reach this test accuracy"""
+    """stop when `patience` epochs in a row reach this accuracy, on validation or else test data"""
+    target: float | None = None
+    """stop when `patience` epochs in a row reach this value of the metric, or of `target_metric`"""
+    target_metric: str | None = None
+    """name of the metric that `target` is about, loss included; none: the task's primary metric"""
     patience: int = 1
-    """number of epochs in a row that must reach the target accuracy"""
+    """number of epochs in a row that must reach the target"""
     log_every: int | None = None
     """also write a row of metrics every so many steps; none: one row per epoch"""
     noise_scale_every: int | None = None
@@ -289,6 +293,10 @@ class Recipe:
     def save(self, file: Path) -> None:
         """Write a recipe file atomically."""
         write_atomically(file, self.to_toml().encode())
+
+
+NO_TARGET: dict[str, Any] = {"target_accuracy": None, "target": None, "target_metric": None}
+"""the fields with which a training makes all its epochs"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,6 +95,10 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
         f"milestones = {list(r.milestones)} must rise; sort them": list(r.milestones) != sorted(set(r.milestones)),
         f"target_accuracy = {r.target_accuracy} is not a fraction; give e.g. 0.85":
             r.target_accuracy is not None and not 0 < r.target_accuracy <= 1,
+        "target_accuracy and target both say when to stop; keep one of them":
+            r.target_accuracy is not None and r.target is not None,
+        f"target_metric = {r.target_metric!r} needs a target, the value to reach; set it":
+            r.target_metric is not None and r.target is None,
         f"loader_processes = {r.loader_processes} is not a number of processes; give 0 or more":
             (r.loader_processes or 0) < 0,
         f"momentum = {r.momentum} never decays; give less than 1": r.momentum >= 1,

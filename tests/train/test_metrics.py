@@ -1,0 +1,269 @@
+"""Metrics: exact on any number of workers, on validation data and several test sets, and honest in what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rueda
+from harness import workers
+from rueda.errors import TaskError
+from rueda.records import Recipe, Run
+from rueda.records.metric import ACCURACY, LOSS
+from rueda.tasks import metrics
+from rueda.tasks.metrics import Metric
+from rueda.tasks.step import Losses
+from rueda.tasks.task import Task, squared_error
+from rueda.train.checkpoint import find_checkpoint, load_checkpoint
+from rueda.train.drift import drift
+from rueda.train.evaluate import evaluate
+from rueda.train.loaders import evaluation_loader
+from rueda.train.loss_watch import LossWatch
+from rueda.train.totals import former_sums
+from rueda.world import World, current
+from tinytask import clouds, network, run, tiny_task, training
+
+EVERY = (
+    metrics.accuracy(), metrics.top_k(2), metrics.perplexity(), metrics.f1(positive=2),
+    metrics.auc(targets=lambda batch: (batch[1] == 0).long()),
+    metrics.pass_rate(lambda outputs, batch: outputs[:, 0] > 0),
+)  # fmt: skip
+
+
+def with_everything() -> Task:
+    binary = metrics.auc(targets=lambda batch: (batch[1] == 0).long())
+    measured = replace(binary, measure=lambda outputs, batch: binary.measure(outputs[:, 0], batch))  # type: ignore[misc]
+    return replace(tiny_task(), metric=None, metrics=(*EVERY[:4], measured, EVERY[5]))
+
+
+def regression(**options: object) -> Task:
+    def data(seed: int) -> rueda.Arrays:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(101, 8, generator=generator)
+        return rueda.Arrays(inputs, inputs.sum(1) + 0.1 * torch.randn(101, generator=generator))
+
+    return Task(
+        name="sums", model=lambda: nn.Sequential(nn.Linear(8, 1), nn.Flatten(0)), train=lambda: data(1),
+        test=lambda: data(2), loss=squared_error, recipe=Recipe(batch=10, epochs=2, rate=0.02), **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def check_every_metric_is_the_same_on_any_number_of_workers() -> None:
+    task, world = with_everything(), current()
+    torch.manual_seed(7)
+    model, data = network().double(), task.load("test")
+    alone = evaluate(task, model, evaluation_loader(data, 16, World(), torch.float64), World())
+    together = evaluate(task, model, evaluation_loader(data, 16, world, torch.float64), world)
+    assert together.num_examples == alone.num_examples == 101 and together.counts == alone.counts
+    assert together.values == pytest.approx(alone.values, rel=1e-12)
+    for name in ("accuracy", "top-2", "F1", "AUC", "pass rate"):  # whole numbers are added: no rounding at all
+        assert together.values[name] == alone.values[name]
+    # Against the definitions.
+    outputs, targets = model.eval()(data.inputs.double()).detach(), data.targets  # type: ignore[union-attr]
+    right = outputs.argmax(1) == targets
+    said, true = outputs.argmax(1) == 2, targets == 2
+    positive, negative = outputs[targets == 0, 0], outputs[targets != 0, 0]
+    area = (positive[:, None] > negative).double().mean() + 0.5 * (positive[:, None] == negative).double().mean()
+    found = alone.values
+    assert found["accuracy"] == int(right.sum()) / 101 and found["AUC"] == pytest.approx(float(area), rel=1e-12)
+    assert found["F1"] == pytest.approx(float(2 * (said & true).sum() / (said.sum() + true.sum())), rel=1e-6)
+    loss = nn.functional.cross_entropy(outputs.double(), targets)
+    assert found["perplexity"] == pytest.approx(float(loss.exp()), rel=1e-5)
+
+
+def check_a_training_records_every_metric() -> None:
+    result = run(training(with_everything(), Recipe(batch=24 // current().size, epochs=2, rate=0.1)))
+    assert result.row is not None
+    assert [one.name for one in result.row.metrics] == ["accuracy", "top-2", "perplexity", "F1", "AUC", "pass rate"]
+    assert result.row.metric == ACCURACY and result.row.value() == result.row.test_accuracy
+    train, test = result.row.figures["train"], result.row.figures["test"]
+    assert train["AUC"] is None and all(value is not None for value in test.values())  # nothing is gathered in training
+    assert train["perplexity"] == pytest.approx(math.exp(train["loss"] or 0))
+    assert train["accuracy"] == result.row.train_accuracy
+
+
+def test_one_worker_measures_every_metric() -> None:
+    check_every_metric_is_the_same_on_any_number_of_workers()
+    check_a_training_records_every_metric()
+
+
+@workers(2)
+def test_two_workers_measure_what_one_does() -> None:
+    check_every_metric_is_the_same_on_any_number_of_workers()
+    check_a_training_records_every_metric()
+
+
+@workers(3)
+def test_three_workers_measure_what_one_does() -> None:
+    check_every_metric_is_the_same_on_any_number_of_workers()
+    check_a_training_records_every_metric()
+
+
+@workers(2)
+def test_the_errors_of_a_regression_on_two_workers() -> None:
+    task = regression(metrics=(metrics.root_mean_squared_error(), metrics.mean_absolute_error()))
+    torch.manual_seed(1)
+    model, data = task.build(task.recipe), task.load("test")
+    found = evaluate(task, model, evaluation_loader(data, 8, current(), torch.float32), current()).values
+    error = (model(data.inputs) - data.targets).detach().double()  # type: ignore[union-attr]
+    assert found["RMSE"] == pytest.approx(float(error.square().mean().sqrt()), rel=1e-6)
+    assert found["MAE"] == pytest.approx(float(error.abs().mean()), rel=1e-6)
+
+
+def test_a_metric_that_returns_fractions_is_its_mean() -> None:
+    def closeness(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (1 - (outputs - targets).abs()).clamp(0, 1)
+
+    result = rueda.fit(regression(metric=closeness), progress=False)
+    assert result.row is not None and result.row.metric.name == "closeness" and not result.row.metric.percent
+    assert 0 < (result.row.value() or 0) < 1 and result.row.test_accuracy is None
+    assert "test closeness 0." in repr(result) and "%" not in repr(result)
+
+
+def test_a_function_of_true_and_false_is_an_accuracy() -> None:
+    task = replace(tiny_task(), metric=lambda outputs, targets: outputs.argmax(1) == targets)
+    own, built_in = rueda.fit(task, progress=False).row, rueda.fit(tiny_task(), progress=False).row
+    assert own is not None and built_in is not None
+    assert own.metric == built_in.metric == ACCURACY and own.test_accuracy == built_in.test_accuracy
+
+
+def test_a_task_without_a_metric_is_judged_by_its_loss(capfd: pytest.CaptureFixture[str]) -> None:
+    result = rueda.fit(regression(metric=None))
+    assert result.row is not None and result.row.metric == LOSS
+    assert result.row.value() == result.row.test_loss and result.row.value("train") == result.row.train_loss
+    shown = capfd.readouterr().err
+    assert "accuracy" not in shown and "examples/s" in shown and "images" not in shown
+
+
+def test_a_value_outside_its_range_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = Metric(name="score", measure=lambda outputs, batch: torch.full((len(outputs),), 3.0), low=0.0, high=1.0)
+    rueda.fit(replace(tiny_task(), metrics=(wrong,)), progress=False)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "score" in line]
+    said = "score is 3, but it can only be from 0 to 1; check the metric"
+    assert lines == [f"train: {said}", f"test: {said}"]
+
+
+def test_several_test_sets_and_a_validation_split(tmp_path: Path) -> None:
+    task = replace(
+        tiny_task(), test={"clean": clouds(101, 2), "shifted": clouds(50, 3)}, validation=0.1,
+        metrics=(metrics.accuracy(), metrics.top_k(2)),
+    )  # fmt: skip
+    assert (len(task.load("train")), len(task.load("validation"))) == (216, 24)  # type: ignore[arg-type]
+    again = replace(task, recipe=Recipe(seed=9)).load("validation")
+    assert torch.equal(again.inputs, task.load("validation").inputs)  # type: ignore[union-attr]
+    result = rueda.fit(task, folder=tmp_path / "run", progress=False)
+    row = Run(tmp_path / "run").rows("epoch")[-1]
+    assert row == replace(result.row, seconds=row.seconds, images_per_second=row.images_per_second)  # type: ignore[type-var]
+    assert list(row.figures) == ["train", "validation", "test", "shifted"]
+    assert row.deciding() == row.figures["validation"]["accuracy"] != row.value()
+    assert row.value("shifted", "top-2") is not None and row.examples == 2 * 216
+
+
+def test_the_best_checkpoint_is_that_of_the_best_validation(tmp_path: Path) -> None:
+    task = replace(tiny_task(), validation=lambda: clouds(60, 5), metric=None)
+    rueda.fit(task, Recipe(batch=24, epochs=6, rate=0.5), folder=tmp_path, progress=False)
+    rows = Run(tmp_path).rows("epoch")
+    best = min(rows, key=lambda row: row.value("validation", "loss") or 0)
+    file = find_checkpoint(Run(tmp_path).checkpoints, "best")
+    assert file is not None
+    state = load_checkpoint(file)
+    assert state["place"]["step"] == best.step and state["place"]["best"] == -(best.value("validation") or 0)
+
+
+def test_a_target_of_any_metric_ends_the_training() -> None:
+    task = regression(metrics=(metrics.mean_absolute_error(),))
+    recipe = Recipe(batch=10, epochs=200, rate=0.02, target=0.5)
+    ended = rueda.fit(task, recipe, progress=False)
+    assert ended.status == "reached-target" and ended.row is not None and (ended.row.value() or 9) <= 0.5
+    by_loss = rueda.fit(task, recipe.change(target_metric="loss", target=1.0), progress=False)
+    assert by_loss.status == "reached-target" and ((by_loss.row and by_loss.row.test_loss) or 9) <= 1.0
+    with pytest.raises(TaskError, match="target_metric of task sums: expected loss, MAE, got 'AUC'"):
+        rueda.fit(task, recipe.change(target_metric="AUC"), progress=False)
+
+
+def test_tokens_are_counted_by_their_weights() -> None:
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Losses:
+        outputs = model(batch[0])
+        losses = nn.functional.cross_entropy(outputs, batch[1], reduction="none")
+        return Losses(losses, torch.full_like(losses, 4.0), outputs)
+
+    task = replace(tiny_task(), step=step, unit="tokens", metrics=(metrics.perplexity(),))
+    row = rueda.fit(task, progress=False).row
+    assert row is not None and row.unit == "tokens" and row.units == 4 * row.examples
+    assert row.mean_images_per_second == pytest.approx(4 * row.examples / row.seconds)
+    assert row.metric.name == "perplexity" and row.value() == pytest.approx(math.exp(row.test_loss or 0))
+
+
+@workers(2)
+def test_workers_that_drift_apart_are_reported() -> None:
+    world = current()
+    torch.manual_seed(0)
+    model = network()
+    assert drift(world, model) is None
+    with torch.no_grad():
+        model[0].weight[0, 0] += world.rank  # type: ignore[operator, index, union-attr]
+    line = drift(world, model) or ""
+    assert line.startswith("the workers have drifted apart: 0.weight of rank 1 differ from rank 0's, by up to 1;")
+
+
+def test_an_exploding_loss_is_said_while_it_is_finite(capfd: pytest.CaptureFixture[str]) -> None:
+    rueda.fit(regression(metric=None), Recipe(batch=10, epochs=4, rate=0.3, optimizer="sgd", momentum=0.0),
+              progress=False)  # fmt: skip
+    assert "the loss is" not in capfd.readouterr().err
+    calm, watch = [1.0, 0.9, 1.1] * 10, LossWatch()
+    total, lines = 0.0, []
+    for step, loss in enumerate([*calm, 30.0, 60.0, 1.0, 1.0], 1):
+        total += loss
+        lines.append(watch.take(total, float(step), step))
+    assert [index for index, line in enumerate(lines, 1) if line] == [31]  # once for an excursion
+
+
+def test_sums_of_an_older_checkpoint_are_read() -> None:
+    found = former_sums([12.0, 3.0, 4.0], (metrics.accuracy(),))
+    assert found == {"loss": [12.0, 4.0, 4.0], "accuracy": [3.0, 4.0, 0.0]}
+
+
+def test_a_resumed_run_keeps_both_recipes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    task = tiny_task()
+    first = task.recipe.change(epochs=1)
+    rueda.fit(task, first, folder=tmp_path, progress=False)
+    rueda.fit(task, first.change(epochs=2, rate=0.05), folder=tmp_path, resume=True, progress=False)
+    assert "the recipe changes from update 10 on: epochs = 1 -> 2, rate = 0.1 -> 0.05" in capfd.readouterr().err
+    rueda.fit(task, first.change(epochs=3, rate=0.05), folder=tmp_path, resume=True, progress=False)
+    stages = Run(tmp_path).history()
+    assert [stage.from_step for stage in stages] == [0, 10, 20]
+    assert [Recipe.from_toml(stage.recipe).rate for stage in stages] == [0.1, 0.05, 0.05]
+    # A run of an older Rueda has no history; what it was trained with is the first stage.
+    about = json.loads((tmp_path / "environment.json").read_text())
+    del about["history"]
+    (tmp_path / "environment.json").write_text(json.dumps(about))
+    rueda.fit(task, first.change(epochs=4, rate=0.01), folder=tmp_path, resume=True, progress=False)
+    assert [(stage.from_step, Recipe.from_toml(stage.recipe).rate) for stage in Run(tmp_path).history()] == [
+        (0, 0.05), (30, 0.01),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: replace(tiny_task(), metrics=("accuracy",)), "Task.metrics: expected Metrics, got 'str'"),
+        (lambda: replace(tiny_task(), metrics=(EVERY[0], EVERY[0])), "expected different names"),
+        (lambda: replace(tiny_task(), validation=1.5), "expected a fraction between 0 and 1, got 1.5"),
+        (lambda: replace(tiny_task(), test={}), "expected one set or more"),
+        (lambda: replace(tiny_task(), test={"a": None, "train": None}), "a name other than train, validation, test"),
+        (lambda: replace(tiny_task(), tolerance=-1.0), "Task.tolerance: expected 0 or more"),
+        (lambda: Metric(name="loss", measure=lambda outputs, batch: outputs), "choose another one"),
+        (lambda: Metric(name="x"), "expected a function of"),
+        (lambda: Metric(name="x", measure=abs, combine="median"), "expected mean, sum, gather, loss"),
+    ],
+)
+def test_mistakes_are_refused_in_one_line(make: object, said: str) -> None:
+    with pytest.raises(TaskError, match=said) as caught:
+        make()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
