@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from rueda.data import Arrays
 from rueda.records import Recipe
-from rueda.tasks import models
+from rueda.tasks import metrics, models
 from rueda.tasks.datasets import text
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task
@@ -48,7 +48,7 @@ def text_transformer(file: str | None = None) -> Task:
     )  # fmt: skip
     return Task(
         name="text-transformer", model=models.decoder, train=partial(windows, "train"), test=partial(windows, "test"),
-        step=predict_next, metric=None, unit="tokens", recipe=recipe,
+        step=predict_next, metrics=(metrics.perplexity(),), unit="tokens", recipe=recipe,
     )  # fmt: skip
 
 

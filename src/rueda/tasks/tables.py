@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from rueda.records import Recipe
-from rueda.tasks import models
+from rueda.tasks import metrics, models
 from rueda.tasks.datasets.table import CATEGORIES, NUM_CLASSES, NUM_NUMBERS, table
 from rueda.tasks.task import Task, squared_error
 
@@ -50,4 +50,6 @@ def table_classes() -> Task:
 
 def table_regression() -> Task:
     """Return a perceptron that predicts a number from each row; the variance of the noise is 0.09."""
-    return _table_task("table-regression", "values", 0, loss=squared_error, metric=None)
+    return _table_task(
+        "table-regression", "values", 0, loss=squared_error, metric=None, metrics=(metrics.mean_absolute_error(),)
+    )
