@@ -114,7 +114,7 @@ def test_a_relative_import_is_refused(code: str) -> None:
 def test_public_names() -> None:
     assert sorted(rueda.__all__) == [
         "Arrays", "Checkpoint", "Loader", "Recipe", "RuedaError", "Run", "Task", "World", "__version__", "finish",
-        "fit", "hvd", "init", "load_task",
+        "fit", "gather", "hvd", "init", "load_task",
     ]  # fmt: skip
     for name in rueda.__all__:
         assert getattr(rueda, name) is not None

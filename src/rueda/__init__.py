@@ -13,6 +13,7 @@ Most programs need only the names below. ``import rueda`` does not import torch;
 ``Checkpoint``        save and resume your own training loop, or a script written for Horovod
 ``Run``               the folder in which a training is recorded
 ``load_task``         load a built-in task by name, or a user's task from a file
+``gather``            the tensors of all workers with their gradient, for the step of a task
 ``hvd``               Horovod's interface: ``rueda.hvd.run``, ``import rueda.hvd.torch as hvd``
 ``RuedaError``        the base class of all errors
 ====================  ==========================================================================
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from rueda.records import Recipe, Run
     from rueda.tasks import Task, load_task
     from rueda.train import Checkpoint, fit
-    from rueda.world import World, finish, init
+    from rueda.world import World, finish, gather, init
 
 __version__ = "0.1.0"
 
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "finish",
     "fit",
+    "gather",
     "hvd",
     "init",
     "load_task",
@@ -62,6 +64,7 @@ __getattr__ = lazily(
         "Task": "tasks",
         "World": "world",
         "finish": "world",
+        "gather": "world",
         "init": "world",
         "load_task": "tasks",
         "Checkpoint": "train",

@@ -20,6 +20,7 @@ from rueda.data import Arrays
 from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, read_failure
 from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
+from rueda.examine.objective.step_model import StepModel, given_losses
 from rueda.optim.rates import adapted
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
@@ -66,6 +67,15 @@ class TrainedModel:
             device: the device that computes; by default the model's.
         """
         found: dict[str, Objective] = {}
+        if self.task.step is not None:
+            model = StepModel(self.task, self.model)
+            for split in splits:
+                numbers, contents = model.numbers(chosen_data(self.task, split, num_examples))
+                if found:
+                    found[split] = next(iter(found.values())).with_examples(numbers, contents)
+                else:
+                    found[split] = Objective(model, given_losses, numbers, contents, device=device)
+            return found
         dtype = next(self.model.parameters()).dtype
         for split in splits:
             inputs, targets = examples(self.task, split, num_examples, dtype)
@@ -158,7 +168,13 @@ def load_path(trained: TrainedModel) -> tuple[list[int], list[dict[str, Tensor]]
 
 
 def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
-    """Read evenly spaced examples without augmentation; the first ones of a sorted data set would be of one class."""
+    """Read evenly spaced examples without augmentation into memory."""
+    data = chosen_data(task, split, count)
+    return read_loader(evaluation_loader(data, READ_BATCH, World(), dtype, task.collate))
+
+
+def chosen_data(task: Task, split: str, count: int | None) -> Any:
+    """Load evenly spaced examples; the first ones of a sorted data set would be of one class."""
     if count is not None and count < 1:
         raise ExamineError("examples", expected="1 or more", got=count, do="correct it")
     data = task.load(split)
@@ -169,8 +185,8 @@ def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> t
         )
     if count is not None and count < total:
         indices = [number * total // count for number in range(count)]
-        data = data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)
-    return read_loader(evaluation_loader(data, READ_BATCH, World(), dtype))
+        return data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)
+    return data
 
 
 def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -> None:

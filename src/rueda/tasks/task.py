@@ -34,6 +34,7 @@ from rueda.records import Recipe
 from rueda.records.task_file import TaskFile
 from rueda.tasks.metrics import Metric, adapt
 from rueda.tasks.splits import check_tests, check_validation, split_off
+from rueda.tasks.phase import Phase
 from rueda.tasks.step import Losses, Step, apply_model, as_losses, check_per_example, split_pair
 
 Data = Arrays | Dataset[Any]
@@ -96,6 +97,9 @@ class Task:
     """[example, ...] -> a batch: any nest of tensors; by default torch's ``default_collate`` (not for array data)"""
     optimizer: Callable[[nn.Module, Recipe], torch.optim.Optimizer] | None = None
     """(model, recipe) -> an optimizer of its own; the rates of its groups keep their ratio under the schedule"""
+    phases: tuple[Phase, ...] = ()
+    """several updates from each batch, of other parameters each, as of a GAN (:mod:`rueda.tasks.phase`); a ``step``
+    beside them computes the losses of an evaluation, by default that of the first phase does"""
     unit: str = "examples"
     """what is counted in a second: examples, images; with ``tokens`` it is the sum of the weights"""
     augment: tuple[Augmentation, ...] = ()
@@ -110,6 +114,13 @@ class Task:
             value = getattr(self, name)
             if not callable(value) and not (value is None and name in ("step", "collate", "optimizer")):
                 raise TaskError(f"Task.{name}", expected="a function", got=value, do="pass the function itself")
+        if self.phases:
+            object.__setattr__(self, "phases", tuple(self.phases))
+            wrong = [type(each).__name__ for each in self.phases if not isinstance(each, Phase)]
+            if wrong:
+                raise TaskError("Task.phases", expected="rueda.tasks.Phase", got=wrong[0], do="write Phase(name=...)")
+            if self.step is None:
+                object.__setattr__(self, "step", self.phases[0].step)
         if self.step is not None:
             if self.loss is not cross_entropy:
                 raise TaskError(f"task {self.name}: give it a loss or a step, not both; a step computes its own losses")
@@ -225,6 +236,11 @@ class Task:
         inputs, targets = split_pair(batch, self.name)
         outputs = apply_model(model, inputs)
         return Losses(self.losses(outputs, targets), None, outputs)
+
+    def for_phase(self, number: int) -> Task:
+        """Return the task of one phase; metrics are measured in the first."""
+        metric = self.metric if number == 0 else None
+        return replace(self, step=self.phases[number].step, phases=(), metric=metric)
 
     def losses(self, outputs: Any, targets: Any) -> Tensor:
         """Compute the loss of each example, [B]; raise TaskError if the task's loss is already reduced."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from rueda.errors import TaskError
-from rueda.world.gather import gathering_by, own_first
+from rueda.world.gathering import gathering_by, own_first
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from rueda.train.layout import memory_format
 from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.step_module import arranged
 from rueda.world import World
-from rueda.world.gather import gathering_alone
+from rueda.world.gathering import gathering_alone
 
 RECALIBRATION_EXAMPLES = 8192
 """number of training examples used; all of them would take a third of an epoch and change the statistics little"""

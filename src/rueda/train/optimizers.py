@@ -25,6 +25,8 @@ def build_optimizer(
     torch's own optimizers are used in their fused form (one pass over memory) where the device supports it. With
     ``adascale`` the optimizer is wrapped in AdaScale, whose scale is the recipe's number of workers.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise TaskError("the model: expected parameters that require a gradient, got none; do not freeze all of them")
     optimizer = _build(recipe, model) if own is None else _checked(own(model, recipe), model)
     return AdaScale(optimizer, scale=recipe.workers) if recipe.adascale else optimizer
 
@@ -55,15 +57,15 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     raise AssertionError(recipe.optimizer)  # a recipe rejects other names
 
 
-def rate_ratios(optimizer: torch.optim.Optimizer, recipe: Recipe) -> list[float]:
-    """Return the rate of each parameter group in relation to the recipe's, which the schedule preserves.
+def rate_ratios(optimizer: torch.optim.Optimizer, rate: float) -> list[float]:
+    """Return the rate of each parameter group in relation to that of the recipe, which the schedule preserves.
 
     >>> model = nn.Linear(1, 1)
     >>> groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}]
-    >>> rate_ratios(torch.optim.SGD(groups), Recipe(rate=0.1))
+    >>> rate_ratios(torch.optim.SGD(groups), 0.1)
     [1.0, 0.1]
     """
-    return [group["lr"] / recipe.rate for group in optimizer.param_groups]
+    return [group["lr"] / rate for group in optimizer.param_groups]
 
 
 def _checked(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:

@@ -46,7 +46,7 @@ from rueda.train.update import Updater
 from rueda.train.update_weight import UpdateWeight, with_noise
 from rueda.train.virtual_workers import RandomStreams, RunningStatistics, WorkerBuffers, WorkerGroup
 from rueda.world import World
-from rueda.world.gather import gathering_alone, gathering_by
+from rueda.world.gathering import gathering_alone, gathering_by
 
 GROUP_EXAMPLES = 256
 """examples per forward pass on a CPU: more exceed the cache, fewer leave the processor idle"""
@@ -108,7 +108,7 @@ class Rehearsal(Updater):
         if size == 1 and measure:
             super()._gradients(batches, step, measure)
             return
-        adapts = isinstance(self._optimizer, AdaScale)
+        adapts = isinstance(self.optimizer, AdaScale)
         meter = self._parts if adapts or measure else None
         statistics = RunningStatistics(self._tracked, size)
         local_batch = sum(part.num_examples for part in batches[0])

@@ -97,6 +97,10 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
         "loader": training.loader.state_dict(),
         "random": random_states,
         "noise": None if training.noise is None else training.noise.state_dict(),
+        "phases": [
+            {"optimizer": each.optimizer.state_dict(), "scaler": each.scaler.state_dict()}
+            for each in training.updaters[1:]
+        ],
     }
 
 
@@ -115,6 +119,10 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         _restore_optimizer(training, contents, former)
         if contents["scaler"] and former.precision == training.recipe.precision == "fp16":
             training.updater.scaler.load_state_dict(contents["scaler"])
+        for updater, state in zip(training.updaters[1:], contents.get("phases", []), strict=True):
+            updater.optimizer.load_state_dict(state["optimizer"])
+            if state["scaler"] and former.precision == training.recipe.precision == "fp16":
+                updater.scaler.load_state_dict(state["scaler"])
         training.loader.load_state_dict(contents["loader"])
         training.restart(replace(TrainingState(), **contents["place"]))
         if training.noise is not None and contents.get("noise") is not None:

@@ -15,9 +15,6 @@ import os
 import time
 from typing import Any, NamedTuple
 
-import torch
-from torch import nn
-
 from rueda.data import DatasetLoader
 from rueda.optim import AdaScale
 from rueda.optim.batch_growth import BatchSplit
@@ -33,12 +30,11 @@ from rueda.train.loaders import training_loader
 from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
-from rueda.train.optimizers import build_optimizer
+from rueda.train.phases import build_updaters, training_only
 from rueda.train.regime import batch_at, grown_batch, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
-from rueda.train.step_module import StepModule
-from rueda.train.update import StepTimer, Updater
+from rueda.train.update import StepTimer
 from rueda.train.utilisation import Utilisation, worker_peak
 from rueda.world import World, instruction_sets
 from rueda.world.device import wait_for
@@ -83,13 +79,14 @@ class Training:
         model = convert(task.build(recipe), recipe)
         order = memory_format(model, recipe)
         self.model = model.to(device=world.device, dtype=self.dtype).to(memory_format=order)  # type: ignore[call-overload]
-        self.optimizer = build_optimizer(recipe, self.model, task.optimizer)
-        compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
-        step = StepModule(task, compiled, order)
-        wrapped = world.wrap(step, sync_buffers=False, gradient_as_bucket_view=True, **_reducer_options(recipe))
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
-        kind = Rehearsal if rehearse else Updater
-        self.updater = kind(task, recipe, world, self.model, wrapped, self.optimizer, groups)
+        self.updaters = build_updaters(
+            task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse
+        )
+        """one for each phase of the task"""
+        self.updater = self.updaters[0]
+        """the first phase's, or the only one; its sums and its noise scale are those of the training"""
+        self.optimizer = self.updater.optimizer
         if isinstance(self.loader, DatasetLoader):
             self.loader.seed_reading(recipe.seed, lambda: self.state.step)
         if isinstance(self.updater, Rehearsal):
@@ -143,14 +140,22 @@ class Training:
         if self.utilisation is not None:
             self.utilisation.note_shapes(batches[0][0])
         if not self._has_stepped and state.step > 0:
-            updater.form_buckets(batches)
+            for each in self.updaters:
+                with training_only(self.model, each.trained):
+                    each.form_buckets(batches)
         self._has_stepped = True
         rate = self.schedule(state.clock) * state.rate_factor if rate is None else rate
         is_logged = self.noise is not None and self.noise.wanted(state.step)
-        updater.timer = timer
-        updater.update(batches, rate=rate, step=state.step, measure=measure_noise or is_logged)
+        for number, updater in enumerate(self.updaters):
+            if number > 0:
+                updater.begin(state.step)
+            updater.timer = timer
+            measures = number == 0 and (measure_noise or is_logged)
+            with training_only(self.model, updater.trained):
+                updater.update(batches, rate=rate, step=state.step, measure=measures)
         if self.epoch_ended:
-            raise_late(optimizer)  # before the weights are evaluated and saved
+            for updater in self.updaters:
+                raise_late(updater.optimizer)  # before the weights are evaluated and saved
         if timer is not None:
             timer.mark("optimizer")
         num_examples = sum(part.num_examples for parts in batches for part in parts) * self.world.size
@@ -162,7 +167,7 @@ class Training:
             state.clock, self.rate = state.clock + self.global_batch / self.recipe.global_batch, rate
         self._count_seconds()
         rows = [] if self.noise is None else self._follow_noise(self.noise, is_logged)
-        return StepResult(self.rate, num_examples, self.epoch_ended, updater.reading, rows)
+        return StepResult(self.rate, num_examples, self.epoch_ended, self.updater.reading, rows)
 
     def _next_batches(self) -> WorkerBatches | None:
         return next_micro_batches(self.loader, self.train_data, self.updater.micro_batch, self.dtype)
@@ -170,7 +175,8 @@ class Training:
     def restart(self, state: TrainingState) -> None:
         """Continue from a state; model, optimizer and loader have been restored from the same checkpoint."""
         self.state = state
-        self.updater.restart()
+        for updater in self.updaters:
+            updater.restart()
         self._epoch_begun = None
 
     # Epochs.
@@ -219,8 +225,9 @@ class Training:
             wanted = BatchSplit(self._fixed_batch, 1)
         virtual_workers = self.recipe.workers if self.rehearsed else 1
         self.loader.batch = wanted.local_batch * wanted.accumulation * virtual_workers
-        self.updater.micro_batch = wanted.local_batch
-        self.updater.sigma = noise_sigma(self.recipe, self.global_batch)
+        for updater in self.updaters:
+            updater.micro_batch = wanted.local_batch
+            updater.sigma = noise_sigma(self.recipe, self.global_batch)
 
     def fix_batch(self, local_batch: int) -> None:
         """Use this local batch from the next step on, regardless of the recipe; for measurements."""
@@ -251,9 +258,3 @@ class Training:
         now = time.perf_counter()
         self.state.seconds += now - self._counted_until
         self._counted_until = now
-
-
-def _reducer_options(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's options of DistributedDataParallel."""
-    size = {} if recipe.bucket_megabytes is None else {"bucket_cap_mb": recipe.bucket_megabytes}
-    return {**size, **({"static_graph": True} if recipe.static_graph else {})}

@@ -33,6 +33,7 @@ from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.totals import Totals
 from rueda.train.update_weight import UpdateWeight, rescale, with_noise
 from rueda.world import World, instruction_sets
+from rueda.world.gathering import gathering_alone
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -96,21 +97,29 @@ class Updater:
         """the parts whose gradients were compared"""
         self.remarks: list[str] = []
         """lines for the user about how the updates are computed"""
+        self.trained: list[nn.Parameter] | None = None
+        """the parameters of a phase; None if it trains all of the model's"""
         self.timer: StepTimer | None = None
         """is told when a forward or a backward pass has ended"""
         self._task, self._recipe, self._world = task, recipe, world
-        self._model, self._compute, self._optimizer = model, step, optimizer
+        self._model, self._compute = model, step
+        self.optimizer = optimizer
+        """the optimizer of the trained parameters"""
         self._autocast: AbstractContextManager[Any] = autocast_for(recipe, world) or nullcontext()
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._parts = PartsMeter(self._parameters, groups)
         self._finite = FiniteTest(model, MOST_SKIPPED if self.scaler.is_enabled() else 0)
-        self._rates = rate_ratios(optimizer, recipe)
+        self._rates = rate_ratios(optimizer, recipe.rate)
         self._exchange: ExchangeMeter | None = None
         self.restart()
         wanted = isinstance(optimizer, AdaScale) or recipe.noise_scale_every is not None
         if wanted and isinstance(step, DistributedDataParallel):
             self._exchange = ExchangeMeter(step, groups)
+
+    def set_phase(self, trained: list[nn.Parameter], rate: float) -> None:
+        """Make this the updater of a phase, which trains some parameters, at rates in relation to the recipe's."""
+        self.trained, self._rates = trained, rate_ratios(self.optimizer, rate)
 
     def restart(self) -> None:
         """Forget the updates before; called at the start and when the training goes back to a checkpoint."""
@@ -119,7 +128,7 @@ class Updater:
         self._rate: float | None = None
         self._finite.forget()
         with suppress(NonFiniteError):
-            raise_late(self._optimizer)
+            raise_late(self.optimizer)
 
     def begin_totals(self) -> None:
         """Begin new sums of losses and correct answers."""
@@ -172,14 +181,17 @@ class Updater:
             self._gradients(batches, step, measure)
             self._step(rate, step)
         finally:  # also after an error, or the next update would add its gradients to these
-            self._optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self, batches: WorkerBatches, step: int, measure: bool) -> None:
-        parts = batches[0]
+        with gathering_alone() if self._world.size == 1 else nullcontext():
+            self._worker_gradients(batches[0], step, measure)
+
+    def _worker_gradients(self, parts: list[MicroBatch], step: int, measure: bool) -> None:
         local_batch = sum(part.num_examples for part in parts)
         noise = self._noise(self._world.rank, local_batch, step)
         if self._exchange is not None:
-            adapts = isinstance(self._optimizer, AdaScale)
+            adapts = isinstance(self.optimizer, AdaScale)
             self._exchange.active = adapts or measure
             factor = self._accumulate_gradients(parts, noise)
             reading = self._exchange.read(local_batch) if adapts else self._exchange.take(local_batch)
@@ -200,8 +212,8 @@ class Updater:
             reading = reading._replace(norms=reading.norms * factor**2)
         if self.scaler.is_enabled():
             reading = reading._replace(norms=reading.norms / self.scaler.get_scale() ** 2)
-        if isinstance(self._optimizer, AdaScale):
-            self._optimizer.observe_sum(*reading.sums())
+        if isinstance(self.optimizer, AdaScale):
+            self.optimizer.observe_sum(*reading.sums())
             reading = reading._replace(
                 norms=reading.norms / self._world.size
             )  # the norms are equal on all workers, and their sum must count them once
@@ -347,7 +359,7 @@ class Updater:
         return self._compute.no_sync()
 
     def _step(self, rate: float, step: int) -> None:
-        recipe, optimizer = self._recipe, self._optimizer
+        recipe, optimizer = self._recipe, self.optimizer
         for group, ratio in zip(optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * ratio
         if recipe.momentum_correction and self._rate is not None:

@@ -32,7 +32,7 @@ from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.step_module import StepModule
-from rueda.world.gather import gathering_alone
+from rueda.world.gathering import gathering_alone
 
 PEAK = "RUEDA_PEAK_TFLOPS"
 

@@ -104,7 +104,7 @@ class World:
             tensor = tensor.detach()
         if self.size == 1:
             return [tensor.clone()]
-        from rueda.world.gather import AllGather
+        from rueda.world.gathering import AllGather
 
         return list(AllGather.apply(tensor))  # type: ignore[no-untyped-call]
 

@@ -17,7 +17,7 @@ as ``torch.distributed.all_gather`` does, trains each worker's features against 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ def gathering_by(function: Callable[[Tensor], Tensor]) -> Iterator[None]:
         _replacement = before
 
 
-def gathering_alone() -> Any:
+def gathering_alone() -> AbstractContextManager[None]:
     """Return a context in which :func:`gather` returns the worker's own rows only, as in an evaluation."""
     return gathering_by(lambda tensor: tensor)
 
