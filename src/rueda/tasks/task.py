@@ -33,8 +33,8 @@ from rueda.errors import TaskError
 from rueda.records import Recipe
 from rueda.records.task_file import TaskFile
 from rueda.tasks.metrics import Metric, adapt
-from rueda.tasks.splits import check_tests, check_validation, split_off
 from rueda.tasks.phase import Phase
+from rueda.tasks.splits import check_tests, check_validation, split_off
 from rueda.tasks.step import Losses, Step, apply_model, as_losses, check_per_example, split_pair
 
 Data = Arrays | Dataset[Any]
