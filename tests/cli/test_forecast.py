@@ -82,7 +82,7 @@ def test_the_time_on_a_cluster(measured: None, capsys: pytest.CaptureFixture[str
     save_profile()
     words = ("forecast", "clouds.py", "--target-error", "0.1", "--folder", "out", "--profile", "profile.json")
     assert rueda(*words) == 0
-    assert "On 1 worker of this-machine, batch 50 each (2,000 images/s)" in capsys.readouterr().out
+    assert "On 1 worker of this-machine, batch 50 each (2,000 examples/s)" in capsys.readouterr().out
     on, need = Forecast.load("out").cluster, Forecast.load("out").need
     assert on is not None and need is not None
     assert on.hours.value == pytest.approx(need.processed / 2000 / 3600, rel=1e-6)

@@ -28,7 +28,7 @@ def test_the_table_its_page_and_real_workers(tmp_path: Path, capsys: pytest.Capt
     words = ("study", "clouds.py", "--workers", "2", "--rows", "one-worker,naive", "--epochs", "1", "--confirm")
     shown = rueda_without_torch(*words)
     assert shown.returncode == 0, shown.stderr
-    assert "2 workers, rehearsed" in shown.stdout and "naive (real)" in shown.stdout and "images/s" in shown.stdout
+    assert "2 workers, rehearsed" in shown.stdout and "naive (real)" in shown.stdout and "examples/s" in shown.stdout
     assert "2/2  " in shown.stderr and "test accuracy" in shown.stderr
     study = Study.load(Path("runs", "study-clouds-2"))
     assert [(row.name, row.workers, row.rehearsed) for row in study.rows] == [
@@ -95,7 +95,7 @@ def test_a_batch_that_is_not_saturated(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr("rueda.study.throughput.measure_steps", lambda *given, **options: (steps, None))
     assert rueda("throughput", "clouds.py", "--batches", "8,16") == 0
     shown = capsys.readouterr()
-    assert "not saturated up to batch 16" in shown.out and "1/1 images/s at local batch 8, 16" in shown.err
+    assert "not saturated up to batch 16" in shown.out and "1/1 examples/s at local batch 8, 16" in shown.err
 
 
 def test_seeds_that_do_not_reach_the_target(
