@@ -30,9 +30,6 @@ RESULTS, BENCHMARKS = ROOT / "docs" / "results", ROOT / "benchmarks" / "results"
 FILES = sorted([*RESULTS.glob("*/*.json"), *RESULTS.glob(f"*/{ARCHIVE}"), *BENCHMARKS.glob("*.json")])
 
 OLDER = {
-    "benchmarks/results/curvature.json": "21f14928885c3e2c",
-    "benchmarks/results/loop.json": "577e552928cfd087",
-    "benchmarks/results/noise_scale.json": "ec5b912bddc981f4",
     "docs/results/cifar10-64-workers/runs.jsonl": "97badb280c686a60",
     "docs/results/cifar10-64-workers/study.json": "13933d8877d6b1cf",
     "docs/results/cifar10-8-workers/runs.jsonl": "289091de1c666b00",
