@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from commandline import Launches, catch_launches, rueda
 from rueda.cli.run import CONTEXT, run
 from rueda.errors import LaunchError
+from rueda.world.cores import usable_cores
 from rueda.world.launch import OutputOptions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -119,9 +120,10 @@ def test_a_mistyped_number_of_workers_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     program = [] if command[0] == "train" else ["train.py"]
-    assert rueda(*command, "99999999999", *program) == 2
+    most, number = min(4096, 100 * usable_cores()), "99999999999"
+    assert rueda(*command, number, *program) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("rueda: -np: expected at most 4,096 workers on one host, got 99999999999; ")
+    assert line.startswith(f"rueda: -np: expected at most {most:,} workers on this host, got {number}; ")
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "1e9"])

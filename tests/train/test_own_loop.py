@@ -11,6 +11,7 @@ from torch import nn
 import rueda
 from harness import workers
 from rueda.errors import CheckpointError, NonFiniteError, RunError
+from rueda.optim import LAMB
 from rueda.train.checkpoint import latest_checkpoint, list_checkpoints
 from rueda.world import World, current
 from tinytask import clouds, network, parameters
@@ -79,13 +80,26 @@ def test_mistakes(tmp_path: Path) -> None:
     del mine  # and with it the lock
     with pytest.raises(CheckpointError, match=r"expected model, other, got model; pass the parts that were saved"):
         rueda.Checkpoint(tmp_path, model=model, other=model).resume()
-    with pytest.raises(CheckpointError, match="does not fit model"):
+    with pytest.raises(CheckpointError, match=r"does not fit model \(Error.*Missing key"):
         rueda.Checkpoint(tmp_path, model=nn.Linear(2, 2)).resume()
     with pytest.raises(CheckpointError, match="expected last, best or the step"):
         rueda.Checkpoint(tmp_path, model=model).resume(5)
     for parts in ({}, {"step": 3}, {"place": model}):
         with pytest.raises(CheckpointError, match="expected parts with state_dict"):
             rueda.Checkpoint(tmp_path, **parts)  # type: ignore[arg-type]
+
+
+def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    """Adam's state in LAMB, or the other way round, would train with settings that nobody gave."""
+    model = network()
+    saved = torch.optim.Adam(model.parameters(), lr=0.1)
+    assert rueda.Checkpoint(tmp_path, model=model, optimizer=saved).save(1) is not None
+    for other in (torch.optim.SGD(model.parameters(), lr=0.5), LAMB(model.parameters(), lr=0.5)):
+        with pytest.raises(
+            CheckpointError, match=f"the optimizer that was saved, Adam, got '{type(other).__name__}'; pass"
+        ):
+            rueda.Checkpoint(tmp_path, model=model, optimizer=other).resume()
+    assert rueda.Checkpoint(tmp_path, model=model, optimizer=torch.optim.Adam(model.parameters())).resume() == 1
 
 
 @workers(2)

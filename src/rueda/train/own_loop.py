@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
+from torch.optim import Optimizer
 
 from rueda.errors import CheckpointError, NonFiniteError
 from rueda.files.lock import held
@@ -99,7 +100,7 @@ class Checkpoint:
                 + (f"{whole} is whole and finite" if whole is not None else "no checkpoint was written before")
             )
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        contents = {"format": 1, "place": {"step": step}, **state}
+        contents = {"format": 1, "place": {"step": step, "optimizers": self._optimizers()}, **state}
         return save_checkpoint(self.folder, contents, step=step, keep=self._keep, best=best, known=self._intact)
 
     def epochs(self, total: int) -> Iterator[int]:
@@ -114,6 +115,9 @@ class Checkpoint:
     def resume(self, wanted: str | int = "last") -> int:
         """Restore all parts from the newest intact checkpoint; every rank must call it.
 
+        An optimizer's learning rate and other options are restored as well: to continue at another rate, set it in
+        ``optimizer.param_groups`` after this call.
+
         Args:
             wanted: ``last``, ``best``, or the step of a checkpoint.
 
@@ -121,7 +125,7 @@ class Checkpoint:
             The step that was passed to :meth:`save`; 0 if there is no checkpoint yet.
 
         Raises:
-            CheckpointError: all checkpoints are damaged, or they hold other parts.
+            CheckpointError: all checkpoints are damaged, or they hold other parts or those of another optimizer.
         """
         world = current()
         world.on_main(self._hold_lock)
@@ -132,12 +136,23 @@ class Checkpoint:
         if contents.keys() - _OWN != self._parts.keys():
             there, asked = (", ".join(sorted(names)) for names in (contents.keys() - _OWN, self._parts.keys()))
             raise CheckpointError(f"{file}: expected {asked}, got {there}; pass the parts that were saved")
+        for name, kind in contents["place"].get("optimizers", {}).items():  # older files do not name them
+            if (now := self._optimizers().get(name)) != kind:
+                do = "pass the same kind, or choose another folder"
+                raise CheckpointError(
+                    f"{file}, {name}", expected=f"the optimizer that was saved, {kind}", got=now, do=do
+                )
         for name, part in self._parts.items():
             try:
                 part.load_state_dict(contents[name])
             except (KeyError, RuntimeError, ValueError, TypeError) as error:
-                raise CheckpointError(f"{file} does not fit {name} ({str(error).splitlines()[0]})") from None
+                reason = " ".join(line.strip() for line in str(error).splitlines()[:2])  # torch's first line is a title
+                raise CheckpointError(f"{file} does not fit {name} ({reason})") from None
         return int(contents["place"]["step"])
+
+    def _optimizers(self) -> dict[str, str]:
+        """Return the kinds of the optimizers, whose states cannot be exchanged, by the names of the parts."""
+        return {name: type(part).__name__ for name, part in self._parts.items() if isinstance(part, Optimizer)}
 
     def _hold_lock(self) -> None:
         """Take the lock of the folder, which is free again when this object or its process ends."""

@@ -33,6 +33,7 @@ from typing import Any
 
 from rueda.errors import LaunchError
 from rueda.world.authentication import new_key
+from rueda.world.cores import usable_cores
 from rueda.world.launch.failure import Failure, describe, first_of, ranks
 from rueda.world.launch.failure import exit_status as job_status
 from rueda.world.launch.grace import time_to_save
@@ -51,6 +52,8 @@ _DRAIN_SECONDS = 1.0  # for the reader of the output, once a signal has stopped 
 _LEFT_SECONDS = 60.0  # after which a worker that left before the others is named
 MOST_WORKERS = 4096
 """the most workers on one host; more than any host can run, and fewer than a mistyped number"""
+MOST_PER_CORE = 100
+"""the most workers for each core of this host: a mistyped number must not fill its memory with processes"""
 
 
 @dataclass(eq=False)
@@ -85,8 +88,9 @@ def launch(
         LaunchError: a host, a program or a directory does not exist; the message names it.
     """
     for host in plan.hosts:
-        if host.slots > MOST_WORKERS:
-            expected = f"at most {MOST_WORKERS:,} workers on one host"
+        most = min(MOST_WORKERS, MOST_PER_CORE * usable_cores()) if host.is_local else MOST_WORKERS
+        if host.slots > most:
+            expected = f"at most {most:,} workers on {'this' if host.is_local else 'one'} host"
             raise LaunchError("-np", expected=expected, got=host.slots, do="correct it, or add hosts with -H")
     return _Driver(plan, output or OutputOptions(), failed).run()
 
