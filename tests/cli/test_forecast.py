@@ -82,7 +82,7 @@ def test_the_time_on_a_cluster(measured: None, capsys: pytest.CaptureFixture[str
     save_profile()
     words = ("forecast", "clouds.py", "--target-error", "0.1", "--folder", "out", "--profile", "profile.json")
     assert rueda(*words) == 0
-    assert "On 1 worker of this-machine, batch 50 each (2,000 examples/s)" in capsys.readouterr().out
+    assert "On 1 worker of this-machine, batch 50 each (2,000 images/s)" in capsys.readouterr().out
     on, need = Forecast.load("out").cluster, Forecast.load("out").need
     assert on is not None and need is not None
     assert on.hours.value == pytest.approx(need.processed / 2000 / 3600, rel=1e-6)
@@ -146,7 +146,7 @@ def test_a_task_without_a_metric_is_forecast_by_its_loss(
     shown = capsys.readouterr().out
     assert "linear: test loss after the last epoch" in shown and "test error" not in shown
     page = Path("lines", "report.html").read_text()
-    assert "Test loss against training examples" in page and "images" not in Path("lines", "forecast.json").read_text()
+    assert "Test loss against training examples" in page and Forecast.load("lines").unit == "examples"
 
 
 def test_a_hostile_name_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:

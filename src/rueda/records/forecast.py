@@ -205,7 +205,10 @@ class Forecast(JsonRecord):
         if self.is_fraction:
             for index, point in enumerate(self.points):
                 demand(
-                    max(point.errors, default=0.0) <= 1, f"forecast.points[{index}].errors", "fractions", point.errors
+                    max(point.errors, default=0.0) <= 1,
+                    f"forecast.points[{index}].errors",
+                    "a fraction, from 0 to 1",
+                    point.errors,
                 )
             demand((self.target_error or 0.5) < 1, "forecast.target_error", "less than 1", self.target_error)
 
