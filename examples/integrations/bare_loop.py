@@ -1,4 +1,4 @@
-"""A loop without a framework: five lines for many workers, and an optimizer, a schedule and the noise scale of Rueda."""
+"""A loop without a framework: five lines for many workers, and an optimizer, a schedule and the noise scale."""
 
 from torch import nn
 

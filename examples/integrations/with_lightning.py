@@ -18,9 +18,7 @@ class Classifier(lightning.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)
-        )
+        self.network = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         """Return the loss of a micro-batch."""

@@ -185,9 +185,7 @@ class LargeBatch(Callback):  # type: ignore[misc]
             )  # fmt: skip
         if self._noise is not None:
             self._noise.close()
-        self._noise = NoiseMeter(
-            model if is_parallel else module, every=every, memory=self.recipe.noise_scale_memory
-        )
+        self._noise = NoiseMeter(model if is_parallel else module, every=every, memory=self.recipe.noise_scale_memory)
         if self._saved_noise is not None:
             self._noise.load_state_dict(self._saved_noise)
 

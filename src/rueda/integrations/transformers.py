@@ -95,14 +95,12 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """End the last micro-batch and the update; the Trainer has clipped the gradients, the meter read them before."""
+        """End the update; the Trainer has clipped the gradients by now, but the meter has read them before."""
         meter = self._end_part()
         scaler = getattr(kwargs.get("optimizer"), "scaler", None)
         meter.end(state.global_step, loss_scale=1.0 if scaler is None else float(scaler.get_scale()))
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Add the noise scale to the log of a training step."""
         logs = kwargs.get("logs") or {}
         if self.meter is not None and "loss" in logs:

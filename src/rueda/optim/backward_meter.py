@@ -1,7 +1,7 @@
 """Measure the parts of a gradient in a loop that accumulates them itself, and change nothing in it.
 
-A loop that belongs to somebody else (Lightning's, the Trainer's of Hugging Face) adds the gradients of its micro-batches
-up in ``.grad``, and clips them before a callback sees them. Two hooks on each parameter read what is needed meanwhile:
+A loop that belongs to somebody else (Lightning's, the Trainer's of Hugging Face) adds the gradients of its
+micro-batches up in ``.grad``, and clips them before a callback sees them. Two hooks on each parameter read what is needed meanwhile:
 the gradient of a micro-batch before autograd adds it to ``.grad``, and ``.grad`` after that.
 """
 
@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rueda.optim.meters import GroupSums, Groups, Reading, reading_of_shares, square_norms
+from rueda.optim.meters import Groups, GroupSums, Reading, reading_of_shares, square_norms
 
 
 class BackwardMeter:
