@@ -1,5 +1,7 @@
 """A loop without a framework: five lines for many workers, and an optimizer, a schedule and the noise scale."""
 
+from contextlib import nullcontext
+
 from torch import nn
 
 import rueda
@@ -31,10 +33,12 @@ for epoch in range(num_epochs):
     for number, (inputs, targets) in enumerate(loader):
         if number % num_parts == 0:
             meter.begin(step)
-        loss = nn.functional.cross_entropy(model(inputs.float() / 255), targets)
-        (loss / num_parts).backward()
+        is_last = (number + 1) % num_parts == 0
+        with nullcontext() if is_last or world.size == 1 else model.no_sync():  # one all-reduce an update
+            loss = nn.functional.cross_entropy(model(inputs.float() / 255), targets)
+            (loss / num_parts).backward()
         meter.part(len(targets))
-        if (number + 1) % num_parts == 0:
+        if is_last:
             meter.end(step)
             optimizer.step()
             optimizer.zero_grad()

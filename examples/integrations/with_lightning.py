@@ -36,7 +36,7 @@ recipe = Recipe(
     scaling="sqrt", base_batch=32, warmup_epochs=1, schedule="cosine",  # rates, by update
     ghost_batch=16,
     noise_scale_every=2,
-    growth_factor=2, milestones=(2,),  # twice the batch from epoch 2 on, by gradient accumulation
+    growth_factor=2, milestones=(2,), largest_batch=256,  # twice the batch from epoch 2 on, by gradient accumulation
 )  # fmt: skip
 
 lightning.seed_everything(0)

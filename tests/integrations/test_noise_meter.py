@@ -125,6 +125,14 @@ def test_workers_give_the_formula() -> None:
 
 
 @workers(2)
+def test_accumulation_needs_one_exchange() -> None:
+    world, inputs = current(), make_inputs(1, 2)
+    model = world.wrap(make_model())
+    with pytest.raises(RecipeError, match=r"within model.no_sync\(\)"):
+        measure(model, inputs)
+
+
+@workers(2)
 def test_a_second_hook_is_refused() -> None:
     model = current().wrap(make_model())
     NoiseMeter(model)

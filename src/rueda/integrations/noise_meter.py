@@ -59,6 +59,7 @@ class NoiseMeter:
         self._exchange: ExchangeMeter | None = None
         self._parts: BackwardMeter | None = None
         self._sizes: list[int] = []
+        self._exchanged = False
         if isinstance(model, DistributedDataParallel):
             self._exchange = _exchange_meter(model)
             self._exchange.active = False
@@ -73,10 +74,20 @@ class NoiseMeter:
     def begin(self, step: int) -> None:
         """Begin an update, given the number of updates made so far."""
         self._set_active((step + 1) % self.every == 0)
-        self._sizes = []
+        self._sizes, self._exchanged = [], False
 
     def part(self, num_examples: int) -> None:
-        """Note the examples of the micro-batch whose backward pass has just ended."""
+        """Note the examples of the micro-batch whose backward pass has just ended.
+
+        Raises:
+            RecipeError: the workers have exchanged the gradients of an earlier micro-batch already.
+        """
+        if self._exchanged:
+            raise RecipeError(
+                "noise scale", expected="one all-reduce an update", got="one for each micro-batch",
+                do="run all micro-batches but the last within model.no_sync()",
+            )  # fmt: skip
+        self._exchanged = self._exchange is not None and self._exchange.has_measured
         self._sizes.append(num_examples)
         if self._parts is not None:
             self._parts.take(num_examples)
@@ -88,7 +99,7 @@ class NoiseMeter:
             step: the number of updates made so far; this one is not yet counted.
             loss_scale: what fp16 has multiplied the losses by.
         """
-        reading = self._reading()
+        reading, self._exchanged = self._reading(), False
         self._set_active(False)
         if reading is None:
             return None

@@ -1,8 +1,8 @@
 """Measure the parts of a gradient in a loop that accumulates them itself, and change nothing in it.
 
 A loop that belongs to somebody else (Lightning's, the Trainer's of Hugging Face) adds the gradients of its
-micro-batches up in ``.grad``, and clips them before a callback sees them. Two hooks on each parameter read what is needed meanwhile:
-the gradient of a micro-batch before autograd adds it to ``.grad``, and ``.grad`` after that.
+micro-batches up in ``.grad``, and clips them before a callback sees them. Two hooks on each parameter read what is
+needed meanwhile: the gradient of a micro-batch before autograd adds it to ``.grad``, and ``.grad`` after that.
 """
 
 from __future__ import annotations

@@ -148,6 +148,11 @@ class ExchangeMeter:
         self._mean: list[Entry] = []
         model.register_comm_hook(self, lambda meter, bucket: meter._exchange(bucket))  # DDP reads annotations
 
+    @property
+    def has_measured(self) -> bool:
+        """Whether gradients were exchanged while the meter was active, and not yet taken."""
+        return bool(self._local)
+
     def take(self, examples_per_part: float) -> Reading | None:
         """Return the norms that *this worker* measured in the last backward pass; None if there are none.
 
