@@ -80,7 +80,7 @@ class LargeBatch(Callback):  # type: ignore[misc]
         """the global batch that growth by the noise scale has reached; 0: the first one"""
         self._noise: NoiseMeter | None = None
         self._saved_noise: dict[str, Any] | None = None
-        self._num_examples = 0
+        self._num_examples = self._micro_batch = 0
 
     @property
     def follows_rates(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rueda.records import Run
 
@@ -13,14 +14,14 @@ class TensorboardTracker:
     def __init__(self, run: Run) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(run.folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(run.folder / "tensorboard"))
 
     def write(self, figures: Mapping[str, float], step: int) -> None:
         """Write the figures as scalars, so that a running TensorBoard shows them."""
         for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
