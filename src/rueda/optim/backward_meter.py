@@ -39,13 +39,16 @@ class BackwardMeter:
         """whether the next backward passes are measured"""
         parameters = list(parameters)
         self._sums_by_group = GroupSums(parameters, groups)
-        self.reset()
+        self._part: dict[int, Tensor] = {}
+        self._sum: dict[int, Tensor] = {}
+        self._squares: list[Tensor] = []
+        self._sizes: list[int] = []
         self._handles = [
             handle
             for number, parameter in enumerate(parameters)
             for handle in (
                 parameter.register_hook(partial(self._see_part, number)),  # type: ignore[no-untyped-call]
-                parameter.register_post_accumulate_grad_hook(partial(self._see_sum, number)),
+                parameter.register_post_accumulate_grad_hook(partial(self._see_sum, number)),  # type: ignore[no-untyped-call]
             )
         ]
 
@@ -69,10 +72,7 @@ class BackwardMeter:
 
     def reset(self) -> None:
         """Forget the parts that were measured."""
-        self._part: dict[int, Tensor] = {}
-        self._sum: dict[int, Tensor] = {}
-        self._squares: list[Tensor] = []
-        self._sizes: list[int] = []
+        self._part, self._sum, self._squares, self._sizes = {}, {}, [], []
 
     def remove(self) -> None:
         """Remove the hooks."""

@@ -119,9 +119,9 @@ def fit(
     if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
         from rueda.train.on_workers import fit_on_workers
 
-        options = {"resume": resume, "progress": progress, "track": trackers}
+        options = {"resume": resume, "progress": progress}
         path = None if folder is None else Path(folder)
-        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), **options)
+        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), track=trackers, **options)
     world = open_world()
     recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
