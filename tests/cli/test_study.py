@@ -73,9 +73,7 @@ def test_a_task_file_that_changes_the_directory(
     (tmp_path / "elsewhere").mkdir()
     text = Path("clouds.py").read_text() + f"import os\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
     Path("leaves.py").write_text(text)
-    monkeypatch.setattr(
-        "rueda.study.steps_to_target.updates_to_target", lambda task, recipe, target, limit: Reached(9.0, 36.0)
-    )
+    monkeypatch.setattr("rueda.study.steps_to_target.updates_to_target", lambda *_: Reached(9.0, 36.0))
     file = tmp_path / "runs" / "study-leaves" / ("steps.json" if "steps" in command else "throughput.json")
     assert rueda(command, "leaves.py", "--batches", "4") == 0
     assert f"study: {file}" in capsys.readouterr().out and file.is_file()
@@ -103,7 +101,7 @@ def test_seeds_that_do_not_reach_the_target(
 ) -> None:
     monkeypatch.setattr(
         "rueda.study.steps_to_target.updates_to_target",
-        lambda task, recipe, target, limit: Reached(45.0, 45.0 * recipe.batch) if recipe.seed == 0 else None,
+        lambda task, recipe, *_: Reached(45.0, 45.0 * recipe.batch) if recipe.seed == 0 else None,
     )
     assert rueda("steps-to-target", "clouds.py", "--seeds", "4", "--batches", "8,16,32") == 0
     shown = capsys.readouterr().out

@@ -233,7 +233,7 @@ def test_a_resumed_run_keeps_both_recipes(tmp_path: Path, capfd: pytest.CaptureF
     task = tiny_task()
     first = task.recipe.change(epochs=1)
     rueda.fit(task, first, folder=tmp_path, progress=False)
-    rueda.fit(task, first.change(epochs=2, rate=0.05), folder=tmp_path, resume=True, progress=False)
+    rueda.fit(task, first.change(epochs=2, rate=0.05), folder=tmp_path, resume=True)
     assert "the recipe changes from update 10 on: epochs = 1 -> 2, rate = 0.1 -> 0.05" in capfd.readouterr().err
     rueda.fit(task, first.change(epochs=3, rate=0.05), folder=tmp_path, resume=True, progress=False)
     stages = Run(tmp_path).history()

@@ -49,12 +49,12 @@ def forecast(
     cluster: Annotated[str | None, ClusterName] = None,
     workers: Annotated[int | None, typer.Option(help="Workers on that cluster; by default 1.")] = None,
     local_batch: Annotated[int | None, typer.Option(help="Local batch on it; by default the recipe's.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Result folder; by default runs/forecast-TASK.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder; by default runs/forecast-TASK.")] = None,
     settings: Settings = None,
     jobs: Jobs = 2,
     as_json: PrintFile = False,
 ) -> None:
-    """Forecast the data that a target error or loss needs.
+    """Forecast the data that a target error needs.
 
     A power law is fitted to trainings on small parts of the training set; it also gives the compute.
     """

@@ -35,9 +35,10 @@ def steps_to_target(
     folder: StudyFolder = None,
     as_json: PrintFile = False,
 ) -> None:
-    """Count the updates to a target, such as a test accuracy.
+    """Count the updates to a test accuracy.
 
-    The learning rate is tuned for each batch size; the critical batch size is fitted to the counts.
+    A target may be a value of any other metric, too. The learning rate is tuned for each batch size; the critical batch
+    size is fitted to the counts.
     """
     sizes = None if batches is None else whole_numbers("--batches", batches, "1,8,64")
     if target is None and target_metric is None and target_accuracy is None:

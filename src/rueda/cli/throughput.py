@@ -20,7 +20,7 @@ def throughput(
     folder: StudyFolder = None,
     as_json: PrintFile = False,
 ) -> None:
-    """Measure images or examples per second against the local batch.
+    """Measure throughput against the local batch.
 
     The result names the local batch from which on one worker's throughput no longer grows.
     """

@@ -363,7 +363,7 @@ class Recorder:
             former = Recipe.from_toml(found[1]["recipe"])
             if former != training.given_recipe:
                 changes = describe_changes(former, training.given_recipe)
-                self._resumed_with.append(f"the recipe changes from update {training.state.step:,} on: {changes}")
+                training.updater.remarks.append(f"the recipe changes from update {training.state.step:,} on: {changes}")
             self._resumed_with += world.on_main(changed_file, run, training.task)
         world.on_main(self._begin_files, run, None if found is None else found[0])
         if found is None:
