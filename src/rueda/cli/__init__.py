@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 
 
 def main() -> None:
@@ -34,6 +35,8 @@ def run_command() -> int:
     from rueda.errors import RuedaError
     from rueda.world.cores import waiting
 
+    if isinstance(sys.stdout, TextIOWrapper):  # as stderr does: a path that is no valid text is printed, not an error
+        sys.stdout.reconfigure(errors="backslashreplace")
     os.environ.update(waiting(os.environ))  # torch reads the variables when it is loaded, which is later
     status = 0
     try:
