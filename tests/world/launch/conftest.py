@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import time
 import uuid
 from collections.abc import Iterator
@@ -71,13 +70,20 @@ class Started:
                 os.kill(pid, number)
 
     def wait_until_output_is_full(self) -> None:
-        """Wait until the pipe of standard output, which nobody reads, takes no more."""
+        """Wait until the pipe of standard output, which nobody reads, takes no more.
+
+        How many bytes fit depends on how the writes fall on the pipe's pages and on the kernel's limits for a user,
+        so the pipe itself is asked whether one may write to it.
+        """
         assert self.process.stdout is not None
-        deadline, waiting = time.monotonic() + 60, bytearray(4)
-        while int.from_bytes(waiting, sys.byteorder) < 60_000:  # of 65,536; a line that does not fit may be left out
-            assert time.monotonic() < deadline, "nothing is written"
-            time.sleep(0.05)
-            fcntl.ioctl(self.process.stdout, termios.FIONREAD, waiting)
+        deadline = time.monotonic() + 60
+        pipe = os.open(f"/proc/self/fd/{self.process.stdout.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            while select.select([], [pipe], [], 0)[1]:
+                assert time.monotonic() < deadline, "the output is never full"
+                time.sleep(0.05)
+        finally:
+            os.close(pipe)
 
     def wait_for_line(self, text: str) -> str:
         assert self.process.stdout is not None
