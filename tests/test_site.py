@@ -48,7 +48,7 @@ LANGUAGES = {
     "bash": "shell commands; the lines that begin with `rueda` are parsed",
 }
 _DIRECTIVES = ("{toctree}", "{include}", "{eval-rst}", "{sequence}", "{import-graph}", "{recipe-fields}",
-    "{named-recipes}", "{record-formats}", "{metrics-rows}", "{python-api}")  # fmt: skip
+    "{named-recipes}", "{record-formats}", "{metrics-rows}", "{python-api}", "{literalinclude}")  # fmt: skip
 
 
 def python_blocks() -> Iterator[tuple[str, console.Block]]:

@@ -61,7 +61,16 @@ def train(
         str | None, typer.Option(metavar="last|best|STEP", help="Resume from this checkpoint in --run.")
     ] = None,
     grace: Grace = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="tensorboard|mlflow|wandb",
+            help="Also write to this tracker; may be repeated.",
+            autocompletion=completion.trackers,
+        ),
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --track tensorboard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
@@ -76,6 +85,7 @@ def train(
     from rueda.records.recipe.batches import check_counts
     from rueda.records.recipe.recipe import RecipeFile
     from rueda.train.request import TrainRequest
+    from rueda.train.trackers import checked_names
     from rueda.world.running import running_identity
     from rueda.world.stall.limits import stall_variables
 
@@ -89,7 +99,8 @@ def train(
         recipe_file=None if recipe is None else RecipeFile.read(recipe), workers=workers, epochs=epochs,
         target_accuracy=target_accuracy, target=target, target_metric=target_metric, patience=patience, folder=run,
         date=f"{datetime.now():%Y%m%d-%H%M%S}", resume=resume, resume_from=resume_from or "last",
-        tensorboard=tensorboard, rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
+        track=checked_names(track or (), tensorboard=tensorboard),
+        rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip
     with stoppable():

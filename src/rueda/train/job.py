@@ -41,7 +41,7 @@ def train_task(task: Task, request: TrainRequest) -> TrainAnswer:
         print(recipe.rate_note, file=sys.stderr, flush=True)
     result = fit(
         task, recipe, folder=folder, resume=request.resume, resume_from=request.resume_from,
-        tensorboard=request.tensorboard, progress=request.progress, rehearse=request.rehearse,
+        track=request.track, progress=request.progress, rehearse=request.rehearse,
     )  # fmt: skip
     if result.status == "interrupted":
         raise Stopped(*([result.signal] if result.signal else []))

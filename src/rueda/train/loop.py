@@ -6,13 +6,14 @@ Phases: **prepare** (workers, data, model, optimizer), **restore** (the newest i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
-from rueda.errors import NonFiniteError, RecipeError, TaskError
+from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.files.lock import held
 from rueda.records import Recipe, Row, Run
 from rueda.records.metric import LOSS
@@ -26,6 +27,7 @@ from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
 from rueda.train.interruption import EvaluationStopped, Interruption
 from rueda.train.recorder import Recorder
+from rueda.train.trackers import checked_names
 from rueda.train.training import Training
 from rueda.world import open_world
 from rueda.world.running import running_identity
@@ -73,6 +75,7 @@ def fit(
     resume_from: str | int = "last",
     progress: bool = True,
     tensorboard: bool = False,
+    track: str | Sequence[str] = (),
     workers: int | None = None,
     rehearse: bool = False,
 ) -> Result:
@@ -98,7 +101,8 @@ def fit(
         resume: continue from the newest checkpoint in the folder, on any number of workers.
         resume_from: with ``resume``, the checkpoint to continue from: ``last``, ``best``, or a number of updates.
         progress: show a progress bar, or lines outside a terminal, on rank 0.
-        tensorboard: write TensorBoard events into the run folder as well.
+        tensorboard: the same as ``track="tensorboard"``.
+        track: trackers to write to as well, by name: tensorboard, mlflow, wandb (:mod:`rueda.train.trackers`).
         workers: used instead of the recipe's ``workers``; several are started as processes unless they already run.
         rehearse: compute the updates of all workers in this one process (:mod:`rueda.train.rehearsal`).
     """
@@ -107,14 +111,17 @@ def fit(
     recipe = task.recipe if recipe is None else recipe
     _check_recipe(recipe)
     check_counts(workers=workers)
+    trackers = checked_names(track, tensorboard=tensorboard)
+    if trackers and folder is None:
+        raise RunError("track", expected="a run folder beside it", got=None, do="pass folder=...")
     recipe = recipe if workers is None else recipe.change(workers=workers)
     _check_target(task, recipe)
     if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
         from rueda.train.on_workers import fit_on_workers
 
-        options = {"resume": resume, "progress": progress, "tensorboard": tensorboard}
+        options = {"resume": resume, "progress": progress}
         path = None if folder is None else Path(folder)
-        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), **options)
+        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), track=trackers, **options)
     world = open_world()
     recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
@@ -134,7 +141,7 @@ def fit(
         training = Training(load_task_and_data(task), recipe, world, rehearse=rehearse)
         # Restore.
         from_checkpoint = str(resume_from) if resume else None
-        recorder = Recorder(training, run, resume=from_checkpoint, show=progress, tensorboard=tensorboard)
+        recorder = Recorder(training, run, resume=from_checkpoint, show=progress, track=trackers)
         return run_epochs(training, recorder)
 
 

@@ -26,7 +26,7 @@ from rueda.world.seeds import seed_model
 
 def fit_on_workers(
     task: Task | str, recipe: Recipe, *, folder: Path | None, resume: bool, resume_from: str, progress: bool,
-    tensorboard: bool,
+    track: tuple[str, ...],
 ) -> Result:  # fmt: skip
     """Train on ``recipe.workers`` new processes of this machine; the arguments are those of :func:`rueda.fit`."""
     with TemporaryDirectory(prefix=SCRATCH_PREFIX) as scratch:
@@ -37,7 +37,7 @@ def fit_on_workers(
         run = Run(folder or Path(scratch, "run"))
         request = TrainRequest(
             task=name, pickled_task=pickled, recipe=recipe, folder=run.folder, resume=resume,
-            resume_from=resume_from, tensorboard=tensorboard, progress=progress,
+            resume_from=resume_from, track=track, progress=progress,
         )  # fmt: skip
         signal = None
         try:

@@ -27,8 +27,9 @@ from rueda.train.loss_watch import LossWatch
 from rueda.train.request import is_scratch
 from rueda.train.resume import changed_file, check_same_recipe, check_same_task, read_for_all
 from rueda.train.state import checkpoint_contents, epoch_sums, restore
-from rueda.train.tensorboard import open_writer, write_row
 from rueda.train.totals import Figures, Sums, figures, out_of_range
+from rueda.train.trackers import open_trackers
+from rueda.train.trackers.tracker import numbers
 from rueda.train.training import StepResult, Training
 from rueda.world.signals import Request
 
@@ -45,7 +46,7 @@ class Recorder:
         resume: which checkpoint of the run in the folder to continue from: ``last``, ``best`` or a step; None begins a
             new run.
         show: whether rank 0 shows a bar or lines.
-        tensorboard: whether to write TensorBoard events into the run folder as well.
+        track: the trackers to write to as well (:mod:`rueda.train.trackers`).
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Recorder:
         *,
         resume: str | None = None,
         show: bool = False,
-        tensorboard: bool = False,
+        track: Sequence[str] = (),
     ) -> None:
         self.training, self.run = training, run
         self.divergence: str | None = None
@@ -71,7 +72,7 @@ class Recorder:
         """lines about what differs from the training that is resumed"""
         resumed = "" if run is None else self._open(run, resume)
         is_main = training.world.is_main
-        self._writer = open_writer(run) if tensorboard and run is not None and is_main else None
+        self._trackers = open_trackers(track, run) if run is not None and is_main else []
         workers = things(training.recipe.workers, "rehearsed worker" if training.rehearsed else "worker")
         title = f"{training.task.name} on {workers}{' in one process' * training.rehearsed}{resumed}"
         self.progress = Progress(
@@ -154,11 +155,11 @@ class Recorder:
         return row
 
     def append(self, row: Row) -> None:
-        """Write a row to the run folder and to TensorBoard."""
+        """Write a row to the run folder and to the trackers."""
         if self.run is not None:
             self.training.world.on_main(self.run.append, row)
-        if self._writer is not None:
-            write_row(self._writer, row)
+        for tracker in self._trackers:
+            tracker.write(numbers(row), row.step)
 
     def flush_noise(self, *, sync: bool = False) -> None:
         """Sum the pending readings and write their rows; with ``sync`` they are on disk when it returns."""
@@ -342,9 +343,9 @@ class Recorder:
         return self.divergence is None
 
     def close(self) -> None:
-        """Close the TensorBoard writer."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close the trackers."""
+        for tracker in self._trackers:
+            tracker.close()
 
     def _open(self, run: Run, resume: str | None) -> str:
         """Begin a new run folder, or restore the training from an existing one; return a remark for the title.
