@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import atexit
+import io
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import rueda
+from rueda.data import TarFiles
 from rueda.records import Recipe
 from rueda.tasks import Losses, Phase, Task
 
@@ -255,10 +264,58 @@ def frozen() -> Task:
     return task_of("frozen", lambda i: (vector(i), label(i)), model, optimizer=optimizer)
 
 
+# Streams and archives.
+
+
+class Flow(IterableDataset[Any]):
+    """A stream of sentences that does not tell its length."""
+
+    def __init__(self, first: int, num_examples: int) -> None:
+        self.first, self.num_examples = first, num_examples
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(sentence, range(self.first, self.first + self.num_examples))
+
+
+def streaming() -> Task:
+    task = task_of("streaming", sentence, Language, step=language_step, collate=padded, unit="tokens")
+    return replace(task, train=Flow(0, 48), test=Flow(500, 13))
+
+
+def archive(file: Path, indices: range) -> None:
+    """Write examples as webdataset names them: 0007.x.npy, 0007.y.cls."""
+    with tarfile.open(file, "w") as tar:
+        for index in indices:
+            features = io.BytesIO()
+            np.save(features, vector(index).numpy())
+            for ending, content in (("x.npy", features.getvalue()), ("y.cls", str(index % 3).encode())):
+                member = tarfile.TarInfo(f"{index:04}.{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+@cache
+def archives() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="rueda-test-archives-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number, (first, last) in enumerate(((0, 20), (20, 31), (31, 48))):  # of different lengths
+        archive(folder / f"train-{number}.tar", range(first, last))
+    archive(folder / "test.tar", range(500, 513))
+    return folder
+
+
+def tar_files() -> Task:
+    def load(files: str) -> Callable[[], TarFiles]:
+        return lambda: TarFiles(str(archives() / files), fields=("x.npy", "y.cls"))
+
+    task = task_of("tar files", lambda i: (vector(i), label(i)), lambda: nn.Linear(6, 3))
+    return replace(task, train=load("train-*.tar"), test=load("test.tar"))
+
+
 TASKS: dict[str, Callable[[], Task]] = {
     each.__name__: each
     for each in (
         language, two_keys, several_heads, two_inputs, dataclasses, segmentation, detection, regression, contrastive,
-        adversarial, frozen,
+        adversarial, frozen, streaming, tar_files,
     )
 }  # fmt: skip

@@ -143,6 +143,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "additive noise": {"additive_noise": 0.01},
     "static graph": {"static_graph": True},
     "skipping": {"on_divergence": "skip"},
+    "averaged weights": {"ema_decay": 0.9, "base_batch": 3},
 }
 
 

@@ -124,7 +124,7 @@ def _task_of(run: Path | None) -> str:
     from rueda.records import Run
 
     if run is None:
-        raise TaskError("TASK", expected="a built-in name or a Python file", got=None, do="name the task to train")
+        raise TaskError("TASK", expected="a built-in name or a Python file", got="nothing", do="name the task to train")
     return Run(run).task_name()
 
 

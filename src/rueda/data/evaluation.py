@@ -40,6 +40,8 @@ class EvalLoader:
         device: device of the batches, see :class:`Loader`.
         collate_fn: of other data: makes a batch from a list of examples; by default torch's ``default_collate``.
         num_workers: of a data set with an index: number of processes that read batches in advance.
+        padded: of other data than arrays: whether a last batch that is shorter on some workers is filled there. If not,
+            only a worker that has no example left gets one with weight 0.
 
     >>> data = Arrays(torch.zeros(5, 1), torch.arange(5))
     >>> [(targets.tolist(), weights.tolist()) for inputs, targets, weights in EvalLoader(data, batch=3)]
@@ -58,6 +60,7 @@ class EvalLoader:
         device: torch.device | str | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        padded: bool = True,
     ) -> None:
         world = world or current_world()
         check_worker(world.rank, world.size)
@@ -77,7 +80,7 @@ class EvalLoader:
                 expected, do = "rueda.Arrays, a data set or a stream", "wrap it in one of them"
                 raise DataError("data", expected=expected, got=type(data).__name__, do=do)
             check_examples(len(data))
-        self._collate, self._num_workers = collate_fn or default_collate, num_workers
+        self._collate, self._num_workers, self._padded = collate_fn or default_collate, num_workers, padded
         self.device = batch_device(world, device)
         self._batcher = Batcher(data, dtype=dtype, device=self.device) if is_arrays else None
         self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
@@ -126,7 +129,8 @@ class EvalLoader:
         num = len(self.data)
         for position in range(0, num, self.batch * self.size):
             indices, weights = evaluation_share(num, position, self.batch, self.rank, self.size)
-            yield indices, torch.from_numpy(weights)
+            kept = len(weights) if self._padded or self._batcher is not None else max(1, int(weights.sum()))
+            yield indices[:kept], torch.from_numpy(weights[:kept])
 
     def _of_stream(self) -> Iterator[tuple[Any, Tensor]]:
         is_pipeline = type(self.data).__module__.startswith("webdataset")
@@ -138,4 +142,5 @@ class EvalLoader:
         while (read := reader.read(self.batch)) is not None:
             weights = torch.ones(len(read.examples))
             weights[len(weights) - read.num_repeated :] = 0
-            yield self._collate(read.examples), weights
+            kept = len(weights) if self._padded else max(1, len(weights) - read.num_repeated)
+            yield self._collate(read.examples[:kept]), weights[:kept]

@@ -125,4 +125,5 @@ def check_batch(num_examples: int, local_batch: int, size: int, remainder: str =
         raise DataError("batch", expected="1 or more", got=local_batch, do="choose a larger batch")
     if local_batch * size > num_examples and remainder != "short":
         expected, do = f"at most the {num_examples} examples that there are", "choose a smaller batch or fewer workers"
-        raise DataError("batch", expected=expected, got=f"{local_batch} on each of {size} workers", do=do)
+        got = str(local_batch) if size == 1 else f"{local_batch} on each of {size} workers"
+        raise DataError("batch", expected=expected, got=got, do=do)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from rueda.data import Arrays
+from rueda.data.length import indexed
 from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, read_failure
 from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
@@ -27,6 +28,7 @@ from rueda.tasks import Task, load_task
 from rueda.train.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint, step_of
 from rueda.train.loaders import evaluation_loader
 from rueda.train.normalisation import convert
+from rueda.train.state import evaluated_weights
 from rueda.world import World
 from rueda.world.seeds import seed_model
 
@@ -163,7 +165,7 @@ def load_path(trained: TrainedModel) -> tuple[list[int], list[dict[str, Tensor]]
     found = {0: dict(build_model(trained.task, trained.recipe).state_dict())}
     for file in reversed(list_checkpoints(trained.run.checkpoints)):  # of one step, the newest comes last
         if step_of(file) > 0 and (trained.step is None or step_of(file) <= trained.step):
-            found[step_of(file)] = load_checkpoint(file)["model"]
+            found[step_of(file)] = evaluated_weights(load_checkpoint(file))
     return list(found), list(found.values())
 
 
@@ -177,8 +179,8 @@ def chosen_data(task: Task, split: str, count: int | None) -> Any:
     """Load evenly spaced examples; the first ones of a sorted data set would be of one class."""
     if count is not None and count < 1:
         raise ExamineError("examples", expected="1 or more", got=count, do="correct it")
-    data = task.load(split)
-    total = len(data)  # type: ignore[arg-type]
+    data = indexed(task.load(split), count)
+    total = len(data)
     if total == 0:
         raise ExamineError(
             f"the {split} data of task {task.name}", expected="at least one example", got=0, do="load some"
@@ -213,6 +215,7 @@ def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -
 
 def _weights(state: dict[str, Any], file: Path) -> dict[str, Tensor]:
     inner = next((state[name] for name in STATES if isinstance(state.get(name), dict)), state)
+    inner = {**inner, **(state.get("average") or {})} if "place" in state else inner
     found = {}
     for name, value in inner.items():
         if not isinstance(value, Tensor):

@@ -92,10 +92,11 @@ def plan_task(task: Task, request: StudyRequest) -> StudyPlan:
 
 def _check_batches(task: Task, chosen: list[Condition], root: Path, seeds: range) -> None:
     """Refuse a global batch that is larger than the training set, before anything is trained."""
+    from rueda.data.length import count_examples
     from rueda.data.partition import check_batch
 
     todo = [run for one in chosen for run in runs_of(root, one, seeds) if not is_finished(run.folder, run.recipe)]
-    num_examples = len(task.load("train")) if todo else 0  # type: ignore[arg-type]
+    num_examples = count_examples(task.load("train")) if todo else 0
     for run in todo:
         try:
             check_batch(num_examples, run.recipe.local_batch, run.recipe.workers)

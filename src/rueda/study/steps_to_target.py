@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from rueda.data.length import count_examples
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.files.start_directory import located
 from rueda.records import Recipe
@@ -159,7 +160,7 @@ def study_steps_to_target(
     start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
     metric, value = _target(loaded, target_accuracy, target, target_metric)
-    num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
+    num_examples = count_examples(loaded.load("train"))
     refuse_settings(
         settings,
         {"workers": "every trial has one worker", "target_accuracy": "give --target-accuracy",

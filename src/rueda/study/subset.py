@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from rueda.data import Arrays
+from rueda.data.length import count_examples, indexed
 from rueda.errors import TaskError
 from rueda.records.environment import environment
 from rueda.records.forecast import Forecast, epoch_length
@@ -51,7 +52,7 @@ def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
         seed: seed of the random draw.
         growth: how the length of an epoch grows with the size, from 0 to 1.
     """
-    data: Any = task.load("train")
+    data: Any = indexed(task.load("train"))
     whole = len(data)
     if size == whole:
         return replace(task, train=data)
@@ -89,7 +90,7 @@ def plan_task(task: Task, request: CurveRequest) -> Forecast:
     recipe = recipe if request.epochs is None else recipe.change(epochs=request.epochs)
     train, test = task.load("train"), task.load("test")
     return Forecast(
-        task=task.name, examples=len(train), test_examples=len(test),  # type: ignore[arg-type]
+        task=task.name, examples=count_examples(train), test_examples=count_examples(test),
         chance=_chance(test) if metric.name == ACCURACY.name else None, metric=metric, unit=task.unit,
         batch=recipe.global_batch, epochs=recipe.epochs, growth=request.growth, recipe=recipe.to_toml(),
         environment=(about := environment()), command=about["command"],

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rueda.data.length import count_examples
 from rueda.files.start_directory import located
 from rueda.measure.steps import Stepper, measure_steps
 from rueda.records.environment import environment
@@ -45,7 +46,7 @@ def study_throughput(
     start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
     recipe = loaded.recipe.with_settings(settings).change(workers=1, ghost_batch=None)
-    num_examples = len(loaded.load("train")) // recipe.accumulate  # type: ignore[arg-type]
+    num_examples = count_examples(loaded.load("train")) // recipe.accumulate
     if batches is None:
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]

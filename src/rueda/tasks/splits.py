@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from rueda.data import Arrays
+from rueda.data.loader import is_stream
 from rueda.errors import TaskError
 from rueda.world.seeds import derive
 
@@ -32,11 +33,11 @@ def split_off(data: Any, fraction: float, task: str) -> tuple[Any, Any]:
     >>> len(train), len(validation), sorted([*train.targets.tolist(), *validation.targets.tolist()]) == list(range(20))
     (18, 2, True)
     """
-    if not hasattr(data, "__len__") or not isinstance(data, (Arrays, Dataset)):
+    if is_stream(data):
         do = "give validation=... its own data"
         expected = "training data with an index and a length, to be divided"
         raise TaskError(f"validation of task {task}", expected=expected, got=type(data).__name__, do=do)
-    total = len(data)  # type: ignore[arg-type]
+    total = len(data)
     size = round(fraction * total)
     if not 0 < size < total:
         do = "choose another fraction, or give validation=... its own data"

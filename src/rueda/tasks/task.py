@@ -18,16 +18,17 @@ and ``rueda train spirals.py --workers 4`` trains it. Batches of any other struc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from rueda.data import Arrays, Augmentation
+from rueda.data.loader import is_stream
 from rueda.data.nest import map_tensors, num_examples, tensors
 from rueda.errors import TaskError
 from rueda.records import Recipe
@@ -175,8 +176,8 @@ class Task:
         A fraction for validation is split off the training data, which hold only the rest then.
 
         Raises:
-            TaskError: the data are not a data set, or are a stream, which cannot be partitioned by index; or the metric
-                is the accuracy, but the targets are not class labels.
+            TaskError: the data are neither a data set nor a stream; or the metric is the accuracy, but the targets are
+                not class labels.
         """
         if isinstance(self.validation, (int, float)) and split in ("train", "validation"):
             whole = replace(self, validation=None).load("train")
@@ -184,16 +185,17 @@ class Task:
             return parts[split == "validation"]
         source = self._source(split)
         data: Any = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
-        if not isinstance(data, (Arrays, Dataset)):
-            expected, do = "rueda.Arrays or a torch Dataset", "wrap the tensors: rueda.Arrays(inputs, targets)"
-        elif isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            expected = "a data set with an index and a length"
-            do = "give it __len__ and __getitem__, or read the stream into rueda.Arrays"
-        else:
-            if isinstance(data, Arrays) and self.metric is accuracy:
-                check_labels(data.targets)
+        if isinstance(data, Arrays) and self.metric is accuracy:
+            check_labels(data.targets)
+        if isinstance(data, DataLoader):
+            do = "give the task its data set, and its collate_fn as collate=...; the recipe has the batch size"
+        elif isinstance(data, (Arrays, Dataset)) or hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             return data
-        what = f"the {split} data of task {self.name}"
+        elif is_stream(data) and not isinstance(data, Iterator):
+            return data
+        else:  # an iterator can be read once, and a training reads its data in every epoch
+            do = "wrap the tensors: rueda.Arrays(inputs, targets)"
+        what, expected = f"the {split} data of task {self.name}", "rueda.Arrays, a torch Dataset or a stream"
         raise TaskError(what, expected=expected, got=type(data).__name__, do=do)
 
     def build(self, recipe: Recipe) -> nn.Module:

@@ -180,9 +180,15 @@ class Evaluator:
     def run(self, interruption: Interruption | None = None) -> Evaluation:
         """Evaluate the model, after recomputing its batch-norm statistics where needed; all workers must call it.
 
+        With ``ema_decay``, the model has the average of its weights meanwhile.
+
         Raises:
             EvaluationStopped: a signal stopped it; model and state are as they were before.
         """
+        with nullcontext() if self._training.average is None else self._training.average.applied():
+            return self._run(interruption)
+
+    def _run(self, interruption: Interruption | None) -> Evaluation:
         training, state = self._training, self._training.state
         statistics, recalibrated_at = running_statistics(training.model), state.recalibrated_at
         training.updater.synchronize_buffers()

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from rueda.data import Arrays, DatasetLoader, EvalLoader, Loader
-from rueda.data.nest import map_tensors
-from rueda.data.partition import evaluation_share
+from rueda.data import Arrays, EvalLoader, Loader
 from rueda.errors import DataError
 from rueda.records import Recipe
 from rueda.tasks.task import Data, Task
@@ -19,7 +17,7 @@ from rueda.train.micro_batches import convert_floats
 from rueda.world import World
 
 
-def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype: torch.dtype) -> Loader | DatasetLoader:
+def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype: torch.dtype) -> Loader:
     """Return a loader of this worker's shard of the training data, in batches of ``recipe.local_batch``."""
     options: dict[str, Any] = {"seed": recipe.seed, "partition": recipe.partition, "remainder": recipe.remainder}
     if isinstance(data, Arrays):
@@ -27,7 +25,7 @@ def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype:
     processes = recipe.loader_processes
     if processes is None:  # on a CPU they would compete with the training, and a daemonic process may not start any
         processes = 2 if world.device.type == "cuda" and not multiprocessing.current_process().daemon else 0
-    return DatasetLoader(
+    return Loader(
         data, recipe.local_batch, world=world, num_workers=processes, collate_fn=task.collate or collate, **options
     )
 
@@ -68,23 +66,20 @@ def without_weights(item: Sequence[Any]) -> Any:
 
 
 class DatasetEvaluation:
-    """Iterates over this worker's shard of a torch data set; an example that only pads a shard has weight 0.
+    """Iterates over this worker's share of a torch data set or a stream, in the dtype of the training.
 
     Only real examples are collated, so that padding changes neither the lengths nor the contents of a batch. A worker
-    without any in the last batch gets the first example of the data, with weight 0.
+    without any in the last batch gets one example with weight 0.
     """
 
     def __init__(
         self, data: Any, batch: int, world: World, dtype: torch.dtype, collate_fn: Callable[[list[Any]], Any]
     ) -> None:
-        self._data, self._batch, self._world, self._dtype, self._collate = data, batch, world, dtype, collate_fn
+        self._loader = EvalLoader(data, batch, world=world, collate_fn=collate_fn, padded=False)
+        self._dtype = dtype
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        world, count = self._world, len(self._data)
-        for position in range(0, count, self._batch * world.size):
-            indices, weights = evaluation_share(count, position, self._batch, world.rank, world.size)
-            kept = max(1, int(weights.sum()))
-            collated = convert_floats(self._collate([self._data[int(index)] for index in indices[:kept]]), self._dtype)
-            batch = map_tensors(lambda tensor: tensor.to(world.device), collated)
+        for found, weights in self._loader.batches():
+            batch = convert_floats(found, self._dtype)
             is_pair = type(batch) in (tuple, list) and len(batch) == 2
-            yield (*(batch if is_pair else (batch,)), torch.from_numpy(weights[:kept]).to(world.device))
+            yield (*(batch if is_pair else (batch,)), weights)

@@ -43,7 +43,7 @@ class Result:
     row: Row | None
     """the last epoch's figures"""
     model: nn.Module
-    """the trained model, unwrapped"""
+    """the trained model, unwrapped; with ``ema_decay``, with the average of its weights"""
     recipe: Recipe
     """the recipe as it was run"""
     folder: Path | None
@@ -197,6 +197,8 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
                 status = "reached-target"
                 break
     recorder.close()
+    if training.average is not None:
+        training.average.swap()  # the model of the result is the one that was evaluated
     divergence = recorder.divergence or f"nan or inf in the training loss: {ADVICE}"
     return Result(
         status=status, row=row, model=training.model, recipe=training.given_recipe,

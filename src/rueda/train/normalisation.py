@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from rueda.data import Arrays
+from rueda.data.length import indexed
 from rueda.errors import RecipeError
 from rueda.nn import apply_ghost_batch_norm, needs_recalibration, recalibrate, to_sync_batch_norm
 from rueda.nn.convert import BatchNorm
@@ -66,14 +67,15 @@ class Recalibration:
         divided among the workers.
         """
         dtype = next(self._model.parameters()).dtype
-        batches = spread_batches(len(self._data), self._recipe.batch)  # type: ignore[arg-type]
+        data = indexed(self._data, RECALIBRATION_EXAMPLES)
+        batches = spread_batches(len(data), self._recipe.batch)
         mine = [index for one in batches[self._world.rank :: self._world.size] for index in one]
         alone = World(device=self._world.device)
         collate, batch = self._task.collate, self._recipe.batch
         with gathering_alone():
             recalibrate(
                 self._model,
-                evaluation_loader(_subset(self._data, mine), batch, alone, dtype, collate) if mine else (),
+                evaluation_loader(_subset(data, mine), batch, alone, dtype, collate) if mine else (),
                 forward=self._forward,
                 world=self._world,
             )

@@ -21,6 +21,7 @@ from rueda.train.layout import parameter_dtype
 from rueda.train.loop import Result
 from rueda.train.normalisation import convert
 from rueda.train.request import SCRATCH_PREFIX, TrainAnswer, TrainRequest, train_job
+from rueda.train.state import evaluated_weights
 from rueda.world.seeds import seed_model
 
 
@@ -51,7 +52,7 @@ def fit_on_workers(
         model = convert((load_task(task) if isinstance(task, str) else task).build(recipe), recipe)
         model.to(parameter_dtype(recipe))
         if found is not None:
-            model.load_state_dict(found[1]["model"])
+            model.load_state_dict(evaluated_weights(found[1]))
         rows, scales = run.rows("epoch"), run.noise_scales()
         return Result(
             status=answer.status, row=rows[-1] if rows else None, model=model, recipe=run.recipe(), folder=folder,

@@ -91,6 +91,7 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
         "recipe": training.given_recipe.to_toml(),
         "place": {**asdict(training.state), "epoch_sums": sums},
         "model": state,
+        "average": None if training.average is None else training.average.state_dict(),
         "statistics": of_workers,
         "optimizer": training.optimizer.state_dict(),
         "scaler": training.updater.scaler.state_dict(),
@@ -102,6 +103,11 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
             for each in training.updaters[1:]
         ],
     }
+
+
+def evaluated_weights(contents: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the model that was evaluated: with ``ema_decay``, the average of its weights."""
+    return {**contents["model"], **(contents.get("average") or {})}
 
 
 def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
@@ -116,6 +122,8 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         of_workers = contents.get("statistics")
         if of_workers is not None and len(of_workers) == training.world.size:
             write_running_statistics(training.model, of_workers[training.world.rank].to(training.world.device))
+        if training.average is not None:  # of a training without one, its weights
+            training.average.load_state_dict(contents.get("average") or contents["model"])
         _restore_optimizer(training, contents, former)
         if contents["scaler"] and former.precision == training.recipe.precision == "fp16":
             training.updater.scaler.load_state_dict(contents["scaler"])

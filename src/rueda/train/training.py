@@ -4,7 +4,7 @@
 
 1. begins the next **epoch** if the last one has ended: a new order of the data, and the batch size of that epoch,
 2. **seeds** the random numbers of this worker and this step, and fetches the **batch**,
-3. evaluates the schedule for the learning **rate**, and **updates** the model,
+3. evaluates the schedule for the learning **rate**, and **updates** the model and the average of its weights,
 4. **counts** updates, examples, the schedule's clock and the seconds,
 5. records the gradient **noise scale** if the recipe asks for it, and lets the batch grow with it.
 """
@@ -20,6 +20,7 @@ from rueda.optim import AdaScale
 from rueda.optim.batch_growth import BatchSplit
 from rueda.optim.meters import Reading, layer_groups
 from rueda.optim.rates import adapted, build_schedule
+from rueda.optim.weight_average import WeightAverage
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.records.run import NoiseRow
@@ -87,6 +88,8 @@ class Training:
         self.updater = self.updaters[0]
         """the first phase's, or the only one; its sums and its noise scale are those of the training"""
         self.optimizer = self.updater.optimizer
+        self.average = None if recipe.ema_decay is None else WeightAverage(self.model, recipe.ema_decay)
+        """the exponential moving average of the weights, if the recipe asks for it"""
         if isinstance(self.loader, DatasetLoader):
             self.loader.seed_reading(recipe.seed, lambda: self.state.step)
         if isinstance(self.updater, Rehearsal):
@@ -153,6 +156,8 @@ class Training:
             measures = number == 0 and (measure_noise or is_logged)
             with training_only(self.model, updater.trained):
                 updater.update(batches, rate=rate, step=state.step, measure=measures)
+        if self.average is not None:
+            self.average.update(self.recipe.scale_of(self.global_batch))
         if self.epoch_ended:
             for updater in self.updaters:
                 raise_late(updater.optimizer)  # before the weights are evaluated and saved
@@ -194,7 +199,7 @@ class Training:
     @property
     def epoch_ended(self) -> bool:
         """Whether all updates of the epoch are made."""
-        return self.loader.num_batches_left() == 0
+        return self.loader.epoch_ended
 
     def end_epoch(self) -> None:
         """Count the epoch as finished; the batch size stays until the next epoch begins."""

@@ -65,6 +65,8 @@ class Recipe:
     """trust coefficient of lars and larc; none: the optimizer's default"""
     clip: float | None = None
     """clip the norm of the whole gradient to this; none: no clipping"""
+    ema_decay: float | None = None
+    """decay, at the base batch, of the moving average of the weights that is evaluated; none: no average"""
     adascale: bool = False
     """multiply the rate by AdaScale's gain, which also advances the schedule"""
 
@@ -194,7 +196,11 @@ class Recipe:
     @property
     def scale(self) -> float:
         """The global batch divided by the batch for which the rate was tuned."""
-        return self.global_batch / (self.base_batch or self.local_batch)
+        return self.scale_of(self.global_batch)
+
+    def scale_of(self, global_batch: int) -> float:
+        """Return a global batch, such as one that has grown, divided by the batch for which the rate was tuned."""
+        return global_batch / (self.base_batch or self.local_batch)
 
     def change(self, **changes: Any) -> Recipe:
         """Return the recipe with other values; the reasons of fields that change are dropped, new ones are added."""
