@@ -187,14 +187,12 @@ class Task:
         data: Any = source() if callable(source) and not isinstance(source, (Arrays, Dataset)) else source
         if isinstance(data, Arrays) and self.metric is accuracy:
             check_labels(data.targets)
+        if _is_data(data):
+            found: Data = data
+            return found
+        do = "wrap the tensors: rueda.Arrays(inputs, targets)"
         if isinstance(data, DataLoader):
             do = "give the task its data set, and its collate_fn as collate=...; the recipe has the batch size"
-        elif isinstance(data, (Arrays, Dataset)) or hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            return data
-        elif is_stream(data) and not isinstance(data, Iterator):
-            return data
-        else:  # an iterator can be read once, and a training reads its data in every epoch
-            do = "wrap the tensors: rueda.Arrays(inputs, targets)"
         what, expected = f"the {split} data of task {self.name}", "rueda.Arrays, a torch Dataset or a stream"
         raise TaskError(what, expected=expected, got=type(data).__name__, do=do)
 
@@ -253,3 +251,14 @@ class Task:
         if self.metric is None:
             return torch.zeros(num_examples(targets), dtype=torch.int64, device=next(tensors(targets)).device)
         return self.metric(map_tensors(Tensor.detach, outputs), targets).to(torch.int64)
+
+
+def _is_data(data: object) -> bool:
+    """Return whether data are a data set or a stream that can be read in every epoch, which an iterator cannot."""
+    if isinstance(data, (DataLoader, Iterator, Tensor, str)):
+        return False
+    return (
+        isinstance(data, (Arrays, Dataset))
+        or is_stream(data)
+        or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+    )

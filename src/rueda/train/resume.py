@@ -18,7 +18,7 @@ from rueda.world import World
 
 MAY_CHANGE = frozenset(
     (
-        *("workers", "batch", "accumulate", "largest_local_batch", "epochs", "keep_updates"),
+        *("ema_decay", "workers", "batch", "accumulate", "largest_local_batch", "epochs", "keep_updates"),
         *("rate", "base_batch", "scaling", "warmup_epochs", "warmup", "schedule", "milestones", "decay", "power"),
         *("final_rate", "momentum", "nesterov", "betas", "weight_decay", "trust", "clip", "recalibrate"),
         *(
