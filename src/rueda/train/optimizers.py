@@ -61,9 +61,9 @@ def rate_ratios(optimizer: torch.optim.Optimizer, rate: float) -> list[float]:
     """Return the rate of each parameter group in relation to that of the recipe, which the schedule preserves.
 
     >>> model = nn.Linear(1, 1)
-    >>> groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}]
-    >>> rate_ratios(torch.optim.SGD(groups), 0.1)
-    [1.0, 0.1]
+    >>> groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": 0.125}]
+    >>> rate_ratios(torch.optim.SGD(groups), 0.5)
+    [1.0, 0.25]
     """
     return [group["lr"] / rate for group in optimizer.param_groups]
 
