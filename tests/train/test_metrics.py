@@ -267,3 +267,10 @@ def test_mistakes_are_refused_in_one_line(make: object, said: str) -> None:
     with pytest.raises(TaskError, match=said) as caught:
         make()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+def test_a_target_accuracy_needs_an_accuracy() -> None:
+    """A mean absolute error below 0.9 is not an accuracy of 90 %."""
+    task = rueda.load_task("table-regression")
+    with pytest.raises(TaskError, match=r"target_accuracy of task table-regression: expected .* got 'MAE'; set target"):
+        rueda.fit(task, task.recipe.change(target_accuracy=0.9), progress=False)

@@ -159,10 +159,12 @@ def _check_recipe(recipe: object) -> None:
 def _check_target(task: Task, recipe: Recipe) -> None:
     """Refuse a target for a metric that the task has not."""
     names = [metric.name for metric in task.all_metrics]
-    if recipe.target_accuracy is not None and not names:
-        raise TaskError(
-            f"target_accuracy needs an accuracy, but task {task.name} has no metric; add one, or leave it out"
-        )
+    if recipe.target_accuracy is not None:
+        primary = task.all_metrics[0] if names else None
+        if primary is None or not primary.higher_is_better or primary.percent is False:
+            got = "no metric" if primary is None else primary.name
+            do = "set target, and target_metric, instead"
+            raise TaskError(f"target_accuracy of task {task.name}", expected="a task with an accuracy", got=got, do=do)
     if recipe.target_metric is not None and recipe.target_metric not in (LOSS.name, *names):
         known = ", ".join([LOSS.name, *names])
         raise TaskError(f"target_metric of task {task.name}", expected=known, got=recipe.target_metric, do="choose one")
