@@ -126,6 +126,7 @@ WHAT: dict[str, Callable[[], None]] = {
     "_foreach_sub_": _foreach("_foreach_sub_", [-1.0, 1.0], TWO),
     "_foreach_mul_": _foreach("_foreach_mul_", [2.0, 8.0], 2.0),
     "_foreach_copy_": _foreach("_foreach_copy_", [2.0, 3.0], TWO),
+    "_foreach_lerp_": _foreach("_foreach_lerp_", [1.5, 3.5], TWO, 0.5),
     "_foreach_norm": _foreach("_foreach_norm", [1.0, 4.0], 2, dtype=torch.float64),
     "_fused_sgd_": fused_sgd,
     "_fused_adamw_": fused_adamw,

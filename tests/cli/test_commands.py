@@ -149,7 +149,7 @@ def test_a_mistake_inside_the_workers_is_one_line_too(tmp_path: Path) -> None:
     )
     done = rueda("train", "bad.py", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 2
-    assert "expected rueda.Arrays or a torch Dataset, got 'int'" in done.stderr
+    assert "expected rueda.Arrays, a torch Dataset or a stream, got 'int'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -360,7 +360,7 @@ def test_evaluation_on_n_workers_equals_one() -> None:
         ),
         (lambda: next(iter(Loader(numbers(10), 1, world=Place(), augment=[RandomCrop()]))), "images"),
         (lambda: EvalLoader(numbers(10), 0, world=Place()), "1 or more"),
-        (lambda: EvalLoader(torch.utils.data.TensorDataset(torch.zeros(3)), 1), "expected rueda.Arrays, got 'TensorD"),
+        (lambda: EvalLoader(3, 1), "expected rueda.Arrays, a data set or a stream, got 'int'"),
         (lambda: EvalLoader(numbers(10), 1, world=Place(3, 2)), "from 0 to 1"),
     ],
 )

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, Subset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 import rueda
 from realdata import real_data
+from rueda.data.length import count_examples
 from rueda.errors import TaskError
 from rueda.records.recipe.rules import CHOICES
 from rueda.records.task_file import TaskFile
@@ -137,13 +138,25 @@ class CountedStream(Stream):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("stream", [Stream, CountedStream])
-def test_a_stream_is_refused_before_anything_is_trained(stream: type[Stream], split: str) -> None:
+def test_a_stream_is_taken_as_it_is(stream: type[Stream], split: str) -> None:
     task = replace(tiny_task(), **{split: stream()})
-    other = {"train": "test", "test": "train"}[split]
-    assert len(task.load(other)) > 0  # type: ignore[arg-type]
-    with pytest.raises(
-        TaskError, match=f"the {split} data of task clouds: expected a data set with an index and a length"
-    ):
+    assert isinstance(task.load(split), stream) and count_examples(task.load(split)) == 3
+
+
+NOT_DATA: dict[str, tuple[Any, str]] = {
+    "an iterator, which ends after one epoch": (iter([1, 2]), "got 'list_iterator'; wrap the tensors"),
+    "a DataLoader": (DataLoader([1, 2]), "got 'DataLoader'; give the task its data set, and its collate_fn"),
+    "a tensor": (torch.zeros(3), "got 'Tensor'; wrap the tensors"),
+    "text": ("train.csv", "got 'str'"),
+}
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(("data", "told"), NOT_DATA.values(), ids=NOT_DATA)
+def test_what_is_no_data_set_is_refused_before_anything_is_trained(data: Any, told: str, split: str) -> None:
+    task = replace(tiny_task(), **{split: data})
+    expected = f"the {split} data of task clouds: expected rueda.Arrays, a torch Dataset or a stream, {told}"
+    with pytest.raises(TaskError, match=expected):
         rueda.fit(task, task.recipe.change(workers=2), progress=False, rehearse=True)
 
 

@@ -196,7 +196,7 @@ def test_torch_dataset_as_data() -> None:
 
 BAD = {
     "an averaged loss": ({"loss": nn.functional.cross_entropy}, TaskError, r'one value per example.*reduction="none"'),
-    "data of no kind": ({"train": [1, 2, 3]}, TaskError, "expected rueda.Arrays or a torch Dataset, got 'list'"),
+    "data of no kind": ({"train": 123}, TaskError, "expected rueda.Arrays, a torch Dataset or a stream, got 'int'"),
     "a model of no kind": ({"model": lambda: 3}, TaskError, "expected a torch.nn.Module"),
 }
 

@@ -107,9 +107,9 @@ class Totals:
         """Return losses and weights as they are summed: weights, which count, in the widest type there is."""
         losses, weights = result.losses, result.weights
         if self._evaluates:
-            losses = losses.to(self._device, self._dtype)
+            losses = losses.to(self._device).to(self._dtype)  # in this order: Apple's GPUs have no float64
         return result._replace(
-            losses=losses, weights=None if weights is None else weights.to(self._device, self._dtype)
+            losses=losses, weights=None if weights is None else weights.to(self._device).to(self._dtype)
         )  # fmt: skip
 
     def _measure(self, metric: Metric, outputs: Any, batch: Any, keep: Tensor | None) -> None:
