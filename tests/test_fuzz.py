@@ -198,6 +198,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from rueda import jobs, report
     from rueda.tasks.datasets import cifar10, download, fashion_mnist
     from rueda.train import job as train_job
+    from rueda.train.training import Training
     from rueda.world.launch import driver
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -213,7 +214,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     for module, name in (
         (jobs, "run"), (jobs, "run_many"), (download, "fetch_to"), (cifar10, "fetch_to"), (fashion_mnist, "fetch"),
-        (driver, "launch"), (report, "write_figures"),
+        (driver, "launch"), (report, "write_figures"), (Training, "step"),  # every update is made by a step
     ):  # fmt: skip
         monkeypatch.setattr(module, name, refuse)
     monkeypatch.setattr(train_job, "train_task", build_only)
