@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from examples_here import run_on_two
 from harness import workers
 from rueda.world import current
 from trainings_here import PAGE, TRAININGS, changed_lines, check_same_training, lines_of, renewed, run_script
@@ -22,7 +20,7 @@ SAVED: dict[str, Callable[[Path], dict[str, torch.Tensor]]] = {
     "image-folder": lambda folder: torch.load(folder / "model.pt"),
     "language-model": lambda folder: torch.load(folder / "model.pt")["model"],
 }
-"""how to read what each script saves; tests/frameworks/test_fine_tuning.py has the one that needs transformers"""
+"""how to read what each script saves; tests/frameworks/test_fine_tuning.py tests the one that needs transformers"""
 OPTIONS = {
     "contrastive": ["--batch-size", "48", "--epochs", "2"],
     "image-folder": ["--batch-size", "36", "--epochs", "2", "--width", "4", "--size", "16"],
@@ -64,12 +62,8 @@ def test_three_workers_train_the_same(name: str, tmp_path: Path) -> None:
 def test_they_run_as_their_users_start_them(name: str, tmp_path: Path) -> None:
     """In float32, with shuffling and augmentation of their own."""
     prepare(name, tmp_path)
-    script = str(TRAININGS / name / "after.py")
-    command = [sys.executable, "-m", "rueda", "run", "-np", "2", sys.executable, script, *OPTIONS[name]]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=280)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found = re.findall(r"^\[(\d)\] (?:epoch|step) (\d+): .*loss (\d+\.\d+)", done.stdout, re.MULTILINE)
+    printed = run_on_two(TRAININGS / name / "after.py", tmp_path, *OPTIONS[name])
+    found = re.findall(r"^\[(\d)\] (?:epoch|step) (\d+): .*loss (\d+\.\d+)", printed, re.MULTILINE)
     assert {rank for rank, _, _ in found} == {"0"}
     assert len({step for _, step, _ in found}) == len(found) > 1, "every line is printed once"
     assert all(tensor.isfinite().all() for tensor in SAVED[name](tmp_path).values())
