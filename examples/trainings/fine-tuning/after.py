@@ -35,8 +35,8 @@ def reviews(count, seed):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=16)
-parser.add_argument("--epochs", type=int, default=3)
-parser.add_argument("--lr", type=float, default=1e-3)
+parser.add_argument("--epochs", type=int, default=5)
+parser.add_argument("--lr", type=float, default=3e-3)
 parser.add_argument("--warmup-ratio", type=float, default=0.1)
 parser.add_argument("--dropout", type=float, default=0.1)
 parser.add_argument("--output", default="tuned")
