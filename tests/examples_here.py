@@ -1,4 +1,4 @@
-"""The scripts of examples/integrations: run in this process, or on two workers by ``rueda run``."""
+"""The scripts of examples: run in this process, or on two workers by ``rueda run``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ def run_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 def run_example_on_two(name: str, folder: Path) -> str:
-    """Run a script on two workers; return what it printed."""
-    command = [sys.executable, "-m", "rueda", "run", "-np", "2", sys.executable, str(EXAMPLES / name)]
+    """Run a script of the integrations on two workers; return what it printed."""
+    return run_on_two(EXAMPLES / name, folder)
+
+
+def run_on_two(script: Path, folder: Path, *words: str) -> str:
+    """Run a script on two workers by ``rueda run``; return what it printed."""
+    command = [sys.executable, "-m", "rueda", "run", "-np", "2", sys.executable, str(script), *words]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environ, text=True, capture_output=True, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

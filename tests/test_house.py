@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
         *("report", "hvd", "jobs", "__init__"),
     },
-    "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "tasks", "train"},
+    "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "nn", "optim", "tasks", "train"},
 }
 
 
@@ -119,6 +119,8 @@ def test_public_names() -> None:
     ]  # fmt: skip
     for name in rueda.__all__:
         assert getattr(rueda, name) is not None
+    for package in ("data", "nn", "optim", "tasks"):
+        assert getattr(rueda, package).__name__ == f"rueda.{package}"
     with pytest.raises(AttributeError, match="no attribute 'wheel'"):
         rueda.wheel  # noqa: B018
 

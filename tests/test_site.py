@@ -45,6 +45,7 @@ LANGUAGES = {
     "python": "run, unless the tables above say why not",
     "console": "run, and compared with what the page shows",
     "toml": "read by tests/plan and tests/records",
+    "diff": "compared with examples/trainings by tests/test_trainings.py",
     "bash": "shell commands; the lines that begin with `rueda` are parsed",
 }
 _DIRECTIVES = ("{toctree}", "{include}", "{eval-rst}", "{sequence}", "{import-graph}", "{recipe-fields}",

@@ -17,6 +17,9 @@ Most programs need only the names below. ``import rueda`` does not import torch;
 ``hvd``               Horovod's interface: ``rueda.hvd.run``, ``import rueda.hvd.torch as hvd``
 ``RuedaError``        the base class of all errors
 ====================  ==========================================================================
+
+The packages ``rueda.data``, ``rueda.nn``, ``rueda.optim`` and ``rueda.tasks`` need no import of their own either:
+``rueda.data.EvalLoader``, ``rueda.nn.to_sync_batch_norm``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ from rueda.lazy import lazily
 from rueda.world.extension import provide
 
 if TYPE_CHECKING:
+    from rueda import data as data
     from rueda import hvd
+    from rueda import nn as nn
+    from rueda import optim as optim
+    from rueda import tasks as tasks
     from rueda.data import Arrays, Loader
     from rueda.records import Recipe, Run
     from rueda.tasks import Task, load_task
@@ -71,7 +78,11 @@ __getattr__ = lazily(
         "load_task": "tasks",
         "Checkpoint": "train",
         "fit": "train",
+        "data": "data",
         "hvd": "hvd",
+        "nn": "nn",
+        "optim": "optim",
+        "tasks": "tasks",
     },
 )
 

@@ -186,9 +186,27 @@ def test_the_batch_size_can_be_another_one() -> None:
     assert [len(numbers(batch)) for batch in loader] == [10] * 4
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_batch_can_be_that_of_all_workers(size: int) -> None:
+    def batches(place: Place) -> list[list[int]]:
+        dataloader = DataLoader(NUMBERS, 12, shuffle=True)
+        return [numbers(batch) for batch in share_dataloader(dataloader, world=place, seed=5, split_batch=True)]
+
+    whole, parts = batches(Place()), [batches(Place(rank, size)) for rank in range(size)]
+    for number, batch in enumerate(whole[:3]):
+        assert {len(part[number]) for part in parts} == {12 // size}
+        assert sorted(each for part in parts for each in part[number]) == sorted(batch)
+    assert numbers(next(iter(World().loader(DataLoader(NUMBERS, 12), split_batch=True)))) == list(range(12))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (
+            lambda: share_dataloader(DataLoader(NUMBERS, 4), world=Place(0, 3), split_batch=True),
+            "batch_size: expected a multiple of the 3 workers, got 4; choose another",
+        ),
+        (lambda: World().loader(DataLoader(Batches(), None), split_batch=True), "a DataLoader with a batch_size"),
         (lambda: World().loader(NUMBERS), "expected a torch DataLoader, got 'TensorDataset'; use rueda.Loader"),
         (lambda: Loader(DataLoader(NUMBERS), 4), "use world.loader"),
         (lambda: EvalLoader(DataLoader(Batches(), None)), "a DataLoader with a batch_size"),

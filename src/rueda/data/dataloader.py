@@ -19,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from rueda.data.dataset_loader import DatasetLoader, read_examples
 from rueda.data.iterable_loader import IterableLoader
 from rueda.data.loader import Loader
-from rueda.data.stream import Ranked
+from rueda.data.stream import Ranked, current_world
 from rueda.errors import DataError
 from rueda.world.seeds import derive
 
@@ -30,6 +30,7 @@ def share_dataloader(
     world: Ranked | None = None,
     seed: int = 0,
     batch: int | None = None,
+    split_batch: bool = False,
     remainder: str | None = None,
     device: torch.device | str | None = None,
 ) -> Loader:
@@ -47,6 +48,7 @@ def share_dataloader(
         world: the workers; by default the current world.
         seed: seed of the order; the same on all workers.
         batch: the local batch size; by default that of the DataLoader.
+        split_batch: whether the DataLoader's batch size is that of all workers together: each gets an equal part of it.
         remainder: instead of ``drop`` or ``short``, which ``drop_last`` says.
         device: device of the batches; by default that of the world.
 
@@ -62,18 +64,29 @@ def share_dataloader(
     options: dict[str, Any] = {"world": world, "seed": seed, "device": device, "num_workers": dataloader.num_workers}
     options |= {"remainder": remainder or ("drop" if drops else "short"), **_options(dataloader)}
     in_order: dict[str, Any] = {"shuffle": 0, "divide": "examples"}
+    if size is None and split_batch:
+        do = "let the sampler choose smaller batches"
+        raise DataError("split_batch", expected="a DataLoader with a batch_size", got="batches of its own", do=do)
     if size is None and batches is not None:
         sampled = _Sampled(batches, seed)
         return IterableLoader(sampled, 1, collate_fn=_ReadBatch(dataset, collate), **in_order, **options)
     if size is None:
         size, collate = 1, _Single(collate)
-    size = batch or size
+    size = batch or (_part(size, world or current_world()) if split_batch else size)
     if isinstance(dataset, IterableDataset):
         return IterableLoader(dataset, size, shuffle=0, collate_fn=collate, **options)
     if (order := _order_of(sampler, dataset)) is not None:
         return DatasetLoader(dataset, size, partition=order, collate_fn=collate, **options)
     sampled = _Sampled(sampler, seed)
     return IterableLoader(sampled, size, collate_fn=_ReadExamples(dataset, collate), **in_order, **options)
+
+
+def _part(batch: int, world: Ranked) -> int:
+    """Return one worker's part of a global batch."""
+    if batch % world.size:
+        do = "choose another batch size or number of workers"
+        raise DataError("batch_size", expected=f"a multiple of the {world.size} workers", got=batch, do=do)
+    return batch // world.size
 
 
 def _order_of(sampler: Any, dataset: Any) -> str | None:

@@ -190,20 +190,23 @@ class World:
 
     # The data.
 
-    def loader(self, dataloader: DataLoader[Any], *, seed: int | None = None) -> Any:
+    def loader(self, dataloader: DataLoader[Any], *, split_batch: bool = False, seed: int | None = None) -> Any:
         """Divide what a torch ``DataLoader`` yields among the workers, and return this worker's share.
 
         Its data set, transforms, ``collate_fn``, processes and sampler are kept; its batch size becomes that of each
-        worker. The result is a :class:`rueda.Loader`: it is shuffled anew in each epoch if the DataLoader shuffles,
-        puts batches on this worker's device, and its state can be saved (``rueda.Checkpoint(..., loader=loader)``) and
-        resumed on another number of workers. Map-style and iterable data sets are divided as
-        :func:`rueda.data.dataloader.share_dataloader` says.
+        worker, or is divided among them. The result is a :class:`rueda.Loader`: it is shuffled anew in each epoch if
+        the DataLoader shuffles, puts batches on this worker's device, and its state can be saved
+        (``rueda.Checkpoint(..., loader=loader)``) and resumed on another number of workers. Map-style and iterable data
+        sets are divided as :func:`rueda.data.dataloader.share_dataloader` says.
 
         Args:
             dataloader: the DataLoader, the same on all workers.
+            split_batch: whether its batch size is that of all workers together, as where the training is to stay the
+                same on any number of them; by default each worker takes batches of that size.
             seed: seed of the order; by default that of :func:`rueda.init`, or 0.
         """
-        return provided("loader")(dataloader, world=self, seed=self.seed or 0 if seed is None else seed)
+        seed = self.seed or 0 if seed is None else seed
+        return provided("loader")(dataloader, world=self, split_batch=split_batch, seed=seed)
 
     # The model.
 
