@@ -277,6 +277,20 @@ def test_the_length_is_counted_when_it_is_asked_for() -> None:
     assert loaders(Plain(23), 4, 1, num_examples=99)[0].num_examples == 99
 
 
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+@pytest.mark.parametrize(("kind", "divide"), [(Plain, None), (Aware, None), (Aware, "ranks")])
+def test_all_examples_are_counted_whatever_the_loader_processes(
+    kind: Any, divide: str | None, num_workers: int
+) -> None:
+    """With two processes, every second block of 1,024 examples was not counted: schedules ended too early."""
+    [loader] = loaders(kind(5000), 4, 1, num_workers=num_workers, divide=divide)
+    assert loader.num_examples == 5000 and len(loader) == 1250
+
+
+def test_the_length_of_a_stream_that_was_divided_by_rank_is_that_of_all_ranks() -> None:
+    assert [loader.num_examples for loader in loaders(Plain(10), 2, 3, divide="ranks")] == [30, 30, 30]
+
+
 def test_the_end_of_an_epoch_is_known_before_the_next_batch() -> None:
     [loader] = loaders(Plain(12), 4, 1)
     ended = [loader.epoch_ended]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Recipe
@@ -18,6 +20,7 @@ from rueda.report.study_tables import steps_table
 from rueda.study import steps_to_target
 from rueda.study.critical_batch import fit_curve
 from rueda.study.steps_to_target import Reached, study_steps_to_target, tune, updates_to_target
+from rueda.tasks.metrics import Metric
 from rueda.train.update import Updater
 from tinytask import tiny_task
 
@@ -245,3 +248,14 @@ def test_a_loss_is_a_target_too(tmp_path: Path) -> None:
         study_steps_to_target("linear", target=0.5, target_accuracy=0.5, **options)
     with pytest.raises(RecipeError, match="--target: expected the value to reach"):
         study_steps_to_target("linear", **options)
+
+
+def test_an_error_that_is_low_at_once_is_reached_within_the_first_update() -> None:
+    """A fraction of which lower is better was taken to begin at 0, and so reached its target before the training."""
+    error = Metric(
+        name="error", measure=lambda outputs, batch: torch.full((len(outputs),), 0.1), percent=True,
+        higher_is_better=False,
+    )  # fmt: skip
+    task = replace(tiny_task(), metrics=(error,))
+    found = updates_to_target(task, task.recipe, 0.5, 10, error.info)
+    assert found is not None and found.updates == pytest.approx(1 - 0.4 / 0.9, rel=1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +14,20 @@ from torch import Tensor, nn
 
 import rueda
 from harness import workers
-from rueda.errors import TaskError
+from rueda.errors import DataError, TaskError
 from rueda.records import Recipe, Run
 from rueda.records.metric import ACCURACY, LOSS
 from rueda.tasks import metrics
 from rueda.tasks.metrics import Metric
+from rueda.tasks.phase import Phase
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task, squared_error
 from rueda.train.checkpoint import find_checkpoint, load_checkpoint
 from rueda.train.drift import drift
-from rueda.train.evaluate import evaluate
+from rueda.train.evaluate import Evaluator, evaluate
 from rueda.train.loaders import evaluation_loader
 from rueda.train.loss_watch import LossWatch
+from rueda.train.recorder import Recorder
 from rueda.train.totals import former_sums
 from rueda.world import World, current
 from tinytask import clouds, network, run, tiny_task, training
@@ -247,6 +250,94 @@ def test_a_resumed_run_keeps_both_recipes(tmp_path: Path, capfd: pytest.CaptureF
     assert [(stage.from_step, Recipe.from_toml(stage.recipe).rate) for stage in Run(tmp_path).history()] == [
         (0, 0.05), (30, 0.01),
     ]  # fmt: skip
+
+
+def two_phases(decay: float = 0.0) -> Task:
+    """Return a task of which only the first of two phases has outputs that a metric could read."""
+
+    def classify(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> Losses:
+        outputs = model(batch[0])
+        return Losses(nn.functional.cross_entropy(outputs, batch[1], reduction="none"), None, outputs)
+
+    def shrink(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return model(batch[0]).square().sum(1)
+
+    phases = (
+        Phase(name="first", step=classify, parameters=lambda model: model[0].parameters()),
+        Phase(name="last", step=shrink, parameters=lambda model: model[-1].parameters()),
+    )
+    recipe = tiny_task().recipe.change(epochs=1, weight_decay=decay)
+    return replace(tiny_task(), phases=phases, metrics=(metrics.accuracy(),), recipe=recipe)
+
+
+def test_only_the_first_phase_measures_the_metrics() -> None:
+    row = rueda.fit(two_phases(), progress=False).row
+    assert row is not None and row.metric == ACCURACY and row.test_accuracy is not None
+
+
+def test_a_changed_option_reaches_the_optimizers_of_all_phases(tmp_path: Path) -> None:
+    task = two_phases()
+    rueda.fit(task, folder=tmp_path, progress=False)
+    now = training(task, task.recipe.change(epochs=2, weight_decay=0.25))
+    Recorder(now, Run(tmp_path), resume="last")
+    decays = [max(group["weight_decay"] for group in each.optimizer.param_groups) for each in now.updaters]
+    assert decays == [0.25, 0.25]
+
+
+def test_choices_can_be_made_without_the_test_data() -> None:
+    """Steps to a target evaluate the validation data alone."""
+    one = training(replace(tiny_task(), validation=0.2), tiny_task().recipe)
+    one.step()
+    found = Evaluator(one, deciding_only=True).run()
+    assert list(found.sets) == ["validation"] and found.metric == ACCURACY
+    assert found.value() == found.deciding.values["accuracy"]
+
+
+@pytest.mark.parametrize("reads_twice", [False, True])
+def test_an_empty_test_stream_is_refused(reads_twice: bool) -> None:
+    """A loss over no examples was 0, and so the best there is; a stream that cannot begin anew is empty later."""
+
+    class Once(torch.utils.data.IterableDataset[object]):
+        def __init__(self) -> None:
+            self._left = iter([(torch.zeros(8), 0)] if reads_twice else [])
+
+        def __iter__(self) -> Iterator[object]:
+            return self._left
+
+    with pytest.raises(DataError, match="a stream of at least 1 example, got 'an empty one'"):
+        rueda.fit(replace(tiny_task(), test=Once()), tiny_task().recipe.change(epochs=2), progress=False)
+
+
+def test_whole_numbers_that_are_no_accuracy_are_reported(capfd: pytest.CaptureFixture[str]) -> None:
+    task = replace(tiny_task(), metric=lambda outputs, targets: 7 * (outputs.argmax(1) - targets).abs() + 1)
+    rueda.fit(task, task.recipe.change(epochs=1), progress=False)
+    said = capfd.readouterr().err
+    assert "but it can only be from 0 to 1; return true or false, or floating-point numbers" in said
+
+
+def test_outputs_of_one_number_have_an_f1_and_an_area() -> None:
+    outputs, targets = torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), torch.tensor([1, 0, 0, 1])
+    for given in (outputs, outputs[:, 0]):
+        assert metrics.f1().finish(metrics.f1().measure(given, (None, targets)).double()) == 0.5  # type: ignore[misc]
+        assert metrics.auc().finish(metrics.auc().measure(given, (None, targets))) == 0.25  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("metric", "outputs", "targets"),
+    [
+        (metrics.accuracy(), (4, 1), (4,)),  # the largest of one is always the first class
+        (metrics.accuracy(), (2, 3, 3), (2, 4)),
+        (metrics.accuracy(), (2, 4, 5), (2, 4)),  # classes last
+        (metrics.top_k(2), (2, 4, 5), (2, 4)),
+        (metrics.f1(), (4,), (4, 1)),  # would be compared as 4 x 4
+        (metrics.f1(), (4, 3), (3,)),
+        (metrics.auc(), (4, 3), (4,)),
+    ],
+)
+def test_outputs_of_another_shape_are_one_line(metric: Metric, outputs: tuple[int], targets: tuple[int]) -> None:
+    with pytest.raises(TaskError, match=rf"metric {metric.name}: expected .* of .*shape") as caught:
+        metric.measure(torch.zeros(outputs), (None, torch.zeros(targets, dtype=torch.int64)))  # type: ignore[misc]
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,13 @@ class EvalLoader:
             dataset=self.data, epoch=0, seed=0, shuffle=0, remainder="short", divide="examples", rank=self.rank,
             size=self.size, start=self._start, hides_rank=is_pipeline,
         )  # fmt: skip
-        reader = StreamReader(plan)
+        reader, is_empty = StreamReader(plan), True
         while (read := reader.read(self.batch)) is not None:
+            is_empty = False
             weights = torch.ones(len(read.examples))
             weights[len(weights) - read.num_repeated :] = 0
             kept = len(weights) if self._padded else max(1, len(weights) - read.num_repeated)
             yield self._collate(read.examples[:kept]), weights[:kept]
+        if is_empty:  # on all workers alike; a loss over nothing would be 0, and the best there is
+            do = "let __iter__ begin anew at every call, and check how the stream is read"
+            raise DataError("data", expected="a stream of at least 1 example", got="an empty one", do=do)

@@ -106,17 +106,23 @@ class IterableLoader(Loader):
 
     @property
     def num_examples(self) -> int:
-        """The number of examples in the stream; if it is not known, the stream is read once to count them."""
+        """The number of examples in the stream; if it is not known, the stream is read once to count them.
+
+        A stream that was divided among the ranks before (``ranks``) is counted on this rank; the shares of the others
+        are taken to be equally long.
+        """
         if self._known_examples is None:
             length = getattr(self.dataset, "__len__", None)
             with suppress(TypeError, NotImplementedError):
                 self._known_examples = None if length is None else int(length())
         if self._known_examples is None:
-            plan = replace(self._plan(), divide="ranks" if self.divide == "ranks" else "examples", size=1, rank=0)
-            reader = StreamReader(replace(plan, shuffle=0, remainder="short", position=0, snapshot=None))
-            self._known_examples = 0
+            is_own_share = self.divide == "ranks"
+            plan = replace(self._plan(), divide="ranks" if is_own_share else "examples", size=1, rank=0)
+            plan = replace(plan, num_processes=1, shuffle=0, remainder="short", position=0, snapshot=None)
+            reader, counted = StreamReader(plan), 0
             while (read := reader.read(1024)) is not None:
-                self._known_examples += len(read.examples)
+                counted += len(read.examples)
+            self._known_examples = counted * (self.size if is_own_share else 1)
             self.close()
         return self._known_examples
 

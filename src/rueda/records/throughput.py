@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from rueda.records.json_record import JsonRecord, NotNegative, Positive, PositiveInt, one_of
 
 SATURATED = 0.95
-"""share of the best images/s at which a batch counts as saturating the device"""
+"""share of the best throughput at which a batch counts as saturating the device"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ def counted_unit(unit: str) -> str:
 
 
 def saturation(speeds: Mapping[int, float]) -> int | None:
-    """Return the smallest batch that reaches 95 % of the best images/s.
+    """Return the smallest batch that reaches 95 % of the best throughput.
 
     Where only the largest batch reaches it, a still larger one might be faster: the result is None.
 
     Args:
-        speeds: images/s by local batch.
+        speeds: throughput by local batch.
 
     >>> saturation({8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683})
     128

@@ -6,8 +6,8 @@ This is the measurement of Shallue et al. 2018 (1811.03600): a batch size is jud
 that it needs, and the learning rate that is best for one batch size is not the best for another. At each batch size the
 search begins with the best rate of the previous batch size, scaled by the square root of the ratio of the batch sizes.
 It then follows a geometric grid (factors of 2, finally of the square root of 2) as long as fewer updates are needed. A
-trial that needs more updates than the best one so far is stopped. The test accuracy is evaluated each time the number
-of updates has grown by 10 %, and the crossing of the target is interpolated.
+trial that needs more updates than the best one so far is stopped. The metric is evaluated, on validation data where the
+task has some, each time the number of updates has grown by 10 %, and the crossing of the target is interpolated.
 
 The rate is tuned on the first seed and used for the others, some of which may not reach the target. The mean over the
 seeds that reach it would be too low, so such a batch size is marked and left out of the fitted curve.
@@ -104,7 +104,8 @@ def updates_to_target(
     """
     training = Training(task, recipe, open_world())
     evaluator, state, evaluate_at = Evaluator(training, deciding_only=True), training.state, 1
-    before, value_before = Reached(0.0, 0.0), 0.0 if metric.percent else None
+    worst = 0.0 if metric.higher_is_better else 1.0  # where a fraction is taken to begin
+    before, value_before = Reached(0.0, 0.0), worst if metric.percent else None
     while state.step < limit:
         try:
             training.step()

@@ -155,7 +155,7 @@ def accuracy(*, targets: Targets = targets_of) -> Metric:
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         found = targets(batch)
-        _check_classes("accuracy", found)
+        _check_classes("accuracy", found, outputs)
         return outputs.argmax(1) == found  # type: ignore[no-any-return]
 
     return Metric(name="accuracy", measure=measure, percent=True, low=0.0, high=1.0)
@@ -170,7 +170,7 @@ def top_k(k: int = 5, *, targets: Targets = targets_of) -> Metric:
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         found = targets(batch)
-        _check_classes(f"top-{k}", found)
+        _check_classes(f"top-{k}", found, outputs)
         best = outputs.topk(min(k, outputs.shape[1]), dim=1).indices
         return (best == found.unsqueeze(1)).any(1)  # type: ignore[no-any-return]
 
@@ -214,7 +214,7 @@ def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_
 
     Args:
         positive: the class that is to be found, of outputs [B, classes].
-        threshold: outputs [B] of one number each are positive above it; targets are 0 or 1.
+        threshold: outputs of one number each, [B] or [B, 1], are positive above it; targets are 0 or 1.
         targets: finds the targets in a batch.
 
     >>> f1().finish(torch.tensor([8.0, 2.0, 2.0]))
@@ -223,10 +223,12 @@ def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         found = targets(batch)
-        if outputs.dim() > found.dim():
+        if outputs.dim() == found.dim() + 1 and outputs.shape[1] > 1:
+            _check_classes("F1", found, outputs)
             said, true = outputs.argmax(1) == positive, found == positive
         else:
-            said, true = outputs > threshold, found > 0.5
+            scores = outputs.squeeze(1) if outputs.dim() == found.dim() + 1 else outputs
+            said, true = scores > threshold, _same_shape("F1", found, scores) > 0.5
         return torch.stack([(said & true).sum(), (said & ~true).sum(), (~said & true).sum()])
 
     def finish(sums: Tensor) -> float:
@@ -239,8 +241,8 @@ def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_
 def auc(*, targets: Targets = targets_of) -> Metric:
     """Make the area under the ROC curve: the chance that a positive example has a larger output than a negative one.
 
-    It is exact: the outputs of all workers are gathered and ranked, and ties count half. Outputs are [B], or [B, 2], of
-    which the difference counts; targets are 0 or 1. It is computed on evaluation data only.
+    It is exact: the outputs of all workers are gathered and ranked, and ties count half. Outputs are [B] or [B, 1], or
+    [B, 2], of which the difference counts; targets are 0 or 1. It is computed on evaluation data only.
 
     >>> rows = torch.tensor([[0.1, 0.0], [0.4, 0.0], [0.35, 1.0], [0.8, 1.0]])
     >>> auc().finish(rows)
@@ -249,8 +251,9 @@ def auc(*, targets: Targets = targets_of) -> Metric:
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         found = targets(batch)
-        scores = outputs[:, 1] - outputs[:, 0] if outputs.dim() == 2 and outputs.shape[1] == 2 else outputs.flatten()
-        return torch.stack([scores.double(), found.flatten().double()], 1)
+        is_pair = outputs.dim() == 2 and outputs.shape[1] == 2 and found.numel() == len(outputs)
+        scores = outputs[:, 1] - outputs[:, 0] if is_pair else outputs.flatten()
+        return torch.stack([scores.double(), _same_shape("AUC", found.flatten(), scores).double()], 1)
 
     return Metric(name="AUC", measure=measure, finish=_area, combine="gather", low=0.0, high=1.0)
 
@@ -294,12 +297,18 @@ def _area(rows: Tensor) -> float:
     return doubled / (2 * num_positive * num_negative)
 
 
-def _check_classes(name: str, targets: Tensor) -> None:
+def _check_classes(name: str, targets: Tensor, outputs: Tensor) -> None:
+    """Refuse targets that are no class labels, and outputs without one number per class in their second dimension."""
     if targets.is_floating_point():
         raise TaskError(
             f"metric {name} needs class labels, but the targets are floating point; choose a metric of regression, "
             "such as metrics.mean_absolute_error()"
         )
+    rest = [*targets.shape[1:]]
+    if outputs.dim() < 2 or outputs.shape[1] < 2 or [len(outputs), *outputs.shape[2:]] != [*targets.shape]:
+        expected = f"outputs of shape {['B', 'classes', *rest]} for targets {['B', *rest]}".replace("'", "")
+        do = "move the classes to dimension 1, or write a Metric of your own"
+        raise TaskError(f"metric {name}", expected=expected, got=list(outputs.shape), do=do)
 
 
 def _same_shape(name: str, targets: Tensor, outputs: Tensor) -> Tensor:

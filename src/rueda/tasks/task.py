@@ -238,9 +238,9 @@ class Task:
         return Losses(self.losses(outputs, targets), None, outputs)
 
     def for_phase(self, number: int) -> Task:
-        """Return the task of one phase; metrics are measured in the first."""
-        metric = self.metric if number == 0 else None
-        return replace(self, step=self.phases[number].step, phases=(), metric=metric)
+        """Return the task of one phase, whose step is that of the phase; only the first phase measures the metrics."""
+        metric, metrics = (self.metric, self.metrics) if number == 0 else (None, ())
+        return replace(self, step=self.phases[number].step, phases=(), metric=metric, metrics=metrics)
 
     def losses(self, outputs: Any, targets: Any) -> Tensor:
         """Compute the loss of each example, [B]; raise TaskError if the task's loss is already reduced."""

@@ -59,12 +59,12 @@ class Evaluation:
     @property
     def deciding(self) -> Figures:
         """The figures by which checkpoints, targets and choices are decided: validation data, or else test data."""
-        return self.sets.get("validation", self.test)
+        return self.sets["validation" if "validation" in self.sets else "test"]
 
     @property
     def metric(self) -> MetricInfo:
         """The primary metric."""
-        return self.test.metrics[0]
+        return self.deciding.metrics[0]
 
     def value(self, name: str | None = None) -> float | None:
         """Return the deciding value of a metric, or of the primary one."""

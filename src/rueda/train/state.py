@@ -7,11 +7,13 @@ wrote must remain readable, so the key of :class:`TrainingState` stays ``place``
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
 from rueda.errors import CheckpointError
 from rueda.records import Recipe
@@ -41,7 +43,8 @@ class TrainingState:
     seconds: float = 0.0
     """training time, evaluation excluded"""
     best: float = -math.inf
-    """best test result so far: the accuracy, or minus the loss for a task without a metric"""
+    """best result so far on the deciding data (validation data, or else test data): the primary metric, or the loss,
+    with its sign such that higher is better"""
     recalibrated_at: int = 0
     """the update after which batch-norm statistics were last recomputed"""
     reached: int = 0
@@ -124,11 +127,9 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
             write_running_statistics(training.model, of_workers[training.world.rank].to(training.world.device))
         if training.average is not None:  # of a training without one, its weights
             training.average.load_state_dict(contents.get("average") or contents["model"])
-        _restore_optimizer(training, contents, former)
-        if contents["scaler"] and former.precision == training.recipe.precision == "fp16":
-            training.updater.scaler.load_state_dict(contents["scaler"])
-        for updater, state in zip(training.updaters[1:], contents.get("phases", []), strict=True):
-            updater.optimizer.load_state_dict(state["optimizer"])
+        of_phases = [{name: contents[name] for name in ("optimizer", "scaler")}, *contents.get("phases", [])]
+        for updater, state in zip(training.updaters, of_phases, strict=True):
+            _restore_optimizer(updater.optimizer, state["optimizer"], training.given_recipe.changes_from(former))
             if state["scaler"] and former.precision == training.recipe.precision == "fp16":
                 updater.scaler.load_state_dict(state["scaler"])
         training.loader.load_state_dict(contents["loader"])
@@ -144,11 +145,16 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         restore_random_state(contents["random"][training.world.rank])
 
 
-def _restore_optimizer(training: Training, contents: dict[str, Any], former: Recipe) -> None:
-    """Restore the optimizer's state; options that the recipe has changed since the checkpoint apply from now on."""
-    optimizer, recipe = training.optimizer, training.given_recipe
+def _restore_optimizer(optimizer: Optimizer, state: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Restore an optimizer's state; options that the recipe has changed since the checkpoint apply from now on.
+
+    Args:
+        optimizer: the optimizer of the training, or of one of its phases.
+        state: its state in the checkpoint.
+        changes: the fields of the recipe that differ from those of the checkpoint.
+    """
     given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(contents["optimizer"])  # with the options that the checkpoint holds
-    if recipe.changes_from(former).keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
+    optimizer.load_state_dict(state)  # with the options that the checkpoint holds
+    if changes.keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
         for group, options in zip(optimizer.param_groups, given, strict=True):
             group.update(options)

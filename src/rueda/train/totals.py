@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -257,12 +257,18 @@ def figures(metrics: Sequence[Metric], sums: Sums, rows: Mapping[str, Tensor]) -
 
 
 def out_of_range(metrics: Sequence[Metric], found: Figures) -> dict[str, str]:
-    """Return a line for each metric whose value is outside the range that it states, by its name."""
+    """Return a line for each metric whose value is outside the range that it states, by its name.
+
+    An adapted function of whole numbers is taken for an accuracy, which lies between 0 and 1.
+    """
     lines = {}
     for metric, info in zip(metrics, found.metrics, strict=False):
+        stated, do = metric, "check the metric"
+        if metric.percent is None and info.percent:
+            stated, do = replace(metric, low=0.0, high=1.0), "return true or false, or floating-point numbers"
         value = found.values.get(info.name)
-        if value is not None and not math.isnan(value) and metric.outside(value):
-            lines[info.name] = f"{info.name} is {value:.6g}, but it can only be {_range(metric)}; check the metric"
+        if value is not None and not math.isnan(value) and stated.outside(value):
+            lines[info.name] = f"{info.name} is {value:.6g}, but it can only be {_range(stated)}; {do}"
     return lines
 
 
