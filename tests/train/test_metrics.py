@@ -315,6 +315,31 @@ def test_whole_numbers_that_are_no_accuracy_are_reported(capfd: pytest.CaptureFi
     assert "but it can only be from 0 to 1; return true or false, or floating-point numbers" in said
 
 
+def test_a_batch_is_counted_once_although_memory_is_full_in_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss was added before the metric ran out of memory, and again with the halves of the batch."""
+
+    def measure(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        if len(outputs) > 8:
+            raise torch.OutOfMemoryError("no more")
+        return outputs.argmax(1) == batch[1]
+
+    monkeypatch.setattr(torch, "get_device_module", lambda *_: torch.cuda)  # whose cache is empty
+    task = replace(tiny_task(), metric=None, metrics=(metrics.top_k(2), Metric(name="right", measure=measure)))
+    torch.manual_seed(7)
+    model, data = network().double(), task.load("test")
+    found = evaluate(task, model, evaluation_loader(data, 32, World(), torch.float64), World())
+    whole = replace(task, metrics=(metrics.top_k(2), metrics.accuracy()))
+    wanted = evaluate(whole, model, evaluation_loader(data, 32, World(), torch.float64), World())
+    assert found.num_examples == 101 and found.loss == pytest.approx(wanted.loss, rel=1e-12)
+    assert found.values["right"] == wanted.values["accuracy"] and found.values["top-2"] == wanted.values["top-2"]
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    wrong = Metric(name="x", measure=lambda outputs, batch: (outputs[:, 0], torch.ones(len(outputs), 1)))
+    with pytest.raises(TaskError, match=r"metric x: expected weights of the values' shape \[24\], got \[24, 1\]"):
+        rueda.fit(replace(tiny_task(), metric=None, metrics=(wrong,)), progress=False)
+
+
 def test_outputs_of_one_number_have_an_f1_and_an_area() -> None:
     outputs, targets = torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), torch.tensor([1, 0, 0, 1])
     for given in (outputs, outputs[:, 0]):

@@ -105,7 +105,7 @@ def _show(found: Forecast, folder: Path, as_json: bool) -> None:
 
 
 def _on_cluster(found: Forecast, profile: Path, cluster: str | None, workers: int, local_batch: int) -> Forecast:
-    """Add how long the training that is needed takes on a cluster, at the predicted images/s."""
+    """Add how long the training that is needed takes on a cluster, at the predicted throughput."""
     from dataclasses import replace
 
     from rueda.records.forecast import Estimate, OnCluster

@@ -1,4 +1,4 @@
-"""``rueda throughput``: measures images/s against the local batch, as :func:`rueda.study.study_throughput` does."""
+"""``rueda throughput``: measures throughput against the local batch, as :func:`rueda.study.study_throughput` does."""
 
 from __future__ import annotations
 

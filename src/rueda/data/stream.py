@@ -41,6 +41,14 @@ class Stream(ABC):
     is at the start of the next epoch, which has another order. After a ``break``, the next iteration continues where
     this one stopped, unless :meth:`set_epoch` moves to another epoch. A new value of ``batch`` applies from the next
     batch on.
+
+    Args:
+        num_examples: the number of examples in an epoch.
+        batch: the local batch size, that of this worker.
+        world: gives the rank and the number of workers; by default the current world.
+        seed: seed of the order; the same on all workers.
+        partition: ``shards``, ``random`` or ``sequential``, see :mod:`rueda.data.partition`.
+        remainder: ``drop``, ``pad`` or ``short``, see :class:`rueda.Loader`.
     """
 
     def __init__(

@@ -206,7 +206,15 @@ class StreamReader:
 
 
 class LoaderProcess(IterableDataset[Any]):
-    """Reads and collates batches in a process of torch's DataLoader."""
+    """Reads and collates batches in a process of torch's DataLoader.
+
+    Args:
+        plan: which part of the epoch this worker reads.
+        local_batch: examples of a batch.
+        collate: makes micro-batches of the examples.
+        taken: the examples that each process of this worker took before.
+        first: the process whose turn it is.
+    """
 
     def __init__(self, plan: Plan, local_batch: int, collate: Collating, taken: list[int], first: int) -> None:
         self._plan, self._local_batch, self._collate = plan, local_batch, collate

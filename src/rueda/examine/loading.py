@@ -176,7 +176,15 @@ def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> t
 
 
 def chosen_data(task: Task, split: str, count: int | None) -> Any:
-    """Load evenly spaced examples; the first ones of a sorted data set would be of one class."""
+    """Load evenly spaced examples; the first ones of a sorted data set would be of one class.
+
+    A stream cannot be read at any place: of it, the first examples are loaded.
+
+    Args:
+        task: provides the data.
+        split: ``train``, ``validation``, ``test``, or the name of a further test set.
+        count: the number of examples; None loads all of them.
+    """
     if count is not None and count < 1:
         raise ExamineError("examples", expected="1 or more", got=count, do="correct it")
     data = indexed(task.load(split), count)

@@ -134,7 +134,7 @@ class LargeBatch(Callback):  # type: ignore[misc]
         trainer.accumulate_grad_batches = max(recipe.accumulate, local_batch // recipe.batch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin an update with its first micro-batch."""
+        """Before the first micro-batch of an update, set the learning rate and start the meter."""
         self._micro_batch = num_examples(batch) if self._noise is not None else 0
         if batch_idx % trainer.accumulate_grad_batches == 0:
             if self._noise is not None:
@@ -143,7 +143,7 @@ class LargeBatch(Callback):  # type: ignore[misc]
                 self._set_rates(_optimizer(trainer), self.schedule(self.clock))
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End a part of the gradient."""
+        """Tell the meter that the backward pass of a micro-batch has ended."""
         if self._noise is not None:
             self._noise.part(self._micro_batch)
 

@@ -1,8 +1,8 @@
 """Measure the parts of a gradient in a loop that accumulates them itself, and change nothing in it.
 
-A loop that belongs to somebody else (Lightning's, the Trainer's of Hugging Face) adds the gradients of its
-micro-batches up in ``.grad``, and clips them before a callback sees them. Two hooks on each parameter read what is
-needed meanwhile: the gradient of a micro-batch before autograd adds it to ``.grad``, and ``.grad`` after that.
+A training loop of another library (Lightning, the Trainer of Hugging Face) sums the gradients of its micro-batches in
+``.grad``, and clips them before a callback sees them. Two hooks on each parameter therefore read, during the backward
+pass, the gradient of a micro-batch before autograd adds it to ``.grad``, and ``.grad`` after that.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BackwardMeter:
         return tuple(self._sizes)
 
     def take(self, num_examples: int) -> None:
-        """End a part with this many examples, after its backward pass."""
+        """Record the gradient norm of the micro-batch, of this many examples, whose backward pass has just ended."""
         if self.active and self._part:
             self._squares.append(self._total(self._part))
             self._sizes.append(num_examples)

@@ -7,7 +7,7 @@ differences between the parts show the noise. These meters read the parts where 
   before the all-reduce (this worker's) and after it (the mean of all workers).
 - :class:`PartsMeter`, for one process that computes the parts in turn: it takes the gradient of each part before the
   next backward pass, and adds them up itself instead of autograd: the same sum, in the same order.
-- :class:`rueda.optim.backward_meter.BackwardMeter`, for one process in a loop that belongs to somebody else: hooks on
+- :class:`rueda.optim.backward_meter.BackwardMeter`, for one process in the training loop of another library: hooks on
   the parameters read the gradients, and change none.
 
 Parts may differ in size and are weighted by it; the norms are those of the gradients of the *mean* loss of a part.
@@ -129,7 +129,7 @@ class PartsMeter:
         return reading
 
     def rescale(self, factor: Tensor | float) -> None:
-        """Multiply the sum of the parts by a factor, of which the norms that :meth:`finish` returns know nothing."""
+        """Let :meth:`finish` multiply the sum of the parts by a factor; the norms that it returns are not."""
         self._factor = factor
 
     def _norms(self, gradients: Sequence[Tensor | None]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Compare a finished run with what its profile predicts: images/s, step time, updates, training time, accuracy.
+"""Compare a finished run with what its profile predicts: throughput, step time, updates, training time, accuracy.
 
 A rehearsed run has the accuracy of N workers but the speed of one process, so its speed is not compared.
 """

@@ -61,7 +61,7 @@ def refuse_another(folder: Path, was: Recipe | None, now: Recipe) -> None:
 def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *, rehearsed: bool) -> StudyRow | None:
     """Summarise the finished runs of a condition as a row of the table; None if no run has finished yet.
 
-    Metrics are means over the seeds that did not diverge. Time and images/s are means over the same seeds, or over
+    Metrics are means over the seeds that did not diverge. Time and throughput are means over the same seeds, or over
     all of them if every seed diverged.
 
     Args:

@@ -101,6 +101,13 @@ def updates_to_target(
     """Train until the metric reaches the target; None if that takes more updates than the limit, or diverges.
 
     The metric is evaluated on validation data, where the task has some, and otherwise on test data.
+
+    Args:
+        task: the task, with its data loaded.
+        recipe: how to train.
+        target: the value to reach.
+        limit: the largest number of updates.
+        metric: what the target is a value of.
     """
     training = Training(task, recipe, open_world())
     evaluator, state, evaluate_at = Evaluator(training, deciding_only=True), training.state, 1

@@ -2,7 +2,7 @@
 
 One worker is timed as in ``rueda measure`` (:mod:`rueda.measure.steps`) at local batches 1, 2, 4 ... The batch sizes
 take turns, so that other load on the machine affects all of them alike, and the median is used. Throughput *saturates*
-at the smallest batch that reaches 95 % of the highest images/s; a larger batch only makes the global batch harder to
+at the smallest batch that reaches 95 % of the highest throughput; a larger batch only makes the global batch harder to
 train. If only the largest batch measured reaches 95 %, a still larger one may be faster: throughput is not saturated.
 """
 

@@ -143,11 +143,13 @@ def adapt(function: Callable[[Any, Any], Tensor], *, name: str | None = None) ->
     return Metric(name=plain if plain != LOSS.name else "metric", measure=measure, percent=None)
 
 
-# Ready-made metrics: each is a function that makes one; ``targets`` finds the targets in a batch.
+# Ready-made metrics: each function returns a Metric; its argument ``targets`` finds the targets in a batch.
 
 
 def accuracy(*, targets: Targets = targets_of) -> Metric:
-    """Make the fraction of examples whose largest output is the right class, [B, classes] and [B].
+    """Return the accuracy: the fraction of targets [B, ...] for which the output of the right class is the largest.
+
+    Outputs are [B, classes, ...]: the classes are in the second dimension.
 
     >>> accuracy().measure(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), (None, torch.tensor([1, 1])))
     tensor([ True, False])
@@ -162,7 +164,7 @@ def accuracy(*, targets: Targets = targets_of) -> Metric:
 
 
 def top_k(k: int = 5, *, targets: Targets = targets_of) -> Metric:
-    """Make the fraction of examples whose right class is among the ``k`` largest outputs.
+    """Return the top-k accuracy: the fraction of targets whose class is among those with the ``k`` largest outputs.
 
     >>> top_k(2).measure(torch.tensor([[0.1, 0.7, 0.2]]), (None, torch.tensor([2])))
     tensor([True])
@@ -178,7 +180,7 @@ def top_k(k: int = 5, *, targets: Targets = targets_of) -> Metric:
 
 
 def mean_absolute_error(*, targets: Targets = targets_of) -> Metric:
-    """Make the mean absolute error (MAE) of a regression."""
+    """Return the mean absolute error (MAE) of a regression; outputs and targets have the same shape."""
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         return (outputs - _same_shape("MAE", targets(batch), outputs)).abs()  # type: ignore[no-any-return]
@@ -187,7 +189,7 @@ def mean_absolute_error(*, targets: Targets = targets_of) -> Metric:
 
 
 def root_mean_squared_error(*, targets: Targets = targets_of) -> Metric:
-    """Make the root of the mean squared error (RMSE) of a regression: the root of the mean over all workers' examples.
+    """Return the root mean squared error (RMSE) of a regression: the root of the mean over all workers' examples.
 
     >>> root_mean_squared_error().finish(4.0)
     2.0
@@ -201,7 +203,7 @@ def root_mean_squared_error(*, targets: Targets = targets_of) -> Metric:
 
 
 def perplexity() -> Metric:
-    """Make the perplexity of a language model: the exponential of the mean loss of all tokens.
+    """Return the perplexity of a language model: the exponential of the mean loss of all tokens.
 
     >>> round(perplexity().finish(math.log(50.0)), 9)
     50.0
@@ -210,7 +212,7 @@ def perplexity() -> Metric:
 
 
 def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_of) -> Metric:
-    """Make the F1 score, 2 tp / (2 tp + fp + fn), from the counts of true and false positives and false negatives.
+    """Return the F1 score, 2 tp / (2 tp + fp + fn), from the counts of true and false positives and false negatives.
 
     Args:
         positive: the class that is to be found, of outputs [B, classes].
@@ -239,7 +241,7 @@ def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_
 
 
 def auc(*, targets: Targets = targets_of) -> Metric:
-    """Make the area under the ROC curve: the chance that a positive example has a larger output than a negative one.
+    """Return the area under the ROC curve: the chance that a positive example has a larger output than a negative one.
 
     It is exact: the outputs of all workers are gathered and ranked, and ties count half. Outputs are [B] or [B, 1], or
     [B, 2], of which the difference counts; targets are 0 or 1. It is computed on evaluation data only.
@@ -259,7 +261,7 @@ def auc(*, targets: Targets = targets_of) -> Metric:
 
 
 def pass_rate(passes: Callable[[Any, Any], Tensor], *, name: str = "pass rate") -> Metric:
-    """Make the fraction of examples that pass a test of one's own: (outputs, batch) -> bool [B]."""
+    """Return the fraction of examples that pass a test of one's own: ``passes(outputs, batch)`` returns bool [B]."""
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         found = passes(outputs, batch)

@@ -1,4 +1,4 @@
-"""Phases: several updates from one batch, each of other parameters with an optimizer of its own.
+"""Phases: several updates from one batch, each of different parameters, with an optimizer of its own.
 
 A generative adversarial network updates its discriminator and then its generator; an actor-critic method its critic
 and then its actor::
@@ -41,7 +41,8 @@ class Phase:
     parameters: Callable[[Any], Iterable[nn.Parameter]]
     """model -> the parameters that this phase trains"""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """what is different from the recipe: ``optimizer``, ``rate`` (whose ratio to the recipe's stays the same), ..."""
+    """fields in which this phase differs from the recipe, such as ``optimizer`` or ``rate``; the schedule keeps the
+    ratio of the two rates"""
 
     def __post_init__(self) -> None:
         for name in ("step", "parameters"):

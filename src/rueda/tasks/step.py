@@ -125,7 +125,13 @@ def apply_model(model: nn.Module, inputs: Any) -> Any:
 
 
 def check_per_example(losses: object, targets: Any, task: str) -> Tensor:
-    """Return the losses, [B]; refuse those of a loss that has reduced them already."""
+    """Return the losses, [B]; refuse a loss that has averaged or summed them.
+
+    Args:
+        losses: what the task's loss returned.
+        targets: the targets of the batch, which tell the number of examples.
+        task: the name of the task, for messages.
+    """
     count = targets.shape[0] if isinstance(targets, Tensor) and targets.dim() else num_examples(targets)
     if not isinstance(losses, Tensor) or losses.shape != (count,):
         expected, do = f"one value per example, shape [{count}]", 'use reduction="none", or give the task a step'

@@ -1,4 +1,4 @@
-"""The task says what to train: a model factory, training and test data, a loss or a step, and a metric.
+"""The task says what to train: a model factory, training, validation and test data, a loss or a step, and metrics.
 
 A user's own task is a Python file that defines ``task``::
 
@@ -59,7 +59,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def check_labels(targets: Tensor) -> None:
-    """Refuse floating-point targets, as in regression, for which the default metric would always tell 0."""
+    """Refuse floating-point targets, as in regression: the accuracy, the default metric, would always be 0."""
     if targets.is_floating_point():
         raise TaskError(
             "the task's metric: accuracy, the default, needs class labels, but the targets are floating point; "
@@ -85,8 +85,8 @@ class Task:
     loss: PerExample = cross_entropy
     """(outputs, targets) -> the loss of each example, shape [B]: torch's losses with ``reduction="none"``"""
     metric: PerExample | None = accuracy
-    """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without accuracy, as is the
-    default of a task with a step"""
+    """(outputs, targets) -> whether each example is correct, shape [B]; None for a task without an accuracy; a task
+    with a ``step`` has none unless it is given"""
     metrics: tuple[Metric, ...] = ()
     """metrics by name (:mod:`rueda.tasks.metrics`), the primary one first; instead of ``metric``"""
     tolerance: float | None = None
@@ -97,12 +97,14 @@ class Task:
     collate: Callable[[list[Any]], Any] | None = None
     """[example, ...] -> a batch: any nest of tensors; by default torch's ``default_collate`` (not for array data)"""
     optimizer: Callable[[nn.Module, Recipe], torch.optim.Optimizer] | None = None
-    """(model, recipe) -> an optimizer of its own; the rates of its groups keep their ratio under the schedule"""
+    """(model, recipe) -> the optimizer that is used instead of the recipe's; the schedule scales the rates of all its
+    parameter groups alike"""
     phases: tuple[Phase, ...] = ()
-    """several updates from each batch, of other parameters each, as of a GAN (:mod:`rueda.tasks.phase`); a ``step``
-    beside them computes the losses of an evaluation, by default that of the first phase does"""
+    """several updates from each batch, each of other parameters, as a GAN needs them (:mod:`rueda.tasks.phase`); an
+    evaluation computes the losses by ``step``, or by the step of the first phase if the task has none"""
     unit: str = "examples"
-    """what is counted in a second: examples, images; with ``tokens`` it is the sum of the weights"""
+    """what the throughput counts: ``images``, ``examples`` or what else an example is called; with ``tokens`` it counts
+    the sum of the weights of the losses instead"""
     augment: tuple[Augmentation, ...] = ()
     """data augmentation of the training images (array data only)"""
     recipe: Recipe = field(default_factory=Recipe)

@@ -1,4 +1,4 @@
-"""Loaders for a task's data: arrays are read in whole batches, any other torch data set example by example."""
+"""Loaders for a task's data: arrays are read in whole batches, any other data set or stream example by example."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from rueda.world import World
 
 
 def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype: torch.dtype) -> Loader:
-    """Return a loader of this worker's shard of the training data, in batches of ``recipe.local_batch``."""
+    """Return a loader of this worker's shard of the training data, in batches of ``recipe.local_batch``.
+
+    Args:
+        task: provides augmentation (of arrays) and the collate function (of other data).
+        data: the training data: arrays, a data set with an index, or a stream.
+        recipe: the batch, the partition, the seed and the number of loader processes.
+        world: the workers.
+        dtype: of arrays: dtype of the inputs.
+    """
     options: dict[str, Any] = {"seed": recipe.seed, "partition": recipe.partition, "remainder": recipe.remainder}
     if isinstance(data, Arrays):
         return Loader(data, recipe.local_batch, world=world, augment=task.augment, dtype=dtype, **options)
@@ -54,6 +62,13 @@ def evaluation_loader(
     """Return a loader of this worker's shard of validation or test data.
 
     Its batches are ``(inputs, targets, weights)``, or ``(batch, weights)`` where a batch is no such pair.
+
+    Args:
+        data: arrays, a data set with an index, or a stream.
+        batch: examples per batch of this worker.
+        world: the workers.
+        dtype: the dtype of floating-point tensors.
+        collate_fn: of data other than arrays: makes a batch of a list of examples.
     """
     if isinstance(data, Arrays):
         return EvalLoader(data, batch, world=world, dtype=dtype)

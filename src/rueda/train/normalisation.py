@@ -44,6 +44,13 @@ class Recalibration:
 
     After few steps a running average is still near its initial value: after 16 steps at momentum 0.1 that value has a
     weight of a fifth, and this alone can reduce test accuracy to 25 %. ``auto`` recalibrates if it exceeds 1 %.
+
+    Args:
+        task: provides the step or the loss, with which the model is run.
+        recipe: when to recalibrate, and the batch.
+        world: the workers.
+        model: the model whose statistics are recomputed.
+        data: the training data.
     """
 
     def __init__(self, task: Task, recipe: Recipe, world: World, model: nn.Module, data: Data) -> None:
@@ -61,7 +68,7 @@ class Recalibration:
         )
 
     def run(self) -> None:
-        """Recompute the statistics over training examples; all workers must call it.
+        """Recompute the statistics over training examples, the first ones of a stream; all workers must call it.
 
         The batches have one worker's size and do not depend on the number of workers, real or rehearsed; they are
         divided among the workers.

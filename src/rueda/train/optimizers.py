@@ -20,10 +20,16 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build the optimizer; weight decay and layer-wise rates do not apply to biases and normalisation layers.
 
-    ``own`` is the ``optimizer`` of a task, which then takes the place of the recipe's.
-
     torch's own optimizers are used in their fused form (one pass over memory) where the device supports it. With
     ``adascale`` the optimizer is wrapped in AdaScale, whose scale is the recipe's number of workers.
+
+    Args:
+        recipe: names the optimizer and its options.
+        model: the model; its parameters that require a gradient are trained.
+        own: the task's function that builds an optimizer, which takes the place of the recipe's.
+
+    Raises:
+        TaskError: no parameter requires a gradient, or the task's own optimizer leaves one out.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError("the model: expected parameters that require a gradient, got none; do not freeze all of them")

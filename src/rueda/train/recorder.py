@@ -72,7 +72,7 @@ class Recorder:
         """lines about what differs from the training that is resumed"""
         resumed = "" if run is None else self._open(run, resume)
         is_main = training.world.is_main
-        self._trackers = open_trackers(track, run) if run is not None and is_main else []
+        self._trackers = dict(zip(track, open_trackers(track, run), strict=True)) if run and is_main else {}
         workers = things(training.recipe.workers, "rehearsed worker" if training.rehearsed else "worker")
         title = f"{training.task.name} on {workers}{' in one process' * training.rehearsed}{resumed}"
         self.progress = Progress(
@@ -158,8 +158,13 @@ class Recorder:
         """Write a row to the run folder and to the trackers."""
         if self.run is not None:
             self.training.world.on_main(self.run.append, row)
-        for tracker in self._trackers:
-            tracker.write(numbers(row), row.step)
+        for name, tracker in list(self._trackers.items()):
+            try:
+                tracker.write(numbers(row), row.step)
+            except Exception as error:  # such as a server that is gone: the training goes on
+                del self._trackers[name]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                self._announce(f"{name} gets no further figures ({reason}); the run folder has all of them")
 
     def flush_noise(self, *, sync: bool = False) -> None:
         """Sum the pending readings and write their rows; with ``sync`` they are on disk when it returns."""
@@ -344,7 +349,7 @@ class Recorder:
 
     def close(self) -> None:
         """Close the trackers."""
-        for tracker in self._trackers:
+        for tracker in self._trackers.values():
             tracker.close()
 
     def _open(self, run: Run, resume: str | None) -> str:

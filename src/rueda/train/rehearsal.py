@@ -20,7 +20,7 @@ time; where the gradients differ, the workers run one at a time from then on. Wi
 batches of different shapes, they always do; steps that gather tensors of all workers run in lock-step
 (:mod:`rueda.train.lock_step`).
 
-The images/s of a rehearsal are those of this machine, never those of N machines.
+The throughput of a rehearsal is that of this machine, never that of N machines.
 """
 
 from __future__ import annotations

@@ -116,6 +116,11 @@ def evaluated_weights(contents: dict[str, Any]) -> dict[str, Any]:
 def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
     """Restore a training from a checkpoint, on any number of workers.
 
+    Args:
+        training: the training, prepared with the same task.
+        file: the checkpoint, for messages.
+        contents: what it holds, as :func:`checkpoint_contents` collected it.
+
     Raises:
         CheckpointError: the checkpoint is that of another task or recipe.
     """

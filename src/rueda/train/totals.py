@@ -79,13 +79,21 @@ class Totals:
         self._rows: dict[str, list[Tensor]] = {}
 
     def add(self, result: Losses, batch: Any, num_examples: int, *, counted: bool = True) -> None:
-        """Add a batch of ``num_examples``, given its losses and the outputs that the metrics read.
+        """Add the losses of a batch, and what the metrics measure on it.
 
-        With ``counted=False`` nothing is added: the batch only pads a worker's share.
+        Args:
+            result: what the step returned: losses, weights, and the outputs that the metrics read.
+            batch: the batch.
+            num_examples: the number of its examples.
+            counted: False adds nothing, since the batch only pads a worker's share.
         """
         if not counted:
             return
         result = self._widened(result.detached())
+        # All is measured before anything is added: a batch for which memory is full is added in parts instead.
+        with torch.no_grad():
+            outputs = map_tensors(Tensor.detach, result.outputs)
+            measured = [(one, *self._measured(one, outputs, batch)) for one in self._metrics if self._measures(one)]
         loss, weight = result.total(), result.weight()
         keep: Tensor | None = None
         if self._finite_only:
@@ -96,12 +104,9 @@ class Totals:
         self.loss += loss
         self.num_examples += num_examples
         self._weight = self._weight + weight
-        if not self._metrics:
-            return
-        outputs = map_tensors(Tensor.detach, result.outputs)
         with torch.no_grad():
-            for metric in self._metrics:
-                self._measure(metric, outputs, batch, keep)
+            for metric, values, weights in measured:
+                self._add_measured(metric, values, weights, keep)
 
     def _widened(self, result: Losses) -> Losses:
         """Return losses and weights as they are summed: weights, which count, in the widest type there is."""
@@ -112,9 +117,13 @@ class Totals:
             losses=losses, weights=None if weights is None else weights.to(self._device).to(self._dtype)
         )  # fmt: skip
 
-    def _measure(self, metric: Metric, outputs: Any, batch: Any, keep: Tensor | None) -> None:
-        if metric.measure is None or (metric.combine == "gather" and not self._evaluates):
-            return
+    def _measures(self, metric: Metric) -> bool:
+        """Return whether a metric measures anything here: one that gathers rows does so in evaluations only."""
+        return metric.measure is not None and (metric.combine != "gather" or self._evaluates)
+
+    def _measured(self, metric: Metric, outputs: Any, batch: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the values that a metric measures on a batch, and their weights, if it states any."""
+        assert metric.measure is not None
         if outputs is None:
             do = "return Losses(losses, weights, outputs) from the step, or leave the metric out"
             raise TaskError(f"metric {metric.name}", expected="outputs of the step", got=None, do=do)
@@ -123,6 +132,16 @@ class Totals:
         if not isinstance(values, Tensor):
             do = "return a tensor, or (values, weights)"
             raise TaskError(f"metric {metric.name}", expected="a tensor", got=type(values).__name__, do=do)
+        if metric.combine == "sum" and values.shape != (metric.size,):
+            expected, do = f"{metric.size} sums", "state the number of sums: Metric(..., size=...)"
+            raise TaskError(f"metric {metric.name}", expected=expected, got=list(values.shape), do=do)
+        if weights is not None and weights.shape != values.shape:  # [B] times [B, 1] would be B x B products
+            expected, do = f"weights of the values' shape {list(values.shape)}", "return one weight for each value"
+            raise TaskError(f"metric {metric.name}", expected=expected, got=list(weights.shape), do=do)
+        return values, weights
+
+    def _add_measured(self, metric: Metric, values: Tensor, weights: Tensor | None, keep: Tensor | None) -> None:
+        """Add what a metric has measured on a batch, unless ``keep`` is a false flag on the device."""
         name = metric.name
         weight: Tensor | float = 0.0
         if metric.combine == "gather":
@@ -132,9 +151,6 @@ class Totals:
             self._not_counts.add(name)
             values = values.to(self._device, self._dtype)
         if metric.combine == "sum":
-            if values.shape != (metric.size,):
-                expected, do = f"{metric.size} sums", "state the number of sums: Metric(..., size=...)"
-                raise TaskError(f"metric {name}", expected=expected, got=list(values.shape), do=do)
             total = values
         else:
             weight = float(values.numel()) if weights is None else weights.to(self._device, self._dtype).sum()

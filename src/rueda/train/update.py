@@ -64,7 +64,7 @@ class Updater:
         task: provides the step and the metric.
         recipe: precision, clipping and noise.
         world: the workers.
-        model: the model itself; what of it requires a gradient is trained.
+        model: the model itself; its parameters that require a gradient are trained.
         step: computes the losses of a batch: a :class:`rueda.train.step_module.StepModule`, wrapped by
             :meth:`rueda.World.wrap`.
         optimizer: the optimizer of the model's parameters.

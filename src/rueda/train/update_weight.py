@@ -74,7 +74,13 @@ def rescale(parameters: Sequence[nn.Parameter], factor: Tensor | float) -> None:
 
 
 def with_noise(result: Losses, noise: Tensor | None, start: int, num_examples: int) -> Losses:
-    """Multiply the losses of each example by its gradient noise, given as a vector over the examples of the worker.
+    """Multiply the losses of each example by its gradient noise.
+
+    Args:
+        result: the losses of a micro-batch.
+        noise: a factor for each example of this worker; None changes nothing.
+        start: the position of the micro-batch's first example among those of the worker.
+        num_examples: the examples of the micro-batch.
 
     Raises:
         RecipeError: the losses are not in rows of one example each.

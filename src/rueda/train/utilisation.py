@@ -1,6 +1,6 @@
 """Model flops utilisation: which share of the peak of its GPUs a training uses for the model itself.
 
-    MFU = flops per example * images/s / (peak flops of a GPU * workers)
+    MFU = flops per example * examples/s / (peak flops of a GPU * workers)
 
 (Chowdhery et al. 2022, PaLM, appendix B). The flops of an example are those of the matrix products, convolutions and
 attention of one forward and one backward pass; what is computed twice to save memory, to measure noise, or for an

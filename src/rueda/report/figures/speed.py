@@ -1,4 +1,4 @@
-"""Images per second of each row; rehearsed rows are left out, since their speed is that of one process."""
+"""The throughput of each row; rehearsed rows are left out, since their throughput is that of one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rueda.report.plot import Plot
 
 
 def measured_speeds(section: Section) -> list[Entry]:
-    """Return the rows whose images per second are those of real workers."""
+    """Return the rows whose throughput is that of real workers."""
     return [entry for entry in section.entries if entry.images_per_second is not None and not entry.rehearsed]
 
 

@@ -1,4 +1,4 @@
-"""The throughput of one worker, in images per second, against its local batch."""
+"""The throughput of one worker, in images, examples or other units per second, against its local batch."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -26,6 +27,8 @@ class Tracker(Protocol):
 def numbers(row: Row) -> dict[str, float]:
     """Return the numbers of a row by their names; what was not measured or is not finite is left out.
 
+    Characters that not every tracker takes in a name, as in ``recall @10``, become underscores.
+
     >>> row = Row(kind="epoch", epoch=1, step=9, examples=90, seconds=2.0, train_loss=0.5, train_accuracy=None,
     ...           images_per_second=45.0, rate=0.1, global_batch=10)
     >>> numbers(row)["train_loss"], "train_accuracy" in numbers(row), "diverged" in numbers(row)
@@ -33,7 +36,7 @@ def numbers(row: Row) -> dict[str, float]:
     """
     values: dict[str, Any] = {name: value for name, value in asdict(row).items() if name not in _NO_FIGURES}
     for of, found in row.figures.items():
-        values |= {f"{of}_{name}".replace(" ", "_"): value for name, value in found.items()}
+        values |= {re.sub(r"[^\w.-]+", "_", f"{of}_{name}"): value for name, value in found.items()}
     kept = {name: value for name, value in values.items() if _is_number(value)}
     return {name: value for name, value in kept.items() if math.isfinite(value)}
 

@@ -65,14 +65,14 @@ class Watcher:
         self._changed.set()
 
     def remove(self, source: Source) -> None:
-        """Watch a source no more; a later one may get its ``id``."""
+        """Stop watching a source, and forget its ``id``, which a later one may get."""
         if source in self.sources:
             self.sources.remove(source)
         self._told.pop(id(source), None)
         self._look_again.pop(id(source), None)
 
     def stop(self) -> None:
-        """Stop to watch and to answer."""
+        """Stop watching, and stop answering the other workers."""
         self._stopped.set()
         self._changed.set()
         self._peers.close()
