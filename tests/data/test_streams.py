@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,6 +160,46 @@ def test_a_resumed_stream_goes_on_as_if_never_stopped(kind: Any, stop: int, num_
         got += epoch_of(again)
         got += epoch_of(again)
         assert got == expected
+
+
+@dataclass
+class Uneven:
+    """Three shards of different length, which the data set divides among the loaders itself."""
+
+    lengths: tuple[int, ...] = (4, 7, 20)
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        number, total = (0, 1) if info is None else (info.id, info.num_workers)
+        for shard in range(number, len(self.lengths), total):
+            yield from range(100 * shard, 100 * shard + self.lengths[shard])
+
+
+def shares_of(loader: Loader) -> list[Any]:
+    """Return what each virtual worker reads in the rest of the epoch."""
+    found = []
+    while (parts := loader.next_parts(2)) is not None:
+        found.append([[part.tolist() for part in worker] for worker in parts])
+    return found
+
+
+@pytest.mark.parametrize("stop", range(1, 10))
+def test_a_share_that_is_read_again_goes_on_as_if_never_stopped(stop: int) -> None:
+    """Shares that end early are read again, each from its own start, and go on there after a resume."""
+
+    def loader() -> Loader:
+        made = Loader(Uneven(), 6, world=Place(), shuffle=0, divide="shards", remainder="pad")
+        made.read_for_workers(3, lambda rank: nullcontext())
+        return made
+
+    whole = shares_of(loader())
+    assert len(whole) == 10 and [one[0][0][0] for one in whole] == [0, 2] * 5
+    assert [one[1][0][0] for one in whole] == [100, 102, 104, 106, 100, 102, 104, 106, 100, 102]
+    stopped, resumed = loader(), loader()
+    for _ in range(stop):
+        stopped.next_parts(2)
+    resumed.load_state_dict(stopped.state_dict())
+    assert shares_of(resumed) == whole[stop:]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 1)])

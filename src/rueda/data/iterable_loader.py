@@ -250,6 +250,7 @@ class IterableLoader(Loader):
     def _replayed(self, plan: Plan, local_batch: int, collate: Collating, again: bool) -> _Sequence:
         """Return the batches of a share, without those that were taken in this epoch already."""
         taken, first = [0] * plan.num_processes, 0  # examples of each process, and whose turn it is
+        num_filled = 0
         for past_batch, num_batches in () if again else self._taken:
             past = self._sequence(plan, past_batch // self._num_virtual_workers, collate, list(taken), first)
             for _ in range(num_batches):
@@ -257,7 +258,11 @@ class IterableLoader(Loader):
                 if read is not None:
                     taken[read[0].process] += read[2]
                     first = (read[0].process + 1) % plan.num_processes
-        return self._sequence(plan, local_batch, collate, taken, first)
+                else:
+                    num_filled += 1
+        sequence = self._sequence(plan, local_batch, collate, taken, first)
+        sequence.num_filled = num_filled
+        return sequence
 
     def _sequence(
         self, plan: Plan, local_batch: int, collate: Collating, taken: list[int], first: int = 0
@@ -324,7 +329,7 @@ class _Ahead:
         self._loader: IterableLoader = weakref.proxy(loader)
         self._local_batch, self._micro_batch = local_batch, micro_batch
         self._sequences = loader._sequences(local_batch, micro_batch)
-        self._fillers: list[_Sequence] = []
+        self._fillers: dict[int, _Sequence] = {}
         self._fills = loader.remainder != "drop"
         self._agreement = Agreement(loader._world, by_any=self._fills)
         self._found: list[_Item | None] = []
@@ -355,17 +360,23 @@ class _Ahead:
         return parts, sum(item[2] for item in items)
 
     def _filler(self, number: int) -> _Item:
-        """Return a batch of this worker's share from its start, because other workers have more."""
-        if not self._fillers:
-            self._fillers = self._loader._sequences(self._local_batch, self._micro_batch, again=True)
+        """Return the next batch of a share that is read again from its start, because other workers have more."""
+        if number not in self._fillers:
+            self._begin_filler(number)
+            for _ in range(self._sequences[number].num_filled):  # those that were taken before a resume
+                self._filler(number)
         item = self._fillers[number].next()
         if item is None:  # once through the share: again from its start
-            self._fillers = self._loader._sequences(self._local_batch, self._micro_batch, again=True)
+            self._begin_filler(number)
             item = self._fillers[number].next()
         if item is None:
             do = "use divide='examples', or a smaller batch or fewer workers"
             raise DataError("data", expected="an example for every worker", got="an empty share", do=do)
         return item
+
+    def _begin_filler(self, number: int) -> None:
+        sequences = self._loader._sequences(self._local_batch, self._micro_batch, again=True)
+        self._fillers[number] = sequences[number]
 
 
 _Item = tuple[Read, list[list[Any]] | None, int]  # what was read, collated if in another process, number of examples
@@ -375,6 +386,8 @@ class _InThisProcess:
     """The batches of one worker, from readers that take turns; they are collated when they are taken."""
 
     collates_late = True
+    num_filled = 0
+    """batches of this epoch for which the share was read again, since it had ended before those of other workers"""
 
     def __init__(self, readers: list[StreamReader], local_batch: int, collate: Collating) -> None:
         self._readers, self._local_batch, self._collate = deque(readers), local_batch, collate
@@ -398,6 +411,7 @@ class _InProcesses:
     """The batches of one worker, read and collated in other processes."""
 
     collates_late = False
+    num_filled = 0
 
     def __init__(self, dataset: LoaderProcess, **options: Any) -> None:
         loader = DataLoader(dataset, batch_size=None, collate_fn=unchanged, **options)
