@@ -157,7 +157,7 @@ class SharedTransfers:
         return _DONE
 
     def _allgather_base(self, result: torch.Tensor, tensor: torch.Tensor) -> SharedTransfer:
-        self._group.all_gather(result, tensor)
+        self._group.all_gather(result.view(self._group.size, -1).unbind(), tensor)
         return _DONE
 
     def _reduce_scatter_base(

@@ -27,7 +27,7 @@ from rueda.world.shared_memory.operations import (
     ReduceScatter,
 )  # fmt: skip
 from rueda.world.shared_memory.reductions import can_reduce
-from rueda.world.shared_memory.segment import COMBINED, DONE, POSTED, Segment
+from rueda.world.shared_memory.segment import COMBINED, DONE, POSTED, WHAT, Segment
 from rueda.world.shared_memory.waiting import Check, Counters
 
 HALVES = 2
@@ -76,20 +76,27 @@ class SharedGroup:
         """Return whether :meth:`all_reduce` can reduce a tensor."""
         return tensor.device.type == "cpu" and tensor.layout == torch.strided and can_reduce(tensor.dtype, operation)
 
-    def all_reduce(self, tensor: Tensor, operation: str = "sum", divisor: float | None = None) -> None:
-        """Reduce a tensor over all ranks, in place.
+    def all_reduce(
+        self, tensor: Tensor, operation: str = "sum", *, divisor: float | None = None, result: Tensor | None = None
+    ) -> None:
+        """Reduce a tensor over all ranks.
 
         Args:
             tensor: a CPU tensor with the same number of elements on all ranks.
             operation: ``sum``, ``min``, ``max`` or ``product``.
             divisor: what the result is divided by, for an average.
+            result: a contiguous tensor for the result; by default it overwrites ``tensor``.
         """
-        self.begin_all_reduce(tensor, operation, divisor)()
-
-    def begin_all_reduce(self, tensor: Tensor, operation: str = "sum", divisor: float | None = None) -> Finish:
-        """Begin to reduce a tensor, which must not be changed until the returned function has finished it."""
         flat, finish = _flat(tensor)
-        begun = self._begin(AllReduce(self._place, flat, self._elements(flat), operation, divisor))
+        target, finish = (flat, finish) if result is None else _flat(result)
+        elements = self._elements(flat)
+        self._finish(self._begin(AllReduce(self._place, target, flat, elements, operation, divisor)))
+        finish()
+
+    def begin_all_reduce(self, tensor: Tensor, operation: str = "sum", *, divisor: float | None = None) -> Finish:
+        """Begin to reduce a tensor in place; it must not be changed until the returned function has finished it."""
+        flat, finish = _flat(tensor)
+        begun = self._begin(AllReduce(self._place, flat, flat, self._elements(flat), operation, divisor))
 
         def finish_all() -> None:
             self._finish(begun)
@@ -103,10 +110,10 @@ class SharedGroup:
         self._finish(self._begin(Broadcast(self._place, flat, self._elements(flat), source)))
         finish()
 
-    def all_gather(self, result: Tensor, tensor: Tensor) -> None:
-        """Copy the tensors of all ranks into a contiguous tensor, one after the other."""
+    def all_gather(self, results: Sequence[Tensor], tensor: Tensor) -> None:
+        """Copy the tensors of all ranks into contiguous tensors, in rank order."""
         flat, _ = _flat(tensor)
-        rows = result.detach().view(self.size, flat.numel())
+        rows = [result.detach().view(-1) for result in results]
         self._finish(self._begin(AllGather(self._place, rows, flat, self._elements(flat))))
 
     def reduce_scatter(
@@ -118,6 +125,11 @@ class SharedGroup:
         elements = self._elements(flat)
         self._finish(self._begin(ReduceScatter(self._place, flat, rows, elements, operation, divisor)))
         finish()
+
+    def waits_for(self) -> tuple[str, int, float] | None:
+        """Return what this rank waits for, its number among the operations, and since when; any thread may ask."""
+        since, operations = self._counters.waits_since, list(self._operations)
+        return None if since is None or not operations else (str(operations[0]), operations[0].number, since)
 
     def shutdown(self) -> None:
         """Leave the group: the others get an error where they wait for this rank."""
@@ -132,6 +144,7 @@ class SharedGroup:
         with self._lock:
             self._raise_earlier()
             self.num_operations += 1
+            operation.number = self.num_operations
             operation.first = self._num_begun
             self._num_begun += operation.num_chunks
             self._operations.append(operation)
@@ -176,6 +189,7 @@ class SharedGroup:
             counters.wait(POSTED, number + 1)
         elif operation.source != self.rank:
             counters.wait_for(operation.source, POSTED, number + 1)
+        self._check_same(operation, number)
         if operation.combines:
             operation.combine(index, slots)
             counters.set(COMBINED, number + 1)
@@ -185,6 +199,16 @@ class SharedGroup:
         counters.set(DONE, number + 1)
         if index + 1 == operation.num_chunks:
             self._operations.popleft()
+
+    def _check_same(self, operation: Operation, number: int) -> None:
+        """Raise an error if another rank has posted something else: the result would be meaningless."""
+        what, counters = operation.what, self._counters
+        for rank in range(self.size) if operation.source is None else (operation.source,):
+            if counters.get(WHAT + number % HALVES, rank) != what:
+                raise RuntimeError(
+                    f"{operation}: expected the same collective of the same size on all ranks, got another one on rank "
+                    f"{rank}; let all ranks call the same collectives in the same order"
+                )
 
     def _may_post(self) -> bool:
         free = self._num_posted - HALVES + 1  # the chunks that all ranks must be done with
@@ -196,6 +220,7 @@ class SharedGroup:
         slot = self._slots_of(operation.dtype)[number % HALVES][self.rank]
         operation.fill(number - operation.first, slot)
         self._num_posted = number + 1
+        self._counters.set(WHAT + number % HALVES, operation.what)
         self._counters.set(POSTED, number + 1)
 
     def _slots_of(self, dtype: torch.dtype) -> Sequence[Sequence[Tensor]]:

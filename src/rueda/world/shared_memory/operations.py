@@ -15,8 +15,17 @@ from torch import Tensor
 
 from rueda.world.shared_memory.reductions import reduce_into
 
+
+def _all_dtypes() -> set[torch.dtype]:
+    return {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
 COMBINE_BYTES = 32768
 """chunks of three and more ranks that are smaller are reduced by each rank itself: that saves waiting once"""
+
+
+_KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+_NUMBERS = {dtype: number for number, dtype in enumerate(sorted(_all_dtypes(), key=str))}
 
 
 class Place(NamedTuple):
@@ -37,6 +46,8 @@ class Operation:
         source: the rank whose chunks are awaited; None: all.
     """
 
+    kind = ""
+
     def __init__(
         self, place: Place, num_elements: int, dtype: torch.dtype, chunk_elements: int, source: int | None = None
     ) -> None:
@@ -44,10 +55,20 @@ class Operation:
         self.dtype = dtype
         self.source = source
         self.combines = False
+        self.number = 0  # of the operation in its group, from 1
         self.first = 0  # the number of its first chunk among all chunks of the group
         self._num_elements = num_elements
         self._chunk_elements = chunk_elements
         self.num_chunks = max(1, -(-num_elements // chunk_elements))  # one also of an empty tensor: all ranks meet
+
+    @property
+    def what(self) -> int:
+        """A number that is the same on all ranks that call the same collective, with tensors of one size and dtype."""
+        return (self._num_elements * 64 + _NUMBERS[self.dtype]) * 8 + _KINDS.index(self.kind)
+
+    def __str__(self) -> str:
+        """Describe it as the flight recorder of torch describes its collectives."""
+        return f"{self.kind} of {str(self.dtype).removeprefix('torch.')}[{self._num_elements}]"
 
     def span(self, index: int) -> tuple[int, int]:
         """Return where a chunk begins and ends."""
@@ -65,12 +86,15 @@ class Operation:
 
 
 class AllReduce(Operation):
-    """Reduces a flat tensor in place."""
+    """Reduces a flat tensor into ``result``, which may be the tensor itself."""
+
+    kind = "all_reduce"
 
     def __init__(
-        self, place: Place, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None
+        self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None
     ) -> None:
         super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements)
+        self._result = result
         self._tensor = tensor
         self._operation = operation
         self._divisor = divisor
@@ -94,18 +118,20 @@ class AllReduce(Operation):
     def drain(self, index: int, slots: Sequence[Tensor]) -> None:
         """Take the result of a chunk from the slots."""
         start, end = self.span(index)
-        mine = self._tensor[start:end]
+        result = self._result[start:end]
         if self.combines:
-            mine.copy_(slots[0][: end - start])
+            result.copy_(slots[0][: end - start])
             return
         parts = [slot[: end - start] for slot in slots]
         if self.place.size == 2:
-            parts[self.place.rank] = mine  # what was copied from it, and still in the cache
-        reduce_into(mine, parts, self._operation, self._divisor)
+            parts[self.place.rank] = self._tensor[start:end]  # the slot has a copy of it, but this is in the cache
+        reduce_into(result, parts, self._operation, self._divisor)
 
 
 class Broadcast(Operation):
     """Copies a flat tensor of one rank to the others."""
+
+    kind = "broadcast"
 
     def __init__(self, place: Place, tensor: Tensor, chunk_elements: int, source: int) -> None:
         super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements, source)
@@ -125,11 +151,13 @@ class Broadcast(Operation):
 
 
 class AllGather(Operation):
-    """Copies the flat tensors of all ranks into the rows of ``result``, [ranks, elements]."""
+    """Copies the flat tensors of all ranks into those of ``results``."""
 
-    def __init__(self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int) -> None:
+    kind = "all_gather"
+
+    def __init__(self, place: Place, results: Sequence[Tensor], tensor: Tensor, chunk_elements: int) -> None:
         super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements)
-        self._result = result
+        self._results = results
         self._tensor = tensor
 
     def fill(self, index: int, slot: Tensor) -> None:
@@ -140,9 +168,9 @@ class AllGather(Operation):
     def drain(self, index: int, slots: Sequence[Tensor]) -> None:
         """Take the result of a chunk from the slots."""
         start, end = self.span(index)
-        for rank, slot in enumerate(slots):
+        for rank, (slot, result) in enumerate(zip(slots, self._results, strict=True)):
             own = rank == self.place.rank
-            self._result[rank, start:end].copy_(self._tensor[start:end] if own else slot[: end - start])
+            result[start:end].copy_(self._tensor[start:end] if own else slot[: end - start])
 
 
 class ReduceScatter(Operation):
@@ -150,6 +178,8 @@ class ReduceScatter(Operation):
 
     A slot holds a chunk of every row, so that a chunk of one row has 1 / ranks of its elements.
     """
+
+    kind = "reduce_scatter"
 
     def __init__(
         self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None

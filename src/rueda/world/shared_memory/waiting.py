@@ -65,6 +65,8 @@ class Counters:
         others = [rank for rank in range(segment.size) if rank != segment.rank]
         self._others = [[rank * NUM_COUNTERS + kind for rank in others] for kind in range(NUM_COUNTERS)]
         self._spins = _has_own_core(segment.size)
+        self.waits_since: float | None = None
+        """since when (``time.monotonic``) this rank has waited, once it looks with pauses"""
 
     def set(self, kind: int, value: int) -> None:
         """Set one of this rank's counters, after everything that was stored before."""
@@ -121,6 +123,14 @@ class Counters:
                 late.pop()
                 if not late:
                     return True
+        self.waits_since = time.monotonic()
+        try:
+            return self._sleep_until(late, value, begun, seconds)
+        finally:
+            self.waits_since = None
+
+    def _sleep_until(self, late: list[int], value: int, begun: float, seconds: float) -> bool:
+        values, clock = self._values, time.perf_counter
         sleep, longest = _SLEEP_SECONDS
         look = begun + _LOOK_SECONDS
         while True:
