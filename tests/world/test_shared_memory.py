@@ -27,7 +27,7 @@ from rueda.world.shared_memory import segment as segments
 from rueda.world.shared_memory import transport
 from rueda.world.shared_memory.group import SharedGroup
 from rueda.world.shared_memory.operations import part_of
-from rueda.world.shared_memory.reductions import DTYPES, can_reduce
+from rueda.world.shared_memory.reductions import DTYPES, can_reduce, reduce_into, sum_lists
 from rueda.world.shared_memory.segment import Segment, create
 from rueda.world.shared_memory.transport import connect_buckets, connect_group
 from rueda.world.shared_memory.world_group import world_group
@@ -238,7 +238,21 @@ def test_waiting_for_a_rank_that_has_left_is_an_error() -> None:
                 shared.all_reduce(torch.zeros(3))
 
 
-@workers(2)
+def test_lists_are_summed_as_single_tensors() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        shapes = [(3,), (300, 300), (), (70_000,), (2, 0), (5, 7)]
+        parts = [[draw(shape, dtype, rank * 10 + n) for n, shape in enumerate(shapes)] for rank in range(3)]
+        for into in (dtype, torch.float64):
+            targets = [torch.empty(shape, dtype=into) for shape in shapes]
+            targets[-1] = torch.empty((7, 5), dtype=into).T
+            sum_lists(targets, parts, 3.0)
+            for target, *tensors in zip(targets, *parts, strict=True):
+                expected = torch.empty_like(tensors[0])
+                reduce_into(expected, tensors, "sum", 3.0)
+                assert torch.equal(target, expected.to(into))
+
+
+@workers(3)
 def test_buckets_are_averaged_step_after_step_until_a_rank_leaves() -> None:
     world = current()
     sizes = [10_000, 7, 300]
@@ -256,10 +270,16 @@ def test_buckets_are_averaged_step_after_step_until_a_rank_leaves() -> None:
         if leaves:
             break
         for bucket in own:
-            bucket.combine(2.0)
-        for number, (bucket, size) in enumerate(zip(own, sizes, strict=True)):
             bucket.wait()
-            assert torch.equal(bucket.result, torch.full((size,), step + number + 0.5))
+            bucket.combine(3.0)
+        for number, (bucket, size) in enumerate(zip(own, sizes, strict=True)):
+            result = torch.empty(size)
+            if bucket.direct:
+                sum_lists([result], [[slot] for slot in bucket.slots], 3.0)
+            else:
+                bucket.wait_for_parts()
+                result.copy_(bucket.slots[0])
+            assert bucket.direct == (step == 19) and torch.equal(result, torch.full((size,), step + number + 1.0))
             bucket.release()
     dist.barrier()
     buckets.shutdown()
@@ -281,6 +301,17 @@ def test_the_world_uses_it() -> None:
     sum(part.sum() * (rank + 1) for rank, part in enumerate(parts)).backward()  # type: ignore[union-attr]
     assert y.grad is not None and y.grad[0].item() == 2.0 * (world.rank + 1) ** 2
     assert world_group().num_operations - begun == 5  # type: ignore[union-attr]
+
+
+@workers(2)
+def test_it_works_inside_and_outside_of_inference_mode() -> None:
+    world = current()
+    with group(world) as shared:
+        for inside in (True, False, True):
+            with torch.inference_mode(inside):
+                x = torch.full((5,), float(world.rank), dtype=torch.float64)
+                shared.all_reduce(x)
+                assert x[0].item() == 1.0
 
 
 def train(wrap: Callable[[nn.Module], nn.Module], rank: int, num_steps: int = 4) -> list[Tensor]:

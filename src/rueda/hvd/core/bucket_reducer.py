@@ -18,7 +18,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from rueda.hvd.core.entries import AVERAGE
 from rueda.hvd.core.process_groups import OPERATIONS, record_event
 from rueda.hvd.core.reduce import communication_operation
 from rueda.world.shared_memory.fixed_buckets import FixedBuckets, SharedBucket
+from rueda.world.shared_memory.reductions import sum_lists
 
 FIRST_BUCKET_BYTES = 2**20  # small, so that communication begins early
 BUCKET_BYTES = 25 * 2**20
@@ -47,6 +47,7 @@ class _Bucket:
         self._shapes = shapes
         *self.parts, self.leaving = self.split(buffer)
         self.shared = shared  # where the buffer lies in shared memory
+        self.slots = [] if shared is None else [self.split(slot) for slot in shared.slots]  # by rank and position
         self.kept: dict[int, Tensor] = {}  # by position: results of a shared bucket that are read after the step
         self.num_awaited = len(numbers)
         self.own: list[int] = []  # positions of the tensors that this rank has in this step
@@ -95,6 +96,7 @@ class BucketReducer:
         members = engine.sets[process_set]
         self._prescale = prescale
         self._factor = postscale / (len(members) if operation == AVERAGE else 1)
+        self._divisor = None if self._factor == 1.0 else 1.0 / self._factor
         self._buckets = []
         self._operation = OPERATIONS[communication_operation(torch.float32, operation)]
         self._device = like[layout[0][0]].device.type
@@ -145,19 +147,17 @@ class BucketReducer:
         needed = []
         with torch.no_grad():
             for bucket in self._buckets:
-                if bucket.shared is not None:
-                    self._guard(partial(bucket.shared.combine, 1.0 / self._factor))
-            for bucket in self._buckets:
                 self._wait(bucket)
-                results = [*bucket.parts, bucket.leaving]
                 if bucket.shared is not None:
-                    results = bucket.split(bucket.shared.result)
-                elif self._factor != 1.0:
-                    bucket.buffer.mul_(self._factor)
-                _copy([tensor_of(bucket.numbers[p]) for p in bucket.own], [results[p] for p in bucket.own])
+                    bucket.shared.combine(self._divisor)
+            for bucket in self._buckets:
+                targets = [tensor_of(bucket.numbers[position]) for position in bucket.own]
                 if bucket.shared is not None:
-                    bucket.kept = {p: results[p].clone() for p in (*bucket.missing, len(bucket.numbers))}
-                    bucket.shared.release()
+                    self._take(bucket, bucket.shared, targets)
+                else:
+                    if self._factor != 1.0:
+                        bucket.buffer.mul_(self._factor)
+                    _copy(targets, [bucket.parts[position] for position in bucket.own])
                 needed += [bucket.numbers[position] for position in bucket.missing]
                 bucket.num_awaited = len(bucket.numbers)
         first = self._buckets[0]
@@ -168,6 +168,18 @@ class BucketReducer:
         self._next = 0
         self._num_steps += 1
         return needed
+
+    def _take(self, bucket: _Bucket, shared: SharedBucket, targets: list[Any]) -> None:
+        """Write the averages of a bucket in shared memory into the tensors of this rank, and keep those it lacks."""
+        later = [*bucket.missing, len(bucket.numbers)]  # with the flag; other ranks may soon fill the bucket again
+        bucket.kept = {position: torch.empty_like(bucket.slots[0][position]) for position in later}
+        targets, positions = [*targets, *bucket.kept.values()], [*bucket.own, *later]
+        if shared.direct:
+            sum_lists(targets, [[parts[p] for p in positions] for parts in bucket.slots], self._divisor)
+        else:
+            self._guard(shared.wait_for_parts)
+            _copy(targets, [bucket.slots[0][position] for position in positions])
+        shared.release()
 
     def result(self, number: int) -> Tensor:
         """Return the reduced value of a tensor, which is valid until the next step begins."""
@@ -192,7 +204,8 @@ class BucketReducer:
             self._ended = True
             for bucket in self._buckets[: self._next]:
                 if bucket.shared is not None:  # the other ranks count on this one's part of it
-                    self._guard(partial(bucket.shared.combine, 1.0 / self._factor))
+                    self._wait(bucket)
+                    bucket.shared.combine(self._divisor)
             if self._shared is not None:
                 self._shared.leave()
             for bucket in self._buckets[self._next :]:

@@ -1,8 +1,9 @@
 """Buckets that are reduced in every step, and that lie in the shared memory themselves.
 
 The gradients of a step are copied into a bucket anyway. If the bucket lies in shared memory, that is the only copy on
-the way in: every rank reduces its part of the bucket straight from the buckets of all ranks into that of the first, and
-copies the result from there into the gradients.
+the way in. Of two ranks, each sums the buckets of both straight into its gradients: it waits for the other only once,
+which counts where cores are busy. Of more ranks, each sums a part of the bucket into that of the first rank, and copies
+the whole from there into its gradients.
 
 Every rank fills and posts its buckets in the same order, step after step, so a bucket's number counts through all
 steps. A bucket may be filled again when all ranks are done with it in the step before.
@@ -28,17 +29,19 @@ _ALIGNMENT = 4096
 
 
 class SharedBucket:
-    """One bucket of all ranks: fill ``own``, :meth:`post`, :meth:`combine`, :meth:`wait`, read ``result``, and
-    :meth:`release` it."""
+    """One bucket of all ranks.
 
-    def __init__(self, owner: FixedBuckets, index: int, slots: Sequence[Tensor]) -> None:
+    In every step: :meth:`open` it, fill :attr:`own`, :meth:`post` it, :meth:`wait`, and :meth:`combine` it. If it is
+    :attr:`direct`, sum all :attr:`slots`; otherwise :meth:`wait_for_parts`, and read the first slot. Then
+    :meth:`release` it.
+    """
+
+    def __init__(self, owner: FixedBuckets, slots: Sequence[Tensor]) -> None:
         self._owner = owner
-        self._index = index
-        self._slots = slots
+        self.slots = slots
+        """the buckets of all ranks"""
         self.own = slots[owner.rank]
         """this rank's bucket"""
-        self.result = slots[0]
-        """the reduced bucket; it may be read between :meth:`wait` and :meth:`release`"""
         self._number = 0  # of this bucket in this step
         self._combined = True
 
@@ -54,39 +57,41 @@ class SharedBucket:
         self._combined = False
         owner.counters.set(POSTED, self._number)
 
-    def combine(self, divisor: float, seconds: float = math.inf) -> bool:
-        """Wait until all ranks have posted the bucket, and sum this rank's part; return False if ``seconds`` are over.
-
-        Args:
-            divisor: what the sum is divided by.
-            seconds: how long to wait.
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until all ranks have posted the bucket; return False if ``seconds`` are over.
 
         Raises:
             PeerGone: a rank is gone.
         """
-        if self._combined:
-            return True
-        owner = self._owner
-        counters = owner.counters
-        if not counters.wait(POSTED, self._number, seconds):
-            return False
-        divided = None if divisor == 1.0 else divisor
-        if any(0 < counters.get(LEAVING, rank) <= self._number for rank in range(owner.size)):
-            self.result = torch.empty_like(self.own)
-            reduce_into(self.result, self._slots, "sum", divided)
-        else:
-            self.result = self._slots[0]
-            low, high = part_of(self.own.numel(), owner.rank, owner.size)
-            if high > low:
-                parts = [slot[low:high] for slot in self._slots]
-                reduce_into(parts[0], parts, "sum", divided)
-        self._combined = True
-        counters.set(COMBINED, self._number)
-        return True
+        return self._owner.counters.wait(POSTED, self._number, seconds)
 
-    def wait(self, seconds: float = math.inf) -> bool:
-        """Wait for the parts of all ranks; return False if ``seconds`` are over."""
-        return self.result is not self._slots[0] or self._owner.counters.wait(COMBINED, self._number, seconds)
+    @property
+    def direct(self) -> bool:
+        """Whether each rank sums the whole bucket for itself: of two ranks, and where one leaves."""
+        owner = self._owner
+        if owner.size == 2:
+            return True
+        return any(0 < owner.counters.get(LEAVING, rank) <= self._number for rank in range(owner.size))
+
+    def combine(self, divisor: float | None) -> None:
+        """Sum this rank's part of the bucket into that of the first rank, unless it is summed directly.
+
+        Args:
+            divisor: what the sum is divided by.
+        """
+        if self._combined or self.direct:
+            return
+        owner = self._owner
+        low, high = part_of(self.own.numel(), owner.rank, owner.size)
+        if high > low:
+            parts = [slot[low:high] for slot in self.slots]
+            reduce_into(parts[0], parts, "sum", divisor)
+        self._combined = True
+        owner.counters.set(COMBINED, self._number)
+
+    def wait_for_parts(self, seconds: float = math.inf) -> bool:
+        """Wait until all ranks have combined their parts; return False if ``seconds`` are over."""
+        return self._owner.counters.wait(COMBINED, self._number, seconds)
 
     def release(self) -> None:
         """Let all ranks fill the bucket again."""
@@ -118,7 +123,7 @@ class FixedBuckets:
 
     def bucket(self, index: int, dtype: torch.dtype) -> SharedBucket:
         """Return a bucket, as a flat tensor of a dtype on each rank."""
-        return SharedBucket(self, index, [slot.view(dtype) for slot in self._slots[index]])
+        return SharedBucket(self, [slot.view(dtype) for slot in self._slots[index]])
 
     def leave(self) -> None:
         """Tell the others that this rank posts what it has not posted of this step, but reduces nothing any more."""

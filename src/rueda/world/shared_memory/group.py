@@ -226,9 +226,12 @@ class SharedGroup:
     def _slots_of(self, dtype: torch.dtype) -> Sequence[Sequence[Tensor]]:
         found = self._slots.get(dtype)
         if found is None:
-            memory = self._segment.memory.view(self.size, HALVES, self._chunk_bytes)
             whole = self._chunk_bytes // dtype.itemsize * dtype.itemsize
-            found = [[memory[rank, half, :whole].view(dtype) for rank in range(self.size)] for half in range(HALVES)]
+            with torch.inference_mode(False):
+                memory = self._segment.memory.view(self.size, HALVES, self._chunk_bytes)
+                found = [
+                    [memory[rank, half, :whole].view(dtype) for rank in range(self.size)] for half in range(HALVES)
+                ]
             self._slots[dtype] = found
         return found
 

@@ -15,6 +15,8 @@ DTYPES = frozenset({
 })  # fmt: skip
 """what can be reduced; everything can be copied"""
 
+_LARGE_ELEMENTS = 1 << 16
+
 _INTO: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
     "sum": lambda a, b, out: torch.add(a, b, out=out),
     "min": lambda a, b, out: torch.minimum(a, b, out=out),
@@ -61,3 +63,41 @@ def reduce_into(out: Tensor, parts: Sequence[Tensor], operation: str, divisor: f
         into(out, part, out)
     if divisor is not None:
         out.div_(divisor)
+
+
+def sum_lists(targets: Sequence[Tensor], parts: Sequence[Sequence[Tensor]], divisor: float | None = None) -> None:
+    """Sum lists of tensors into ``targets``, each element as :func:`reduce_into` does.
+
+    Large tensors are summed one at a time, in pieces that stay in the cache for the division, and small ones together.
+
+    Args:
+        targets: the results, contiguous or not, of any dtype.
+        parts: for each rank a list of contiguous tensors with the shapes of the targets.
+        divisor: what the sums are divided by.
+
+    >>> target = torch.empty(2)
+    >>> sum_lists([target], [[torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 4.0])]], 2.0)
+    >>> target
+    tensor([2., 3.])
+    """
+    small = []
+    for index, target in enumerate(targets):
+        like = parts[0][index]
+        if like.numel() < _LARGE_ELEMENTS or like.dtype != target.dtype or not target.is_contiguous():
+            small.append(index)
+            continue
+        flat = [target.view(-1), *(part[index].view(-1) for part in parts)]
+        for out, *pieces in zip(*(tensor.split(_LARGE_ELEMENTS) for tensor in flat), strict=True):  # type: ignore[no-untyped-call]
+            reduce_into(out, pieces, "sum", divisor)
+    if small:
+        total = [torch.empty_like(parts[0][index]) for index in small]
+        if parts[0][small[0]].dtype in _HALF:
+            for index, out in zip(small, total, strict=True):
+                reduce_into(out, [part[index] for part in parts], "sum", divisor)
+        else:
+            total = list(torch._foreach_add([parts[0][i] for i in small], [parts[1][i] for i in small]))
+            for part in parts[2:]:
+                torch._foreach_add_(total, [part[i] for i in small])
+            if divisor is not None:
+                torch._foreach_div_(total, divisor)
+        torch._foreach_copy_([targets[index] for index in small], total)

@@ -49,9 +49,10 @@ class Segment:
         start = _PAGE_BYTES
         end = start + size * NUM_COUNTERS * 8
         self.counters = memoryview(self._mapped)[start:end].cast("q")
-        self.memory: Tensor = torch.frombuffer(
-            self._mapped, dtype=torch.uint8, count=num_bytes, offset=_data_offset(size)
-        )
+        with torch.inference_mode(False):  # else it could only be written in inference mode
+            self.memory: Tensor = torch.frombuffer(
+                self._mapped, dtype=torch.uint8, count=num_bytes, offset=_data_offset(size)
+            )
         self.closed = False
         weakref.finalize(self, os.close, descriptor)  # not earlier: another thread may be asking for the locks
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)

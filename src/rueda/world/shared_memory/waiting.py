@@ -3,7 +3,7 @@
 A rank that is only microseconds late is best awaited by looking again and again. It must not last, however: the core,
 or Python's interpreter lock, may be just what the late rank or another thread of this process needs. So a rank looks
 without a pause for some tens of microseconds, and not at all if there are fewer cores than ranks; then it sleeps
-between its looks, longer and longer, from the shortest sleep that the system has (about 60 µs) to a millisecond. Twenty
+between its looks, longer and longer, from the shortest sleep that the system has (about 60 µs) to milliseconds. Twenty
 times a second it also looks whether the one it waits for is gone, and whether its own program has failed elsewhere.
 """
 
@@ -23,7 +23,8 @@ Check = Callable[[], BaseException | None]
 """returns the error that has ended the program of this rank elsewhere, or None"""
 
 _SPIN_SECONDS = 50e-6
-_SLEEP_SECONDS = (5e-6, 1e-3)  # the first and the longest; the system makes about 60 µs of the first
+_SLEEP_SECONDS = (5e-6, 2e-4, 2e-3)  # the first, the longest, and that of long waits; the system adds about 60 µs
+_LONG_SECONDS = 0.2
 _LOOK_SECONDS = 0.05  # between two looks at the processes of the others
 
 ORDERED = platform.machine() in ("x86_64", "AMD64", "i686")
@@ -131,7 +132,7 @@ class Counters:
 
     def _sleep_until(self, late: list[int], value: int, begun: float, seconds: float) -> bool:
         values, clock = self._values, time.perf_counter
-        sleep, longest = _SLEEP_SECONDS
+        sleep, longest, of_long_waits = _SLEEP_SECONDS
         look = begun + _LOOK_SECONDS
         while True:
             late = [index for index in late if values[index] < value]
@@ -144,7 +145,7 @@ class Counters:
             if now - begun >= seconds:
                 return False
             time.sleep(sleep)  # also lets other threads of this process have the interpreter lock
-            sleep = min(longest, sleep * 1.25)
+            sleep = min(longest, sleep * 1.25) if now - begun < _LONG_SECONDS else of_long_waits
 
     def _look(self, late: list[int], value: int, waited: float) -> None:
         """Raise an error if there is nothing to wait for any more."""

@@ -6,22 +6,29 @@ recorder, so the watcher of stalls is told of them (:class:`SharedCollectives`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rueda.world.shared_memory.group import SharedGroup
-from rueda.world.shared_memory.transport import connect_group
-from rueda.world.stall.limits import StallLimits
+from rueda.world.shared_memory.transport import connect_group, wanted
+from rueda.world.stall.limits import DUMP, StallLimits
 from rueda.world.stall.waits import Key, Wait
 
 _current: SharedGroup | None = None
 
 
 def open_group(store: Store, rank: int, size: int, seconds: float) -> SharedGroup | None:
-    """Connect the group of all workers, or return None if they use Gloo."""
+    """Connect the group of all workers, or return None if they use Gloo.
+
+    They also do if torch's flight recorders are to be written at a stall (``--stall-dump``), unless shared memory is
+    asked for: the recorders know only what goes through torch.
+    """
     global _current
+    if os.environ.get(DUMP) and not wanted(os.environ):
+        return None
     _current = connect_group(PrefixStore("shared", store), rank, size, timedelta(seconds=seconds))
     return _current
 
