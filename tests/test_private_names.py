@@ -123,6 +123,8 @@ def group_methods() -> None:
 TWO = [torch.tensor([2.0]), torch.tensor([3.0])]
 WHAT: dict[str, Callable[[], None]] = {
     "_foreach_add_": _foreach("_foreach_add_", [3.0, 7.0], TWO),
+    "_foreach_add": _foreach("_foreach_add", [3.0, 7.0], TWO),
+    "_foreach_div_": _foreach("_foreach_div_", [0.5, 2.0], 2.0),
     "_foreach_sub_": _foreach("_foreach_sub_", [-1.0, 1.0], TWO),
     "_foreach_mul_": _foreach("_foreach_mul_", [2.0, 8.0], 2.0),
     "_foreach_copy_": _foreach("_foreach_copy_", [2.0, 3.0], TWO),

@@ -183,10 +183,10 @@ class ExchangeMeter:
         return reading
 
     def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+        from rueda.world.shared_memory.gradients import average_bucket
 
         if not self.active:
-            return allreduce_hook(self._group, bucket)
+            return average_bucket(self._group, bucket)
         # Norms are computed per tensor, not per bucket: DDP rebuilds its buckets after the first update, which would
         # change the last digits after a restart. The gradients are views of the buffer that the all-reduce writes.
         numbers, gradients = [self._numbers[p] for p in bucket.parameters()], bucket.gradients()
@@ -197,7 +197,7 @@ class ExchangeMeter:
             self._mean.append((numbers, square_norms(gradients)))
             return mean
 
-        return allreduce_hook(self._group, bucket).then(after)
+        return average_bucket(self._group, bucket).then(after)
 
 
 def layer_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rueda.errors import WorldError
+from rueda.world.shared_memory.world_group import world_group
 
 _replacement: Callable[[Tensor], Tensor] | None = None
 
@@ -83,13 +84,22 @@ class AllGather(torch.autograd.Function):
     def forward(context: Any, tensor: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of all workers in rank order."""
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, tensor.contiguous())
+        shared = world_group()
+        if shared is not None and tensor.is_cpu:
+            shared.all_gather(parts, tensor)
+        else:
+            dist.all_gather(parts, tensor.contiguous())
         return tuple(parts)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
         """Return the sum over all workers of the gradients of this worker's tensor."""
         stacked = torch.stack([gradient.contiguous() for gradient in gradients])
+        shared = world_group()
+        if shared is not None and shared.can_reduce(stacked, "sum"):
+            own = torch.empty_like(stacked[0])
+            shared.reduce_scatter(own, stacked)
+            return own
         if dist.get_backend() == "nccl":
             own = torch.empty_like(stacked[0])
             dist.reduce_scatter_tensor(own, stacked)

@@ -46,7 +46,7 @@ class Watcher:
     def __init__(
         self, store: Store, rank: int, size: int, *, local: bool, limits: StallLimits, dump: str | None = None
     ) -> None:
-        self.sources: list[Source] = [TorchCollectives(limits, _end_process)]
+        self.sources: list[Source] = [TorchCollectives(limits, end_process)]
         self.declared = ""  # what this worker does while the others wait for it, as the program wants
         self._stacks = offer_stacks()
         self._dump = Dump(dump, rank, lambda text: _say(f"{PREFIX}{text}"))
@@ -190,7 +190,7 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def _end_process(text: str) -> NoReturn:
+def end_process(text: str) -> NoReturn:
     """End this process at once: its main thread is in C++ code, from which no exception can call it back."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
