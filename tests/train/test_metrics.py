@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,6 +128,37 @@ def test_a_metric_that_returns_fractions_is_its_mean() -> None:
     assert result.row is not None and result.row.metric.name == "closeness" and not result.row.metric.percent
     assert 0 < (result.row.value() or 0) < 1 and result.row.test_accuracy is None
     assert "test closeness 0." in repr(result) and "%" not in repr(result)
+
+
+def tags(num_tokens: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores [B, T, classes] and tags [B, T], of which some are padding."""
+    generator = torch.Generator().manual_seed(3)
+    wanted = torch.randint(0, 3, (4, num_tokens), generator=generator)
+    wanted[:, -2:] = -100
+    return torch.randn(4, num_tokens, 3, generator=generator), wanted
+
+
+@pytest.mark.parametrize("class_dim", [-1, 1])
+def test_tokens_are_measured_and_padding_is_left_out(class_dim: int) -> None:
+    scores, wanted = tags()
+    outputs, said, is_token = scores.movedim(-1, class_dim), scores.argmax(-1), wanted >= 0
+    given: dict[str, Any] = {"class_dim": class_dim}
+    right, counted = metrics.accuracy(**given).measure(outputs, {"targets": wanted})  # type: ignore[misc]
+    assert int((right & counted).sum()) == int((said == wanted)[is_token].sum()) and int(counted.sum()) == 12
+    among, counted = metrics.top_k(2, **given).measure(outputs, {"targets": wanted})  # type: ignore[misc]
+    best = scores.topk(2, dim=-1).indices[is_token]
+    assert int((among & counted).sum()) == int((best == wanted[is_token][:, None]).any(1).sum())
+    hits, wrong, missed = metrics.f1(positive=2, **given).measure(outputs, {"targets": wanted}).tolist()  # type: ignore[misc, union-attr]
+    said, true = said[is_token] == 2, wanted[is_token] == 2
+    assert (hits, wrong, missed) == (int((said & true).sum()), int((said & ~true).sum()), int((~said & true).sum()))
+
+
+@pytest.mark.parametrize("num_tokens", [3, 5])  # as many tokens as classes: either dimension could be the classes
+@pytest.mark.parametrize("metric", [metrics.accuracy(), metrics.top_k(2), metrics.f1()], ids=lambda one: str(one.name))
+def test_the_dimension_of_the_classes_is_not_guessed(metric: Metric, num_tokens: int) -> None:
+    scores, wanted = tags(num_tokens)
+    with pytest.raises(TaskError, match=f"metric {metric.name}: .*class_dim=-1"):
+        metric.measure(scores, {"labels": wanted})  # type: ignore[misc]
 
 
 def test_a_function_of_true_and_false_is_an_accuracy() -> None:

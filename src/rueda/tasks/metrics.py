@@ -143,38 +143,44 @@ def adapt(function: Callable[[Any, Any], Tensor], *, name: str | None = None) ->
     return Metric(name=plain if plain != LOSS.name else "metric", measure=measure, percent=None)
 
 
-# Ready-made metrics: each function returns a Metric; its argument ``targets`` finds the targets in a batch.
+# Ready-made metrics: each is a function that makes one; ``targets`` finds the targets in a batch. Targets below 0 are
+# left out, as torch's cross-entropy leaves out its ignore_index of -100: padding, pixels without a label.
 
 
-def accuracy(*, targets: Targets = targets_of) -> Metric:
-    """Return the accuracy: the fraction of targets [B, ...] for which the output of the right class is the largest.
+def accuracy(*, targets: Targets = targets_of, class_dim: int | None = None) -> Metric:
+    """Return the fraction of targets for which the largest output is the right class.
 
-    Outputs are [B, classes, ...]: the classes are in the second dimension.
+    Args:
+        targets: finds the targets in a batch: [B], or [B, ...] for tokens or pixels; those below 0 are left out.
+        class_dim: the dimension of the outputs that has the classes; by default 1, as in torch's cross-entropy. Give -1
+            for tokens, [B, T, classes].
 
-    >>> accuracy().measure(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), (None, torch.tensor([1, 1])))
-    tensor([ True, False])
+    >>> right, counted = accuracy().measure(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), (None, torch.tensor([1, -100])))
+    >>> right, counted                                                     # the second is left out
+    (tensor([ True, False]), tensor([ True, False]))
     """
 
-    def measure(outputs: Any, batch: Any) -> Tensor:
+    def measure(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
         found = targets(batch)
-        _check_classes("accuracy", found, outputs)
-        return outputs.argmax(1) == found  # type: ignore[no-any-return]
+        _check_classes("accuracy", found)
+        return _classes_last("accuracy", outputs, found, class_dim).argmax(-1) == found, found >= 0
 
     return Metric(name="accuracy", measure=measure, percent=True, low=0.0, high=1.0)
 
 
-def top_k(k: int = 5, *, targets: Targets = targets_of) -> Metric:
-    """Return the top-k accuracy: the fraction of targets whose class is among those with the ``k`` largest outputs.
+def top_k(k: int = 5, *, targets: Targets = targets_of, class_dim: int | None = None) -> Metric:
+    """Return the fraction of targets whose class is among the ``k`` largest outputs; see :func:`accuracy`.
 
-    >>> top_k(2).measure(torch.tensor([[0.1, 0.7, 0.2]]), (None, torch.tensor([2])))
+    >>> top_k(2).measure(torch.tensor([[0.1, 0.7, 0.2]]), (None, torch.tensor([2])))[0]
     tensor([True])
     """
 
-    def measure(outputs: Any, batch: Any) -> Tensor:
+    def measure(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
         found = targets(batch)
-        _check_classes(f"top-{k}", found, outputs)
-        best = outputs.topk(min(k, outputs.shape[1]), dim=1).indices
-        return (best == found.unsqueeze(1)).any(1)  # type: ignore[no-any-return]
+        _check_classes(f"top-{k}", found)
+        scores = _classes_last(f"top-{k}", outputs, found, class_dim)
+        best = scores.topk(min(k, scores.shape[-1]), dim=-1).indices
+        return (best == found.unsqueeze(-1)).any(-1), found >= 0
 
     return Metric(name=f"top-{k}", measure=measure, percent=True, low=0.0, high=1.0)
 
@@ -211,13 +217,16 @@ def perplexity() -> Metric:
     return Metric(name="perplexity", combine="loss", finish=_exp, higher_is_better=False, low=1.0)
 
 
-def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_of) -> Metric:
+def f1(
+    *, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_of, class_dim: int | None = None
+) -> Metric:
     """Return the F1 score, 2 tp / (2 tp + fp + fn), from the counts of true and false positives and false negatives.
 
     Args:
         positive: the class that is to be found, of outputs [B, classes].
         threshold: outputs of one number each, [B] or [B, 1], are positive above it; targets are 0 or 1.
-        targets: finds the targets in a batch.
+        targets: finds the targets in a batch; those below 0 are left out.
+        class_dim: the dimension of the outputs that has the classes, as in :func:`accuracy`.
 
     >>> f1().finish(torch.tensor([8.0, 2.0, 2.0]))
     0.8
@@ -225,12 +234,14 @@ def f1(*, positive: int = 1, threshold: float = 0.0, targets: Targets = targets_
 
     def measure(outputs: Any, batch: Any) -> Tensor:
         found = targets(batch)
-        if outputs.dim() == found.dim() + 1 and outputs.shape[1] > 1:
-            _check_classes("F1", found, outputs)
-            said, true = outputs.argmax(1) == positive, found == positive
+        if outputs.dim() == found.dim() + 1 and outputs.shape[-1] == 1:
+            outputs = outputs.squeeze(-1)
+        if outputs.dim() > found.dim():
+            said = _classes_last("F1", outputs, found, class_dim).argmax(-1) == positive
+            true = found == positive
         else:
-            scores = outputs.squeeze(1) if outputs.dim() == found.dim() + 1 else outputs
-            said, true = scores > threshold, _same_shape("F1", found, scores) > 0.5
+            said, true = outputs > threshold, _same_shape("F1", found, outputs) > 0.5
+        said = said & (found >= 0)
         return torch.stack([(said & true).sum(), (said & ~true).sum(), (~said & true).sum()])
 
     def finish(sums: Tensor) -> float:
@@ -299,18 +310,30 @@ def _area(rows: Tensor) -> float:
     return doubled / (2 * num_positive * num_negative)
 
 
-def _check_classes(name: str, targets: Tensor, outputs: Tensor) -> None:
-    """Refuse targets that are no class labels, and outputs without one number per class in their second dimension."""
+def _check_classes(name: str, targets: Tensor) -> None:
+    """Refuse targets that are no class labels."""
     if targets.is_floating_point():
         raise TaskError(
             f"metric {name} needs class labels, but the targets are floating point; choose a metric of regression, "
             "such as metrics.mean_absolute_error()"
         )
-    rest = [*targets.shape[1:]]
-    if outputs.dim() < 2 or outputs.shape[1] < 2 or [len(outputs), *outputs.shape[2:]] != [*targets.shape]:
-        expected = f"outputs of shape {['B', 'classes', *rest]} for targets {['B', *rest]}".replace("'", "")
-        do = "move the classes to dimension 1, or write a Metric of your own"
+
+
+def _classes_last(name: str, outputs: Tensor, targets: Tensor, class_dim: int | None) -> Tensor:
+    """Return the outputs with the classes in the last dimension; refuse outputs whose other dimensions do not fit.
+
+    Without ``class_dim`` the classes are in dimension 1. If the outputs have another shape, or one in which they could
+    be in the last dimension too (as many tokens as classes), it has to be given: a guess would be wrong without a sign.
+    """
+    dim = 1 if class_dim is None else class_dim
+    fits = -outputs.dim() <= dim < outputs.dim() and outputs.movedim(dim, -1).shape[:-1] == targets.shape
+    could_be_last = outputs.dim() > 2 and outputs.shape[:-1] == targets.shape
+    fits = fits and outputs.shape[dim] > 1  # the largest of one output says nothing
+    if not fits or (class_dim is None and could_be_last):
+        expected = f"outputs of the targets' shape {list(targets.shape)} and one more dimension, the classes"
+        do = "say which dimension has the classes: class_dim=-1 for [B, T, classes], 1 for [B, classes, ...]"
         raise TaskError(f"metric {name}", expected=expected, got=list(outputs.shape), do=do)
+    return outputs.movedim(dim, -1)
 
 
 def _same_shape(name: str, targets: Tensor, outputs: Tensor) -> Tensor:
