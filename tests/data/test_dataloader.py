@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -271,3 +274,17 @@ def test_three_workers_evaluate_a_stream_without_a_hang() -> None:
         counts.index_add_(0, batch["ids"], weights)
         world.barrier()
     assert world.all_reduce(counts).tolist() == [1.0] * 47
+
+
+@pytest.mark.parametrize("data", [list(range(40)), dict.fromkeys(range(40)).keys()], ids=["data set", "stream"])
+def test_reading_processes_end_with_their_loader(data: Any) -> None:
+    """Without a garbage collection: one that runs in the thread of a queue waits 5 seconds for each process."""
+    loader = Loader(data, 4, num_workers=2)
+    loader.next_batch()
+    gone = weakref.ref(loader)
+    gc.disable()
+    try:
+        del loader
+        assert gone() is None and multiprocessing.active_children() == []
+    finally:
+        gc.enable()

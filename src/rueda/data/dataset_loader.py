@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,12 +157,15 @@ class DatasetLoader(Loader):
         """Return the keys of the batches from ``key`` on, over all epochs, and the batches from reading processes."""
         seed, step = self._seed_reading if self._seed_reading is not None else (None, lambda: 0)
         batches = BatchReader(self.dataset, self._collate, None if seed is None else (seed, self.rank))
-        requests = ((self._shares(each), number) for number, each in enumerate(self._keys(key), step()))
+        # A proxy: in a reference cycle, the processes would live on until a garbage collection, which may happen in the
+        # very thread that has to tell them to end; then they are waited for in vain, 5 seconds each.
+        me: DatasetLoader = weakref.proxy(self)
+        requests = ((me._shares(each), number) for number, each in enumerate(DatasetLoader._keys(me, key), step()))
         loader = DataLoader(
             batches, sampler=Requests(requests), batch_size=None, collate_fn=unchanged, num_workers=self._num_workers,
             pin_memory=self._pins, **self._options,
         )  # fmt: skip
-        return self._keys(key), iter(loader)
+        return DatasetLoader._keys(me, key), iter(loader)
 
     def _keys(self, key: _Key) -> Iterator[_Key]:
         epoch, position, local_batch, *rest = key
