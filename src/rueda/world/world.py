@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rueda.errors import WorldError
 from rueda.world import seeds
-from rueda.world.device import is_gpu
+from rueda.world.device import backend_of, is_gpu
 from rueda.world.extension import provided
 from rueda.world.identity import Identity
 from rueda.world.shared_memory.group import SharedGroup
@@ -123,6 +123,12 @@ class World:
 
     def _divisor(self, operation: str) -> int | None:
         return self.size if operation == "mean" else None
+
+    @property
+    def transport(self) -> str:
+        """How the tensors of an all-reduce travel between the workers: ``shared memory``, ``gloo`` or ``nccl``."""
+        on_cpu = self.device.type == "cpu" and self._shared(torch.zeros(())) is not None
+        return "shared memory" if on_cpu else backend_of(self.device)
 
     def _shared(self, tensor: Tensor) -> SharedGroup | None:
         """Return the group in shared memory, if the workers have one and the tensor is on the CPU."""
