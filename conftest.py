@@ -1,4 +1,4 @@
-"""Leaves out what needs TensorFlow or JAX where they are not installed; ``make test-keras`` has them."""
+"""Leaves out what needs frameworks that are not installed, such as TensorFlow; ``make test-keras`` has them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _NEEDS = {
         "src/rueda/hvd/keras",
         "src/rueda/keras",
     ],
+    "lightning": ["src/rueda/integrations/lightning.py"],
+    "transformers": ["src/rueda/integrations/transformers.py"],
     "jax": ["src/rueda/hvd/bridge/jax.py", "src/rueda/hvd/jax"],
 }
 collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of its own, not part of ours

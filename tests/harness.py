@@ -34,6 +34,7 @@ FRAMEWORKS: dict[str, tuple[dict[str, str], list[str]]] = {  # the environment a
     "keras-torch": ({"KERAS_BACKEND": "torch"}, [*HVD, "keras"]),
     "keras-jax": ({"KERAS_BACKEND": "jax"}, [*HVD, "keras"]),
     "jax": ({}, [*HVD, "jax", "optax"]),
+    "hugging-face": ({"TOKENIZERS_PARALLELISM": "false"}, [*PRELOADED, "datasets", "transformers", "webdataset"]),
 }
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1",

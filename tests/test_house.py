@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "optim": {"errors", "lazy", "records", "world"},
     "nn": {"errors", "lazy", "world"},
     "keras": {"errors", "nn", "optim"},
+    "integrations": {"data", "errors", "lazy", "nn", "optim", "records", "train"},
     "jobs": {"errors", "records", "world"},
     "tasks": {"errors", "files", "lazy", "records", "world", "data"},
     "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
@@ -44,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
         *("report", "hvd", "jobs", "__init__"),
     },
-    "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "tasks", "train"},
+    "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "nn", "optim", "tasks", "train"},
 }
 
 
@@ -114,10 +115,12 @@ def test_a_relative_import_is_refused(code: str) -> None:
 def test_public_names() -> None:
     assert sorted(rueda.__all__) == [
         "Arrays", "Checkpoint", "Loader", "Recipe", "RuedaError", "Run", "Task", "World", "__version__", "finish",
-        "fit", "hvd", "init", "load_task",
+        "fit", "gather", "hvd", "init", "load_task",
     ]  # fmt: skip
     for name in rueda.__all__:
         assert getattr(rueda, name) is not None
+    for package in ("data", "nn", "optim", "tasks"):
+        assert getattr(rueda, package).__name__ == f"rueda.{package}"
     with pytest.raises(AttributeError, match="no attribute 'wheel'"):
         rueda.wheel  # noqa: B018
 

@@ -24,6 +24,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "rueda"
 NAMES = re.compile(
     r"(?:\btorch(?:\._C(?:\._nn)?|\.ops\.mkldnn)?|\bdist|_c10d|\bnn\.modules\.\w+|storage\(\)"
     r"|\b(?:tensor|layer|module|parent|group|each))\.(_(?!_|C\b)\w+)"
+    r"|\bworker\.(_worker_info)"
     r"|\bfrom torch\._C(?:\.\w+)? import ([\w, ]+)|\"(_storage_Use_Count|_dump_fr_trace_json)\""
 )
 
@@ -103,6 +104,18 @@ def module_state() -> None:
     assert isinstance(nn.InstanceNorm1d(2), nn.modules.batchnorm._NormBase)
 
 
+def loader_info() -> None:
+    from torch.utils.data import get_worker_info
+    from torch.utils.data._utils import worker
+
+    assert get_worker_info() is None and worker._worker_info is None
+    worker._worker_info = told = object()
+    try:
+        assert get_worker_info() is told
+    finally:
+        worker._worker_info = None
+
+
 def group_methods() -> None:
     """Tested on two workers below."""
 
@@ -110,9 +123,12 @@ def group_methods() -> None:
 TWO = [torch.tensor([2.0]), torch.tensor([3.0])]
 WHAT: dict[str, Callable[[], None]] = {
     "_foreach_add_": _foreach("_foreach_add_", [3.0, 7.0], TWO),
+    "_foreach_add": _foreach("_foreach_add", [3.0, 7.0], TWO),
+    "_foreach_div_": _foreach("_foreach_div_", [0.5, 2.0], 2.0),
     "_foreach_sub_": _foreach("_foreach_sub_", [-1.0, 1.0], TWO),
     "_foreach_mul_": _foreach("_foreach_mul_", [2.0, 8.0], 2.0),
     "_foreach_copy_": _foreach("_foreach_copy_", [2.0, 3.0], TWO),
+    "_foreach_lerp_": _foreach("_foreach_lerp_", [1.5, 3.5], TWO, 0.5),
     "_foreach_norm": _foreach("_foreach_norm", [1.0, 4.0], 2, dtype=torch.float64),
     "_fused_sgd_": fused_sgd,
     "_fused_adamw_": fused_adamw,
@@ -131,6 +147,7 @@ WHAT: dict[str, Callable[[], None]] = {
     "_forward_pre_hooks": module_state,
     "_BatchNorm": module_state,
     "_NormBase": module_state,
+    "_worker_info": loader_info,
     "_get_default_store": group_methods,
     "_get_default_group": group_methods,
     "_allgather_base": group_methods,
@@ -149,7 +166,7 @@ def test_the_list_is_complete() -> None:
     found = set()
     for file in SOURCE.rglob("*.py"):
         for match in NAMES.finditer(file.read_text()):
-            found |= {name.strip() for name in (match[1] or match[2] or match[3]).split(",")}
+            found |= {name.strip() for name in next(filter(None, match.groups())).split(",")}
     found -= {"_foreach_"}  # of a docstring
     assert found == set(WHAT), found ^ set(WHAT)
 

@@ -130,6 +130,7 @@ def test_results_are_few_files() -> None:
         "README.md",
         "surface.png",
         "table.json",
+        "text.md",
     }
     files = [file for file in RESULTS.rglob("*") if file.is_file() and file.name != "report.html"]
     assert {file.name for file in files} <= known

@@ -45,10 +45,11 @@ LANGUAGES = {
     "python": "run, unless the tables above say why not",
     "console": "run, and compared with what the page shows",
     "toml": "read by tests/plan and tests/records",
+    "diff": "compared with examples/trainings by tests/test_trainings.py",
     "bash": "shell commands; the lines that begin with `rueda` are parsed",
 }
 _DIRECTIVES = ("{toctree}", "{include}", "{eval-rst}", "{sequence}", "{import-graph}", "{recipe-fields}",
-    "{named-recipes}", "{record-formats}", "{metrics-rows}", "{python-api}")  # fmt: skip
+    "{named-recipes}", "{record-formats}", "{metrics-rows}", "{python-api}", "{literalinclude}")  # fmt: skip
 
 
 def python_blocks() -> Iterator[tuple[str, console.Block]]:
@@ -113,21 +114,23 @@ def _accuracy(table: str, row: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("page", "file", "text"),
+    ("page", "file"),
     [
-        pytest.param(page, block.file, block.text, id=f"{page}:{block.line}")
+        pytest.param(page, block.file, id=f"{page}:{block.line}")
         for page, block in python_blocks()
         if page.startswith("how-to/")
     ],
 )
 def test_scripts_of_the_how_to_pages_run(
-    page: str, file: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from commandline import rueda
 
     assert file is not None, f"docs/{page}: a script needs a name: <!-- file: NAME -->"
     monkeypatch.chdir(tmp_path)
-    Path(file).write_text(text)
+    for other, block in python_blocks():  # the commands of a page use all its scripts
+        if other == page and block.file is not None:
+            Path(block.file).write_text(block.text)
     runpy.run_path(file, run_name="__main__")
     for block in console.blocks(PAGES[page]):
         for command, _ in block.commands() if block.language == "console" else ():

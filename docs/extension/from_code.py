@@ -27,8 +27,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 PACKAGES = (
-    "rueda", "rueda.world", "rueda.data", "rueda.tasks", "rueda.optim", "rueda.nn", "rueda.keras", "rueda.train",
-    "rueda.measure", "rueda.plan", "rueda.study", "rueda.examine", "rueda.hvd",
+    "rueda", "rueda.world", "rueda.data", "rueda.tasks", "rueda.optim", "rueda.nn", "rueda.keras",
+    "rueda.integrations", "rueda.train", "rueda.measure", "rueda.plan", "rueda.study", "rueda.examine", "rueda.hvd",
 )  # fmt: skip
 """in this order: a name that several packages export is documented under the first"""
 

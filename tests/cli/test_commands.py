@@ -52,7 +52,7 @@ def test_train_one_and_two_workers(task_file: Path, tmp_path: Path, monkeypatch:
         shared = "which they share"  # the warning of two workers on one core
         title, headings, *epochs = (line for line in done.stderr.splitlines() if shared not in line)
         assert title == f"clouds on {workers} worker{'s' * (workers != '1')}"
-        assert "images/s" in headings and "test loss" in headings and "accuracy" in headings
+        assert "examples/s" in headings and "test loss" in headings and "accuracy" in headings
         assert [line.split()[0] for line in epochs] == ["1/2", "2/2"]
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert [row["global_batch"] for row in rows] == [12 * int(workers)] * 2
@@ -149,7 +149,7 @@ def test_a_mistake_inside_the_workers_is_one_line_too(tmp_path: Path) -> None:
     )
     done = rueda("train", "bad.py", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 2
-    assert "expected rueda.Arrays or a torch Dataset, got 'int'" in done.stderr
+    assert "expected rueda.Arrays, a torch Dataset or a stream, got 'int'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

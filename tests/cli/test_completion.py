@@ -50,7 +50,7 @@ CASES = {
     "commands of a group": ("rueda recipe s", ["show"]),
     "options": ("rueda train --re", ["--recipe", "--rehearse", "--resume", "--resume-from"]),
     "tasks": ("rueda train ", [*BUILTIN_TASKS, "mine.py"]),
-    "a task that was begun": ("rueda study gl", ["glyphs-cnn"]),
+    "a task that was begun": ("rueda study glyphs-c", ["glyphs-cnn"]),
     "a task file": ("rueda measure mi", ["mine.py"]),
     "named recipes": ("rueda recipe show la", ["lars", "larc", "lamb"]),
     "all rows": ("rueda study glyphs-cnn --rows ", [*NAMED]),
@@ -64,7 +64,7 @@ CASES = {
     "clusters": ("rueda plan --cluster dgx-h", ["dgx-h100"]),
     "data sets": ("rueda data get c", ["cifar-10"]),
     "files are the shell's": ("rueda train --recipe re", []),
-    "a former name says nothing": ("rueda study --throughput gl", ["glyphs-cnn"]),
+    "a former name says nothing": ("rueda study --throughput glyphs-c", ["glyphs-cnn"]),
 }
 
 

@@ -137,9 +137,16 @@ def test_mistakes_get_one_line(
     assert error.startswith("rueda: ") and message in error and len(error.splitlines()) == 1
 
 
-def test_a_task_without_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rueda("forecast", "linear", "--target-error", "0.1") == 2
-    assert "task linear has no metric" in capsys.readouterr().err
+def test_a_task_without_a_metric_is_forecast_by_its_loss(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_jobs_here(monkeypatch)
+    sizes = ["--sizes", "20,40,60,80", "--seeds", "1", "--epochs", "2", "--folder", "lines"]
+    assert rueda("forecast", "linear", "--target", "120", *sizes) == 0
+    shown = capsys.readouterr().out
+    assert "linear: test loss after the last epoch" in shown and "test error" not in shown
+    page = Path("lines", "report.html").read_text()
+    assert "Test loss against training examples" in page and Forecast.load("lines").unit == "examples"
 
 
 def test_a_hostile_name_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:

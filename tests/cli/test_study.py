@@ -28,7 +28,7 @@ def test_the_table_its_page_and_real_workers(tmp_path: Path, capsys: pytest.Capt
     words = ("study", "clouds.py", "--workers", "2", "--rows", "one-worker,naive", "--epochs", "1", "--confirm")
     shown = rueda_without_torch(*words)
     assert shown.returncode == 0, shown.stderr
-    assert "2 workers, rehearsed" in shown.stdout and "naive (real)" in shown.stdout and "images/s" in shown.stdout
+    assert "2 workers, rehearsed" in shown.stdout and "naive (real)" in shown.stdout and "examples/s" in shown.stdout
     assert "2/2  " in shown.stderr and "test accuracy" in shown.stderr
     study = Study.load(Path("runs", "study-clouds-2"))
     assert [(row.name, row.workers, row.rehearsed) for row in study.rows] == [
@@ -73,9 +73,7 @@ def test_a_task_file_that_changes_the_directory(
     (tmp_path / "elsewhere").mkdir()
     text = Path("clouds.py").read_text() + f"import os\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
     Path("leaves.py").write_text(text)
-    monkeypatch.setattr(
-        "rueda.study.steps_to_target.updates_to_target", lambda task, recipe, target, limit: Reached(9.0, 36.0)
-    )
+    monkeypatch.setattr("rueda.study.steps_to_target.updates_to_target", lambda *_: Reached(9.0, 36.0))
     file = tmp_path / "runs" / "study-leaves" / ("steps.json" if "steps" in command else "throughput.json")
     assert rueda(command, "leaves.py", "--batches", "4") == 0
     assert f"study: {file}" in capsys.readouterr().out and file.is_file()
@@ -95,7 +93,7 @@ def test_a_batch_that_is_not_saturated(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr("rueda.study.throughput.measure_steps", lambda *given, **options: (steps, None))
     assert rueda("throughput", "clouds.py", "--batches", "8,16") == 0
     shown = capsys.readouterr()
-    assert "not saturated up to batch 16" in shown.out and "1/1 images/s at local batch 8, 16" in shown.err
+    assert "not saturated up to batch 16" in shown.out and "1/1 examples/s at local batch 8, 16" in shown.err
 
 
 def test_seeds_that_do_not_reach_the_target(
@@ -103,7 +101,7 @@ def test_seeds_that_do_not_reach_the_target(
 ) -> None:
     monkeypatch.setattr(
         "rueda.study.steps_to_target.updates_to_target",
-        lambda task, recipe, target, limit: Reached(45.0, 45.0 * recipe.batch) if recipe.seed == 0 else None,
+        lambda task, recipe, *_: Reached(45.0, 45.0 * recipe.batch) if recipe.seed == 0 else None,
     )
     assert rueda("steps-to-target", "clouds.py", "--seeds", "4", "--batches", "8,16,32") == 0
     shown = capsys.readouterr().out

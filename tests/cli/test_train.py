@@ -129,7 +129,7 @@ def test_a_run_remembers_its_task_file(tmp_path: Path, capsys: pytest.CaptureFix
     told = f"{run}: its task file {file} is no longer there; put it back, or name the task"
     assert " ".join(capsys.readouterr().err.split()) == f"rueda: {told}"
     assert rueda("train", "--epochs", "1") == 2
-    told = "TASK: expected a built-in name or a Python file, got None; name the task to train"
+    told = "TASK: expected a built-in name or a Python file, got 'nothing'; name the task to train"
     assert " ".join(capsys.readouterr().err.split()) == f"rueda: {told}"
 
 

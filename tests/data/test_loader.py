@@ -360,7 +360,7 @@ def test_evaluation_on_n_workers_equals_one() -> None:
         ),
         (lambda: next(iter(Loader(numbers(10), 1, world=Place(), augment=[RandomCrop()]))), "images"),
         (lambda: EvalLoader(numbers(10), 0, world=Place()), "1 or more"),
-        (lambda: EvalLoader(torch.utils.data.TensorDataset(torch.zeros(3)), 1), "expected rueda.Arrays, got 'TensorD"),
+        (lambda: EvalLoader(3, 1), "expected rueda.Arrays, a data set or a stream, got 'int'"),
         (lambda: EvalLoader(numbers(10), 1, world=Place(3, 2)), "from 0 to 1"),
     ],
 )
@@ -379,7 +379,6 @@ def test_order_does_not_depend_on_the_state_of_any_generator() -> None:
     assert targets() == first
 
 
-def test_a_torch_dataset_gets_a_line_that_names_its_loader() -> None:
-    waves = torch.utils.data.TensorDataset(torch.zeros(4, 1), torch.zeros(4))
-    with pytest.raises(DataError, match=r"expected rueda.Arrays, got 'TensorDataset'; use rueda.data.DatasetLoader"):
-        Loader(waves, batch=2)  # type: ignore[arg-type]
+def test_what_is_no_data_gets_a_line() -> None:
+    with pytest.raises(DataError, match=r"expected rueda.Arrays, a torch Dataset, .* got 'int'"):
+        Loader(3, batch=2)

@@ -101,7 +101,8 @@ class Single(Dataset[torch.Tensor]):
     ("make", "message"),
     [
         (lambda: DatasetLoader(Endless(), 1, world=Place()), "one with a length"),
-        (lambda: next(iter(DatasetLoader(Single(), 3, world=Place()))), "input, target"),
+        (lambda: DatasetLoader(Single(), 2, world=Place(), augment=[]), "arguments for this kind of data"),
+        (lambda: DatasetLoader(Single(), 2, world=Place()).next_parts(0), "1 or more"),
         (lambda: DatasetLoader(Single(), 5, world=Place()), "at most the 4"),
         (lambda: PartitionSampler(4, 5, world=Place()), "at most the 4"),
     ],

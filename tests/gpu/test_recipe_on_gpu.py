@@ -67,7 +67,7 @@ def test_buckets_and_static_graph_reach_ddp() -> None:
     training = Training(tiny_task(), recipe, current())
     training.step()
     training.step()
-    ddp = training.updater._model
+    ddp = training.updater._compute
     assert ddp.static_graph and ddp.bucket_bytes_cap == 1 << 19
 
 

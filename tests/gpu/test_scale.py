@@ -55,7 +55,7 @@ def measured(rank: int, size: int, tape: list[list[torch.Tensor]], model: dict[s
             job.step()
         step_bytes = {name: count / NUM_STEPS for name, count in (group.num_bytes - before[0]).items()}
         step_calls = {name: count / NUM_STEPS for name, count in (group.num_calls - before[1]).items()}
-        found = Evaluator(job).run()
+        found = Evaluator(job).run().test
         assert found.num_examples > 0
         finish()
         return Cost(seconds, start_bytes, step_bytes, step_calls, sum(group.num_calls.values()), parameters(job.model))

@@ -43,6 +43,8 @@ def assert_close(one: Any, other: Any) -> None:
         for name, value in mine.items():
             if isinstance(value, float):
                 assert value == pytest.approx(theirs[name], rel=1e-9, nan_ok=True), name
+            elif isinstance(value, dict):
+                assert_close([value], [theirs[name]])
             else:
                 assert value == theirs[name], name
 
@@ -152,18 +154,18 @@ def test_an_evaluation_halves_its_batch_when_memory_is_full() -> None:
     job = Training(task, Recipe(batch=8, model={}), World(device=device))
     job.step()
     torch.cuda.reset_peak_memory_stats(device)
-    expected = Evaluator(job).run()
+    expected = Evaluator(job).run().test
     by_default = torch.cuda.max_memory_allocated(device)
     asked = Training(task, Recipe(batch=8, evaluation_batch=301), World(device=device))
     asked.model.load_state_dict(job.model.state_dict())
     evaluator = Evaluator(asked)
     torch.cuda.reset_peak_memory_stats(device)
-    assert evaluator.run().correct == expected.correct
+    assert evaluator.run().test.counts == expected.counts
     assert torch.cuda.max_memory_allocated(device) > 3 * by_default - 2 * torch.cuda.memory_allocated(device)
     try:
         impostor.set_capacity(torch.cuda.memory_allocated(device) + 60 * 64_000, 5)
-        found = evaluator.run()
-        assert (found.correct, found.num_examples) == (expected.correct, 301)
+        found = evaluator.run().test
+        assert (found.counts, found.num_examples) == (expected.counts, 301)
         assert found.loss == pytest.approx(expected.loss, rel=1e-6)
         assert evaluator._memory.most is not None and evaluator._memory.most < 60
         impostor.set_capacity(torch.cuda.memory_allocated(device), 5)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rueda.errors import RunError
+from rueda.records.metric import LOSS
 from rueda.records.study import Study, StudyRow, mean_and_spread
 
 ROW = StudyRow(
@@ -18,7 +19,8 @@ ROW = StudyRow(
 NAMES = {
     "name", "summary", "workers", "global_batch", "epochs", "updates", "test_accuracy", "test_accuracy_spread",
     "train_accuracy", "train_accuracy_spread", "seconds", "images_per_second", "rehearsed", "seeds", "diverged",
-    "against_one_worker", "verdict", "runs",
+    "against_one_worker", "verdict", "runs", "test_value", "test_value_spread", "train_value", "train_value_spread",
+    "validation", "validation_spread", "others",
 }  # fmt: skip
 
 
@@ -31,6 +33,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     before.save(tmp_path / "study.json")
     data = json.loads((tmp_path / "study.json").read_text())
     about = {"task", "workers", "epochs", "command", "commands", "recipe", "task_file", "environment"}
+    about |= {"metric", "tolerance", "unit"}
     assert {"format", "kind", "rows", *about} == set(data)
     assert data["format"] == 1 and data["kind"] == "techniques" and set(data["rows"][0]) == NAMES
     assert data["rows"][1]["seconds"] is None  # strict JSON has no NaN
@@ -55,6 +58,21 @@ def test_verdicts(accuracy: float | None, diverged: int, points: float | None, v
     assert (judged[0].against_one_worker, judged[0].verdict) == (None, None)
     assert judged[1].verdict == verdict
     assert judged[1].against_one_worker == (None if points is None else pytest.approx(points))
+
+
+@pytest.mark.parametrize(
+    ("value", "tolerance", "change", "verdict"),
+    [(2.02, 0.01, 1.0, "kept"), (2.1, 0.01, 5.0, "lost"), (2.1, 0.05, 5.0, "kept"), (1.5, 0.01, -25.0, "kept")],
+)
+def test_verdicts_of_a_loss(value: float, tolerance: float, change: float, verdict: str) -> None:
+    base = replace(ROW, test_accuracy=None, test_value=2.0)
+    row = replace(base, name="lamb", workers=8, test_value=value, rehearsed=True)
+    found = replace(study(base, row), metric=LOSS, tolerance=tolerance).judged()
+    assert found.rows[1].against_one_worker == pytest.approx(change) and found.rows[1].verdict == verdict
+    better = replace(row, name="b", test_value=0.9 * value)
+    assert replace(found, rows=(*found.rows, better)).best() == better  # the lowest loss
+    chosen = replace(better, validation=3.0)  # validation data decide, whatever the test data say
+    assert replace(found, rows=(replace(row, validation=1.0), chosen)).best() != chosen
 
 
 def test_without_one_worker_there_is_no_verdict() -> None:

@@ -135,8 +135,8 @@ def test_seeds_of_one_recipe_are_one_row(tmp_path: Path) -> None:
         ("lamb", 2), ("other", 1), ("same-seed-again", 1),
     ]  # fmt: skip
     ends = [line.progress["test_accuracy"][-1] or 0.0 for line in section.lines if line.entry == 0]
-    assert section.entries[0].test_accuracy == pytest.approx(statistics.fmean(ends))
-    assert section.entries[0].test_accuracy_spread == pytest.approx(statistics.stdev(ends))
+    assert section.entries[0].test == pytest.approx(statistics.fmean(ends))
+    assert section.entries[0].test_spread == pytest.approx(statistics.stdev(ends))
     assert [line.entry for line in section.lines] == [0, 0, 1, 2]
 
 
@@ -150,8 +150,8 @@ def test_where_a_logarithmic_axis_begins() -> None:
     ("final", "verdict", "kind"), [(0.9, "kept", "kept"), (0.5, "lost", "lost"), (None, "diverged", "diverged")]
 )
 def test_techniques_are_marked_by_their_verdicts(final: float | None, verdict: str, kind: str) -> None:
-    base = Entry(name="one-worker", workers=1, test_accuracy=0.87, role="base")
-    other = Entry(name="a < b", test_accuracy=final, verdict=verdict, diverged=final is None, rehearsed=True)
+    base = Entry(name="one-worker", workers=1, test=0.87, role="base")
+    other = Entry(name="a < b", test=final, verdict=verdict, diverged=final is None, rehearsed=True)
     plot = techniques(Section(title="", task="", entries=[base, other], is_study=True))
     assert [trace["name"] for trace in plot.traces] == ["one worker", kind]
     assert plot.traces[1]["customdata"][0].startswith("<b>a &lt; b</b><br>")
@@ -161,8 +161,8 @@ def test_techniques_are_marked_by_their_verdicts(final: float | None, verdict: s
 
 @pytest.mark.parametrize(("accuracy", "spread"), [(0.6, 0.3), (0.05, 0.2), (0.99, 0.004)])
 def test_the_axis_of_techniques_holds_the_spreads(accuracy: float, spread: float) -> None:
-    base = Entry(name="one-worker", workers=1, test_accuracy=0.87, role="base")
-    other = Entry(name="lamb", test_accuracy=accuracy, test_accuracy_spread=spread, verdict="lost")
+    base = Entry(name="one-worker", workers=1, test=0.87, role="base")
+    other = Entry(name="lamb", test=accuracy, test_spread=spread, verdict="lost")
     low, high = techniques(Section(title="", task="", entries=[base, other])).layout["xaxis"]["range"]
     assert low < accuracy - spread and high > max(0.87, accuracy + spread)
 

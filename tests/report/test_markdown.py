@@ -30,9 +30,9 @@ def test_one_worker_stands_first_and_the_best_of_many_next(tmp_path: Path) -> No
 def test_what_diverged_stands_last_and_says_so() -> None:
     entries = [
         Entry(name="wild", workers=8, diverged=True, num_diverged=1, updates=3),
-        Entry(name="unsteady", workers=8, diverged=True, num_diverged=1, num_seeds=3, test_accuracy=0.9),
-        Entry(name="calm", workers=8, test_accuracy=0.5, against=-20.0, verdict="lost"),
-        Entry(name="one-worker", workers=1, test_accuracy=0.7),
+        Entry(name="unsteady", workers=8, diverged=True, num_diverged=1, num_seeds=3, test=0.9),
+        Entry(name="calm", workers=8, test=0.5, against=-20.0, verdict="lost"),
+        Entry(name="one-worker", workers=1, test=0.7),
     ]
     cells = rows(study_table(entries))[2:]
     assert [(row[1], row[3]) for row in cells] == [("one-worker", "–"), ("calm", "−20.0, lost"),
@@ -42,7 +42,7 @@ def test_what_diverged_stands_last_and_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["a|b", "<script>alert(1)</script>", "two\nlines", "[x](javascript:alert(1))"])
 def test_a_name_stays_in_its_cell(name: str) -> None:
-    text = study_table([Entry(name=name, workers=8, test_accuracy=0.5)])
+    text = study_table([Entry(name=name, workers=8, test=0.5)])
     assert len(text.splitlines()) == 3 and len(rows(text)[2]) == 7
     assert "<" not in text
 

@@ -49,5 +49,5 @@ def test_a_run_that_has_only_measurements_yet(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     (section,) = collect([folder])
     assert not section.plots  # nothing is known yet
-    assert section.entries[0].test_accuracy is None
+    assert section.entries[0].test is None
     render([section])

@@ -29,7 +29,7 @@ def test_a_study_with_its_runs(tmp_path: Path) -> None:
     roles = {entry.role: entry.name for entry in section.entries}
     assert (roles["base"], roles["naive"], roles["best"]) == ("one-worker", "naive", "lamb")  # in as many epochs
     naive = section.entries[1]
-    assert (naive.test_accuracy, naive.verdict, naive.rehearsed) == (0.583, "lost", True)
+    assert (naive.test, naive.verdict, naive.rehearsed) == (0.583, "lost", True)
     line = next(line for line in section.lines if line.entry == 1)
     assert line.progress["epochs"] == list(range(1, 13))
     assert line.progress["updates"] == list(range(12, 145, 12))
@@ -63,7 +63,7 @@ def test_runs_of_two_tasks_and_a_folder_of_runs(tmp_path: Path) -> None:
     sections = collect([tmp_path / "runs", tmp_path / "runs" / "a", tmp_path / "runs" / "a" / "metrics.jsonl"])
     assert [(section.task, len(section.entries)) for section in sections] == [("one", 2), ("two", 1)]
     assert sections[1].entries[0].verdict == "diverged"
-    assert sections[1].entries[0].test_accuracy is None  # what it had before is no result
+    assert sections[1].entries[0].test is None  # what it had before is no result
     assert sentences(sections[1]) == ["b diverged in the epoch that ended at update 48."]
 
 
@@ -219,10 +219,10 @@ def test_the_sentence(tmp_path: Path, changes: dict[str, dict[str, Any]], senten
 
 def test_naive_workers_that_sometimes_diverge_are_not_compared_by_their_other_seeds() -> None:
     rows = [
-        Entry(name="one-worker", workers=1, test_accuracy=0.9, role="base"),
-        Entry(name="naive", workers=8, test_accuracy=0.88, against=-2.0, diverged=True, num_diverged=1, num_seeds=3,
+        Entry(name="one-worker", workers=1, test=0.9, role="base"),
+        Entry(name="naive", workers=8, test=0.88, against=-2.0, diverged=True, num_diverged=1, num_seeds=3,
               role="naive"),
-        Entry(name="lamb", workers=8, test_accuracy=0.85, against=-5.0, verdict="lost", role="best"),
+        Entry(name="lamb", workers=8, test=0.85, against=-5.0, verdict="lost", role="best"),
     ]  # fmt: skip
     told = sentences(Section(title="", task="", entries=rows, is_study=True))[0]
     assert "diverge; the only remedy, lamb, still ends 5.0 points below one worker" in told and "recovers" not in told

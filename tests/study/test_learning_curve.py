@@ -15,8 +15,10 @@ from jobshere import run_jobs_here
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Run
 from rueda.records.forecast import Forecast
+from rueda.records.metric import LOSS
 from rueda.study.learning_curve import geometric_sizes, measure_learning_curve
 from rueda.study.subset import balanced_subset, subset_of
+from rueda.tasks.metrics import Metric
 from rueda.tasks.task import Task, cross_entropy
 from rueda.train import fit
 from rueda.train import job as train_job
@@ -143,10 +145,18 @@ def test_mistakes(words: dict[str, object], kind: type[Exception], message: str,
         measure_learning_curve(tiny_task(), folder=tmp_path, progress=False, **words)  # type: ignore[arg-type]
 
 
-def test_no_metric_no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_a_metric_is_forecast_by_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_jobs_here(monkeypatch)
-    with pytest.raises(TaskError, match="task linear has no metric"):
-        measure_learning_curve("linear")
+    words = {"sizes": [25, 50], "seeds": 2, "epochs": 2, "progress": False}
+    found = measure_learning_curve("linear", folder=tmp_path, **words)  # type: ignore[arg-type]
+    assert found.metric == LOSS and found.error_name == "test loss" and found.chance is None
+    assert all(error > 1 for point in found.points for error in point.errors)  # no fractions
+    assert Forecast.load(tmp_path) == found
+    rising = replace(tiny_task(), metrics=(Metric(name="gain", measure=lambda outputs, batch: outputs[:, 0]),))
+    with pytest.raises(TaskError, match="of gain, task clouds, higher is better, and it is no fraction"):
+        measure_learning_curve(rising, folder=tmp_path / "other", **words)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match="--target-metric of task linear: expected loss, got 'AUC'"):
+        measure_learning_curve("linear", folder=tmp_path, metric="AUC", **words)  # type: ignore[arg-type]
 
 
 def test_two_ways_of_training_do_not_mix(tmp_path: Path) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Recipe
+from rueda.records.metric import LOSS
 from rueda.records.steps_to_target import StepsToTarget
+from rueda.report.study_tables import steps_table
 from rueda.study import steps_to_target
 from rueda.study.critical_batch import fit_curve
 from rueda.study.steps_to_target import Reached, study_steps_to_target, tune, updates_to_target
+from rueda.tasks.metrics import Metric
 from rueda.train.update import Updater
 from tinytask import tiny_task
 
@@ -112,9 +117,10 @@ def updates_of(recipe: Recipe, num_updates: int, monkeypatch: pytest.MonkeyPatch
     seen: list[Seen] = []
     original = Updater.update
 
-    def update(self: Updater, inputs: Any, targets: Any, *, rate: float, **options: Any) -> None:
-        seen.append(Seen(len(targets), rate, self.sigma))
-        original(self, inputs, targets, rate=rate, **options)
+    def update(self: Updater, batches: Any, *, rate: float, **options: Any) -> None:
+        examples = sum(part.num_examples for parts in batches for part in parts)
+        seen.append(Seen(examples, rate, self.sigma))
+        original(self, batches, rate=rate, **options)
 
     monkeypatch.setattr(Updater, "update", update)
     assert updates_to_target(tiny_task(240), recipe, 2.0, num_updates) is None
@@ -169,7 +175,7 @@ def test_a_batch_that_cannot_grow_is_refused_before_any_is_measured() -> None:
 
 def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On S = 100 (1 + 300 / B); at batch 64 the first seed is lucky and no other reaches the target.
-    def trained(task: object, recipe: Recipe, target: float, limit: float) -> Reached | None:
+    def trained(task: object, recipe: Recipe, *_: object) -> Reached | None:
         if recipe.batch == 64:
             return Reached(45.0, 45.0 * 64) if recipe.seed == 0 else None
         return Reached(100 * (1 + 300 / recipe.batch), 100.0 * (recipe.batch + 300))
@@ -193,7 +199,7 @@ def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch
 
 
 def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_to_target, "updates_to_target", lambda task, recipe, target, limit: Reached(100.0, 400.0))
+    monkeypatch.setattr(steps_to_target, "updates_to_target", lambda *_: Reached(100.0, 400.0))
     options: dict[str, Any] = {"target_accuracy": 0.7, "folder": tmp_path}
     mine, text = tmp_path / "mine.py", f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
     text += "from tinytask import tiny_task\ntask = tiny_task()\n"
@@ -226,3 +232,30 @@ def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pyt
 def test_mistakes(changes: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         study_steps_to_target(**{"task": tiny_task(), "target_accuracy": 0.7, **changes})
+
+
+def test_a_loss_is_a_target_too(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"batches": [5, 10], "epochs": 40, "folder": tmp_path}
+    found = study_steps_to_target("linear", target=200.0, **options)
+    assert found.metric == LOSS and found.value == 200.0 and found.target_accuracy is None
+    assert all(point.updates is not None for point in found.points) and StepsToTarget.load(tmp_path) == found
+    assert steps_table(found).title == "Updates to 200 test loss"
+    with pytest.raises(RunError, match="made with another target"):
+        study_steps_to_target("linear", target=150.0, **options)
+    with pytest.raises(TaskError, match="--target-metric of task linear: expected loss, got 'AUC'"):
+        study_steps_to_target("linear", target=0.5, target_metric="AUC", **options)
+    with pytest.raises(RecipeError, match="leave one of them out"):
+        study_steps_to_target("linear", target=0.5, target_accuracy=0.5, **options)
+    with pytest.raises(RecipeError, match="--target: expected the value to reach"):
+        study_steps_to_target("linear", **options)
+
+
+def test_an_error_that_is_low_at_once_is_reached_within_the_first_update() -> None:
+    """A fraction of which lower is better was taken to begin at 0, and so reached its target before the training."""
+    error = Metric(
+        name="error", measure=lambda outputs, batch: torch.full((len(outputs),), 0.1), percent=True,
+        higher_is_better=False,
+    )  # fmt: skip
+    task = replace(tiny_task(), metrics=(error,))
+    found = updates_to_target(task, task.recipe, 0.5, 10, error.info)
+    assert found is not None and found.updates == pytest.approx(1 - 0.4 / 0.9, rel=1e-6)

@@ -21,12 +21,14 @@ from rueda.errors import DataError, JobError, RecipeError, RunError, TaskError
 from rueda.files.lock import held
 from rueda.jobs import Stopped
 from rueda.records import Recipe, Row, Run
+from rueda.records.metric import LOSS
 from rueda.records.recipe.named import NAMED
 from rueda.records.study import Study
+from rueda.report import write_report
 from rueda.study import study_techniques
 from rueda.study.conditions import COMBINATIONS, Condition, condition, conditions
 from rueda.study.runs import is_finished, summarise
-from rueda.study.table import table_of, verdict
+from rueda.study.table import caption, table_of, verdict
 from rueda.study.techniques import RunsFailed
 from tinytask import network, tiny_task
 
@@ -175,7 +177,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no jobs": ({"jobs": 0}, "jobs: expected 1 or more"),
     "no epochs": ({"epochs": 0}, "epochs: expected a positive number"),
     "an unknown field": ({"settings": ["bacth=3"]}, "did you mean batch?"),
-    "a task without accuracy": ({"task": "linear"}, "task linear has none"),
     "no rows": ({"rows": []}, "rows: expected a named recipe or more, got []"),
     "one worker to confirm": ({"workers": 1, "confirm": True}, "--confirm runs the best row of many workers"),
     "no file to confirm": ({"confirm": True}, "workers can be started for a task by name or file only, got Task"),
@@ -350,3 +351,22 @@ def test_two_studies_do_not_write_into_one_folder(tmp_path: Path) -> None:
         study_techniques(tiny_task(), 2, rows=["naive"], folder=tmp_path / "study", progress=False)
     with held(tmp_path / "study"):  # let go by both
         pass
+
+
+def test_a_task_without_accuracy_is_compared_by_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_jobs_here(monkeypatch)
+    rows = ["one-worker", "naive", "linear-scaling"]
+    found = study_techniques("linear", 2, rows=rows, epochs=2, folder=tmp_path, progress=False, tolerance=0.5)
+    assert found.metric == LOSS and found.tolerance == 0.5 and found.unit == "examples"
+    base, naive = found.row("one-worker"), found.row("naive")
+    assert base is not None and naive is not None and base.test_accuracy is None and (base.value or 0) > 1
+    assert naive.against_one_worker == LOSS.change(naive.value, base.value) and naive.verdict in ("kept", "lost")
+    best = found.best()
+    assert best is not None and best.value == min(row.value or 0 for row in found.rows if row.rehearsed)
+    assert Study.load(tmp_path) == found
+    shown = caption(found)
+    assert "change of the test loss in percent against one worker; kept: at most 50 % higher" in shown
+    assert "examples/s" in shown and "images" not in shown
+    write_report(tmp_path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "test loss" in page and "images/s" not in page and "points of" not in page

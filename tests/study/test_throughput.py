@@ -63,7 +63,7 @@ def test_progress(terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setenv("TERM", "xterm" if terminal else "dumb")
     study_throughput(tiny_task(), batches=[8, 16])
     shown = capsys.readouterr().err
-    assert "0/1" in shown if terminal else shown.splitlines() == ["1/1 images/s at local batch 8, 16"]
+    assert "0/1" in shown if terminal else shown.splitlines() == ["1/1 examples/s at local batch 8, 16"]
     study_throughput(tiny_task(), batches=[8, 16], progress=False)
     assert capsys.readouterr().err == ""
 

@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 import rueda
 from realdata import real_data
+from rueda.data.length import count_examples
 from rueda.errors import TaskError
 from rueda.records.recipe.rules import CHOICES
 from rueda.records.task_file import TaskFile
 from rueda.tasks import Task
 from rueda.tasks.datasets import glyphs as glyph_images
+from rueda.tasks.datasets.text import generated_text
 from rueda.tasks.models import lecture_cnn, resnet, small_cnn, wide_resnet
 from rueda.tasks.naming import BUILTIN_TASKS, folder_name
 from tinytask import tiny_task
@@ -61,17 +64,38 @@ def test_no_such_resnet(depth: int) -> None:
 
 @pytest.mark.parametrize("name", BUILTIN_TASKS)
 def test_every_task_takes_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "glyphs" not in name and name != "linear":
+    if name.startswith(("fashion-mnist", "cifar10")):
         monkeypatch.setenv("RUEDA_DATA", str(real_data()))
     task = rueda.load_task(name)
-    data = task.load("train")
-    assert isinstance(data, rueda.Arrays) and len(task.load("test")) > 0
-    few = rueda.Task(
-        name=name, model=task.model, train=data.subset(slice(0, 16)), test=data.subset(slice(0, 5)), loss=task.loss,
-        metric=task.metric, augment=task.augment, recipe=task.recipe,
-    )  # fmt: skip
+    data: Any = task.load("train")
+    assert len(task.load("test")) > 0
+
+    def some(count: int) -> Any:
+        return data.subset(slice(0, count)) if isinstance(data, rueda.Arrays) else Subset(data, range(count))
+
+    few = replace(task, train=some(16), test=some(5))
     result = rueda.fit(few, task.recipe.change(batch=8, epochs=1), progress=False)
     assert result.row is not None and result.row.step == 2 and result.row.test_loss is not None
+
+
+def test_the_language_model_learns_more_than_the_frequencies_of_bytes(tmp_path: Path) -> None:
+    """The entropy of the bytes themselves is what a model that ignores the context can reach."""
+    file = tmp_path / "a book.txt"
+    file.write_bytes(bytes(generated_text("train", num_bytes=60_000)))
+    task = rueda.load_task(f"text-transformer:{file}")
+    test: Any = task.load("test")
+    shares = test.targets.flatten().bincount().double() / test.targets.numel()
+    entropy = float(-(shares[shares > 0].log() * shares[shares > 0]).sum())
+    result = rueda.fit(task, task.recipe.change(epochs=6, model={"width": 32, "num_layers": 1}), progress=False)
+    assert result.row is not None and result.row.test_loss is not None and result.row.test_loss < 0.95 * entropy
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("text-transformer:nowhere.txt", "nowhere.txt"), ("text-transformer:", "text file")]
+)
+def test_a_file_that_is_not_there(name: str, words: str) -> None:
+    with pytest.raises(rueda.RuedaError, match=words):
+        rueda.load_task(name).load("train")
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +138,25 @@ class CountedStream(Stream):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("stream", [Stream, CountedStream])
-def test_a_stream_is_refused_before_anything_is_trained(stream: type[Stream], split: str) -> None:
+def test_a_stream_is_taken_as_it_is(stream: type[Stream], split: str) -> None:
     task = replace(tiny_task(), **{split: stream()})
-    other = {"train": "test", "test": "train"}[split]
-    assert len(task.load(other)) > 0  # type: ignore[arg-type]
-    with pytest.raises(
-        TaskError, match=f"the {split} data of task clouds: expected a data set with an index and a length"
-    ):
+    assert isinstance(task.load(split), stream) and count_examples(task.load(split)) == 3
+
+
+NOT_DATA: dict[str, tuple[Any, str]] = {
+    "an iterator, which ends after one epoch": (iter([1, 2]), "got 'list_iterator'; wrap the tensors"),
+    "a DataLoader": (DataLoader([1, 2]), "got 'DataLoader'; give the task its data set, and its collate_fn"),
+    "a tensor": (torch.zeros(3), "got 'Tensor'; wrap the tensors"),
+    "text": ("train.csv", "got 'str'"),
+}
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(("data", "told"), NOT_DATA.values(), ids=NOT_DATA)
+def test_what_is_no_data_set_is_refused_before_anything_is_trained(data: Any, told: str, split: str) -> None:
+    task = replace(tiny_task(), **{split: data})
+    expected = f"the {split} data of task clouds: expected rueda.Arrays, a torch Dataset or a stream, {told}"
+    with pytest.raises(TaskError, match=expected):
         rueda.fit(task, task.recipe.change(workers=2), progress=False, rehearse=True)
 
 

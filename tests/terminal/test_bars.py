@@ -96,7 +96,7 @@ def test_a_training_fits_into_80_columns(columns: int, screen: Screen, monkeypat
     monkeypatch.setenv("COLUMNS", str(columns))
     title = "fashion-mnist-wrn on 1,024 rehearsed workers in one process"
     with redirect_stderr(screen), Progress(speak=True, title=title, num_epochs=100) as shown:
-        shown.show_step(9, 1_234, 12_345, seconds=3723.4, speed=123_456.0, loss=1.2, accuracy=0.571)
+        shown.show_step(9, 1_234, 12_345, seconds=3723.4, speed=123_456.0, loss=1.2, value=0.571)
         shown.show_epoch(EPOCH, 36_000.0)
     text = screen.take()
     assert "…" not in text and "None" not in text  # the number of steps is unknown at first

@@ -144,8 +144,8 @@ def test_skip_leaves_out_the_update(optimizer: str) -> None:
             job.updater.remarks.clear()
     assert [len(remarks) for _, remarks in done].count(1) == 1
     assert torch.equal(done[-1][0], expected[-1][0])
-    loss, accuracy = poisoned.updater.totals.means()
-    assert 0 < loss < 10 and 0 <= accuracy <= 1 and poisoned.updater.totals.sums_over(poisoned.world)[2] == 216
+    found, sums = poisoned.updater.totals.here(), poisoned.updater.totals.sums_over(poisoned.world)
+    assert 0 < found.loss < 10 and 0 <= (found.primary or 0) <= 1 and sums["loss"][2] == sums["accuracy"][1] == 216
 
 
 def _copied(optimizer: torch.optim.Optimizer) -> dict[str, object]:

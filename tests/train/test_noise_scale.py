@@ -20,6 +20,7 @@ from rueda.records.run import NoiseRow
 from rueda.tasks.task import Task, squared_error
 from rueda.train import rehearsal as rehearsal_module
 from rueda.train.checkpoint import latest_checkpoint
+from rueda.train.micro_batches import MicroBatch, WorkerBatches
 from rueda.train.training import StepResult, Training
 from rueda.world import World, current
 from tinytask import parameters, rehearsal, run, tiny_task, training
@@ -210,9 +211,10 @@ def test_ghosts_within_the_halves_are_not_computed_twice() -> None:
     seen: list[int] = []
     job = training(tiny_task(), BASE.change(epochs=1, ghost_batch=6, model={"batch_norm": True}, noise_scale_every=2))
     job.model[0].register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))  # type: ignore[index]
-    job.updater._gradients(torch.randn(24, 8), torch.zeros(24, dtype=torch.int64), 0, True)
+    job.updater._gradients([[MicroBatch((torch.randn(24, 8), torch.zeros(24, dtype=torch.int64)), 24)]], 0, True)
     assert seen == [12, 12]
-    job.updater._gradients(torch.randn(18, 8), torch.zeros(18, dtype=torch.int64), 0, True)  # 3 ghosts: no halves
+    three_ghosts = MicroBatch((torch.randn(18, 8), torch.zeros(18, dtype=torch.int64)), 18)  # no halves
+    job.updater._gradients([[three_ghosts]], 0, True)
     assert seen[2:] == [18, 9, 9]
 
 
@@ -368,9 +370,9 @@ def check_growth(job: Training) -> None:
     recipe, examples = job.recipe, []
     original = job.updater.update
 
-    def update(inputs: torch.Tensor, targets: torch.Tensor, **options: Any) -> None:
-        examples.append(inputs.shape[0] * job.world.size)
-        original(inputs, targets, **options)
+    def update(batches: WorkerBatches, **options: Any) -> None:
+        examples.append(sum(part.num_examples for parts in batches for part in parts) * job.world.size)
+        original(batches, **options)
 
     job.updater.update = update  # type: ignore[method-assign]
     rows = noise_rows(job)

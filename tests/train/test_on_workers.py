@@ -36,8 +36,8 @@ def test_fit_starts_workers_that_train_as_rehearsed_ones_do(
     for one, other in zip(result.model.parameters(), rehearsed.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     assert repr(result).startswith("Result(finished after 2 epochs, test loss ")
-    assert repr(result).endswith(f"images/s, folder {tmp_path / 'run'})") and len(repr(result)) < 300
-    assert repr(rehearsed).endswith("images/s)")
+    assert repr(result).endswith(f"examples/s, folder {tmp_path / 'run'})") and len(repr(result)) < 300
+    assert repr(rehearsed).endswith("examples/s)")
 
 
 def test_the_model_of_workers_that_diverged_is_the_last_whole_one(

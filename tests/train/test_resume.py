@@ -128,7 +128,7 @@ def test_killed_ten_times_at_random_moments(tmp_path: Path) -> None:
     for part in ("model", "optimizer", "loader", "random"):
         assert_same(whole[part], killed[part], part)
     rows, again = (
-        [asdict(replace(row, seconds=0.0, images_per_second=0.0)) for row in Run(folder).rows()]
+        [asdict(replace(row, seconds=0.0, images_per_second=0.0, figures={})) for row in Run(folder).rows()]
         for folder in (tmp_path / "whole", tmp_path / "killed")
     )
     for row, other in zip(rows, again, strict=True):

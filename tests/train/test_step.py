@@ -100,7 +100,7 @@ def test_what_a_measurement_asks_for() -> None:
     job.fix_batch(40)
     timer = Timer()
     results = [job.step(rate=0.25, timer=timer, measure_noise=True) for _ in range(14)]
-    assert timer.seen == ["begin", "data", "optimizer"] * 14
+    assert timer.seen == ["begin", "data", *["forward", "backward"] * 2, "optimizer"] * 14  # two halves
     assert {(result.rate, result.num_examples) for result in results} == {(0.25, 40)}  # also where the recipe grows
     assert [result.epoch_ended for result in results[:7]] == [False] * 5 + [True, False]
     assert all(result.reading is not None and result.reading.num_parts == 2 for result in results)

@@ -16,6 +16,7 @@ from rueda.nn import apply_ghost_batch_norm
 from rueda.records import Recipe, Run
 from rueda.report import write_report
 from rueda.tasks.task import Task
+from rueda.train.micro_batches import MicroBatch
 from rueda.train.utilisation import PEAK, Utilisation, count_flops, peak_flops, worker_peak
 from tinytask import clouds, tiny_task
 
@@ -108,7 +109,7 @@ def test_flops_are_those_of_the_closed_form_and_the_model_is_left_alone(name: st
     ghost = apply_ghost_batch_norm(model, ghost_batch=3)
     before = {key: value.clone() for key, value in ghost.state_dict().items()}
     random = torch.get_rng_state()
-    assert count_flops(task_of(ghost), ghost, torch.empty(shape), torch.zeros(B, dtype=torch.int64)) == expected
+    assert count_flops(task_of(ghost), ghost, (torch.empty(shape), torch.zeros(B, dtype=torch.int64))) == expected
     assert all(layer.training for layer in ghost.modules())
     assert all(torch.equal(value, before[key]) for key, value in ghost.state_dict().items())
     assert all(parameter.grad is None for parameter in ghost.parameters())
@@ -119,7 +120,7 @@ def test_utilisation_is_the_share_of_all_workers_peaks() -> None:
     model, shape, flops = FLOPS["MLP"]
     found = Utilisation(task_of(model), model, peak=1e9, workers=4)
     assert found.at(1000.0) is None  # no batch was seen yet
-    found.note_shapes(torch.empty(2 * B, *shape[1:]), torch.zeros(2 * B, dtype=torch.int64), B)
+    found.note_shapes(MicroBatch((torch.empty(shape), torch.zeros(B, dtype=torch.int64)), B))
     assert found.at(1000.0) == pytest.approx(flops / B * 1000 / 4e9)
 
 

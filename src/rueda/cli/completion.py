@@ -25,6 +25,13 @@ def recipes() -> list[tuple[str, str]]:
     return [(name, named.summary.partition(" (")[0]) for name, named in NAMED.items()]
 
 
+def trackers() -> list[str]:
+    """Return the names that ``--track`` takes."""
+    from rueda.train.trackers.opening import TRACKERS
+
+    return list(TRACKERS)
+
+
 def rows(incomplete: str) -> list[tuple[str, str]]:
     """Return the named recipes after what ``--rows`` names already.
 

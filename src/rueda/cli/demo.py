@@ -57,7 +57,7 @@ def summary(study: Study) -> str:
 
     def accuracy(name: str) -> str:
         row = study.row(name)
-        return "–" if row is None else percent(row.test_accuracy, row.test_accuracy_spread)
+        return "–" if row is None else percent(row.value, row.spread)
 
     remedies = ", ".join(f"{name} {accuracy(name)}" for name in ROWS if name.startswith("batch-norm"))
     return (

@@ -26,7 +26,17 @@ EPILOG = "Example: rueda forecast glyphs-cnn --target-error 0.12"
 
 def forecast(
     task: TaskName,
-    target_error: Annotated[float, typer.Option(help="Fraction of wrong answers on the test set, such as 0.05.")],
+    target_error: Annotated[
+        float,
+        typer.Option(
+            "--target-error",
+            "--target",
+            help="Fraction of wrong answers on the test set, such as 0.05; or a loss, or another metric, to reach.",
+        ),
+    ],
+    target_metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The metric of the target; by default the task's primary one.")
+    ] = None,
     sizes: Annotated[str | None, typer.Option(help="Sizes of the subsets; by default six that double.")] = None,
     largest_fraction: Annotated[
         float | None, typer.Option(help="Largest default size as a fraction of the training set; by default 0.25.")
@@ -39,7 +49,7 @@ def forecast(
     cluster: Annotated[str | None, ClusterName] = None,
     workers: Annotated[int | None, typer.Option(help="Workers on that cluster; by default 1.")] = None,
     local_batch: Annotated[int | None, typer.Option(help="Local batch on it; by default the recipe's.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Result folder; by default runs/forecast-TASK.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder; by default runs/forecast-TASK.")] = None,
     settings: Settings = None,
     jobs: Jobs = 2,
     as_json: PrintFile = False,
@@ -50,10 +60,9 @@ def forecast(
     """
     from rueda.errors import ProfileError, RecipeError
 
-    if not 0 < target_error < 1:  # refuse before anything is trained
-        raise RecipeError(
-            "--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05"
-        )
+    if not 0 < target_error < float("inf"):  # refuse before anything is trained
+        expected = "a fraction between 0 and 1, or a loss"
+        raise RecipeError("--target-error", expected=expected, got=target_error, do="give e.g. 0.05")
     if sizes is not None and largest_fraction is not None:
         raise RecipeError("--largest-fraction chooses the sizes that --sizes gives: leave one of them out")
     asked = {"--cluster": cluster, "--workers": workers, "--local-batch": local_batch}
@@ -72,7 +81,7 @@ def forecast(
             task, sizes=None if sizes is None else whole_numbers("--sizes", sizes, "500,1000,2000,4000"),
             largest_fraction=0.25 if largest_fraction is None else largest_fraction, seeds=seeds,
             epochs=epochs, growth=growth, check=check, settings=settings or [], folder=target, jobs=jobs,
-            progress=not as_json,
+            progress=not as_json, metric=target_metric, target=target_error,
         )  # fmt: skip
     found = extrapolate(measured, target_error)
     if profile is not None:
@@ -85,7 +94,7 @@ def _show(found: Forecast, folder: Path, as_json: bool) -> None:
     """Print the points, the fitted law and the answer, or the file, and write the page."""
     from rueda.report.forecasts import answer, to_table
 
-    title = f"{found.task}: test error after the last epoch; the training set has {found.examples:,} examples"
+    title = f"{found.task}: {found.error_name} after the last epoch; the training set has {found.examples:,} examples"
     lines = [*found.notes, *answer(found)]
     if found.refusals and 'schedule = "constant"' in found.recipe:
         lines.append(
@@ -96,7 +105,7 @@ def _show(found: Forecast, folder: Path, as_json: bool) -> None:
 
 
 def _on_cluster(found: Forecast, profile: Path, cluster: str | None, workers: int, local_batch: int) -> Forecast:
-    """Add how long the training that is needed takes on a cluster, at the predicted images/s."""
+    """Add how long the training that is needed takes on a cluster, at the predicted throughput."""
     from dataclasses import replace
 
     from rueda.records.forecast import Estimate, OnCluster

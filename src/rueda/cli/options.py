@@ -46,6 +46,13 @@ Grace = Annotated[
         callback=_set_grace,
     ),
 ]
+TargetValue = Annotated[
+    float | None,
+    typer.Option("--target", metavar="VALUE", help="Value of the primary metric to reach, or of --target-metric."),
+]
+TargetMetric = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The metric that --target is about, such as loss.")
+]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.")]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, separated by commas.")]
 Jobs = Annotated[int, typer.Option(help="Trainings that run at the same time.")]

@@ -16,6 +16,7 @@ import typer
 from rueda.cli import completion
 from rueda.cli.numbers import whole_numbers
 from rueda.cli.options import ClusterName
+from rueda.terminal.metrics import write_number
 from rueda.terminal.numbers import NONE, money, predicted_time, things
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _table(plan: Plan) -> TextTable:
 
     epochs = things(plan.base_epochs, "epoch")
     target = f"updates, time: to the result of one worker in {epochs} at batch {plan.base_batch:,}"
-    heads = ["workers", "local batch", "global batch", "images/s", "scaling %"]
+    heads = ["workers", "local batch", "global batch", f"{plan.unit}/s", "scaling %"]
     heads += ["statistical %"] * (plan.noise is not None) + ["updates", "time"]
     heads += [str(plan.currency)] * (plan.currency is not None)
     rows = plan.best()
@@ -241,8 +242,8 @@ def _print_comparison(seen: RunComparison) -> None:
         rows.append([one.name, *cells, NONE if one.ratio is None else f"{one.ratio:.2f}"])
     title = f"{seen.run}: {seen.task}, {who}, global batch {seen.global_batch:,}"
     print_table(TextTable(title, ("", "predicted", "measured", "measured / predicted"), rows, left=("",)))
-    reached = [f"{100 * value:.1f}" for value in seen.accuracy if value is not None]
+    reached = [write_number(seen.metric, value) for value in seen.accuracy if value is not None]
     if reached:
-        typer.echo(f"test accuracy after each epoch, %: {' '.join(reached)}")
+        typer.echo(f"test {seen.metric.name} after each epoch{', %' * seen.metric.percent}: {' '.join(reached)}")
     for text in seen.notes:
         print_prose(text)

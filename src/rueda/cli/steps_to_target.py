@@ -1,24 +1,31 @@
-"""``rueda steps-to-target``: counts the updates to a test accuracy; see :func:`rueda.study.study_steps_to_target`."""
+"""``rueda steps-to-target``: counts the updates to a target; see :func:`rueda.study.study_steps_to_target`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rueda.cli.numbers import whole_numbers
-from rueda.cli.options import BatchSizes, PrintFile, Settings, StudyFolder, TaskName
+from rueda.cli.options import BatchSizes, PrintFile, Settings, StudyFolder, TargetMetric, TargetValue, TaskName
 from rueda.cli.stopping import resumable
 from rueda.cli.study_output import default_folder, show_result
 from rueda.files.start_directory import located
+
+if TYPE_CHECKING:
+    from rueda.records.steps_to_target import StepsToTarget
 
 EPILOG = "Example: rueda steps-to-target glyphs-cnn --target-accuracy 0.85"
 
 
 def steps_to_target(
     task: TaskName,
-    target_accuracy: Annotated[float, typer.Option(help="Test accuracy to reach, between 0 and 1.")] = 0.85,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Accuracy to reach, between 0 and 1; by default 0.85.")
+    ] = None,
+    target: TargetValue = None,
+    target_metric: TargetMetric = None,
     batches: BatchSizes = None,
     seeds: Annotated[int, typer.Option(help="Trainings at each batch size.")] = 1,
     epochs: Annotated[
@@ -30,16 +37,20 @@ def steps_to_target(
 ) -> None:
     """Count the updates to a test accuracy.
 
-    The learning rate is tuned for each batch size; the critical batch size is fitted to the counts.
+    A target may be a value of any other metric, too. The learning rate is tuned for each batch size; the critical batch
+    size is fitted to the counts.
     """
     sizes = None if batches is None else whole_numbers("--batches", batches, "1,8,64")
+    if target is None and target_metric is None and target_accuracy is None:
+        target_accuracy = 0.85
     folder, start = folder or default_folder(task), Path.cwd()
     with resumable():
         from rueda.study.steps_to_target import study_steps_to_target
 
         found = study_steps_to_target(
-            task, target_accuracy=target_accuracy, batches=sizes, seeds=seeds, epochs=epochs,
-            settings=settings or [], folder=folder, say=lambda line: None if as_json else typer.echo(line, err=True),
+            task, target_accuracy=target_accuracy, target=target, target_metric=target_metric, batches=sizes,
+            seeds=seeds, epochs=epochs, settings=settings or [], folder=folder,
+            say=lambda line: None if as_json else typer.echo(line, err=True),
         )  # fmt: skip
     curve = found.fit
     summary = "fewer than three batch sizes reached the target with every seed: no curve"
@@ -51,5 +62,11 @@ def steps_to_target(
         )
     from rueda.report.study_tables import steps_table
 
-    table = steps_table(found).on_terminal(f"{found.task}: to test accuracy {100 * target_accuracy:g} %")
+    table = steps_table(found).on_terminal(f"{found.task}: to {_target(found)}")
     show_result(found, located(folder, start), as_json, table, summary)
+
+
+def _target(found: StepsToTarget) -> str:
+    """Write the target, for the title of the table."""
+    value = f"{100 * found.value:g} %" if found.metric.percent else f"{found.value:g}"
+    return f"test {found.metric.name} {value}"

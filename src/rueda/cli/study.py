@@ -42,6 +42,10 @@ def study(
     jobs: Jobs = 2,
     grace: Grace = None,
     confirm: Annotated[bool, typer.Option("--confirm", help="Repeat the best row on real processes.")] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="How much worse is still kept: 0.01, the default, is 1 point, or 1 % of another metric."),
+    ] = None,
     as_json: PrintFile = False,
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
@@ -49,7 +53,8 @@ def study(
 ) -> None:
     """Compare one worker's accuracy with many's.
 
-    Each row of the table is a technique that may bring back the accuracy which a large global batch costs.
+    Each row of the table is a technique that may bring back the accuracy which a large global batch costs. A task with
+    another metric is compared by it, and one without any by its loss.
     """
     from rueda.world.stall.limits import stall_variables
 
@@ -62,7 +67,7 @@ def study(
             found = study_techniques(
                 task, folder=folder, workers=workers, seeds=seeds, epochs=epochs, settings=settings or [], jobs=jobs,
                 rows=None if rows is None else [name for name in rows.split(",") if name.strip()], confirm=confirm,
-                progress=not as_json,
+                progress=not as_json, tolerance=tolerance,
             )  # fmt: skip
         except RunsFailed as error:  # show the rows that did finish
             show_study(error.study, folder, as_json)

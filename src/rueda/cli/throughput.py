@@ -1,4 +1,4 @@
-"""``rueda throughput``: measures images/s against the local batch, as :func:`rueda.study.study_throughput` does."""
+"""``rueda throughput``: measures throughput against the local batch, as :func:`rueda.study.study_throughput` does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def throughput(
     folder: StudyFolder = None,
     as_json: PrintFile = False,
 ) -> None:
-    """Measure images/s against the local batch.
+    """Measure throughput against the local batch.
 
     The result names the local batch from which on one worker's throughput no longer grows.
     """
@@ -32,7 +32,9 @@ def throughput(
         found = study_throughput(task, batches=sizes, settings=settings or [], folder=folder, progress=not as_json)
     summary = f"not saturated up to batch {found.points[-1].batch:,}: a larger batch may be faster"
     if found.saturates_at is not None:
-        summary = f"saturates at batch {found.saturates_at:,}: the smallest batch with 95 % of the highest images/s"
+        summary = (
+            f"saturates at batch {found.saturates_at:,}: the smallest batch with 95 % of the highest {found.unit}/s"
+        )
     from rueda.report.study_tables import throughput_table
 
     table = throughput_table(found).on_terminal(f"{found.task}, one worker on this machine")

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rueda.cli import completion
-from rueda.cli.options import TASK_HELP, Epochs, Grace, Settings, StallDump, StallTimeout, StallWarning, folder_of
+from rueda.cli.options import (
+    TASK_HELP,
+    Epochs,
+    Grace,
+    Settings,
+    StallDump,
+    StallTimeout,
+    StallWarning,
+    TargetMetric,
+    TargetValue,
+    folder_of,
+)
 
 if TYPE_CHECKING:
     from rueda.records import Run
@@ -31,7 +42,9 @@ def train(
     recipe: Annotated[Path | None, typer.Option(help="A recipe file; by default the task's own recipe.")] = None,
     settings: Settings = None,
     epochs: Epochs = None,
-    target_accuracy: Annotated[float | None, typer.Option(help="Stop at this test accuracy; see --patience.")] = None,
+    target_accuracy: Annotated[float | None, typer.Option(help="Stop at this accuracy; see --patience.")] = None,
+    target: TargetValue = None,
+    target_metric: TargetMetric = None,
     patience: Annotated[int | None, typer.Option(help="Consecutive epochs that must reach the target.")] = None,
     run: Annotated[
         Path | None,
@@ -48,7 +61,16 @@ def train(
         str | None, typer.Option(metavar="last|best|STEP", help="Resume from this checkpoint in --run.")
     ] = None,
     grace: Grace = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="tensorboard|mlflow|wandb",
+            help="Also write to this tracker; may be repeated.",
+            autocompletion=completion.trackers,
+        ),
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --track tensorboard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
@@ -63,6 +85,7 @@ def train(
     from rueda.records.recipe.batches import check_counts
     from rueda.records.recipe.recipe import RecipeFile
     from rueda.train.request import TrainRequest
+    from rueda.train.trackers import checked_names
     from rueda.world.running import running_identity
     from rueda.world.stall.limits import stall_variables
 
@@ -74,9 +97,10 @@ def train(
     request = TrainRequest(
         task=task or _task_of(run if resume else None), settings=tuple(settings or ()),
         recipe_file=None if recipe is None else RecipeFile.read(recipe), workers=workers, epochs=epochs,
-        target_accuracy=target_accuracy, patience=patience, folder=run,
+        target_accuracy=target_accuracy, target=target, target_metric=target_metric, patience=patience, folder=run,
         date=f"{datetime.now():%Y%m%d-%H%M%S}", resume=resume, resume_from=resume_from or "last",
-        tensorboard=tensorboard, rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
+        track=checked_names(track or (), tensorboard=tensorboard),
+        rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip
     with stoppable():
@@ -95,17 +119,13 @@ def _was_rehearsed(folder: Path) -> bool:
 
 
 def _task_of(run: Path | None) -> str:
-    """Return the task of the run that is resumed, and say so if its file has changed since the run began."""
+    """Return the task of the run that is resumed."""
     from rueda.errors import TaskError
     from rueda.records import Run
-    from rueda.world.running import running_identity
 
     if run is None:
-        raise TaskError("TASK", expected="a built-in name or a Python file", got=None, do="name the task to train")
-    task, file = Run(run).task_name(), Run(run).task_file()
-    if file is not None and file.has_changed() and running_identity().rank == 0:
-        typer.echo(f"note: {file.argument()} has changed since {run} was trained", err=True)
-    return task
+        raise TaskError("TASK", expected="a built-in name or a Python file", got="nothing", do="name the task to train")
+    return Run(run).task_name()
 
 
 def _train(request: TrainRequest) -> TrainAnswer:

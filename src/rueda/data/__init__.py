@@ -1,12 +1,16 @@
-"""Data loading: the partition of examples among workers, loaders of whole batches, and augmentation."""
+"""Data loading: the partition of examples among workers, loaders of any data, augmentation, sources of examples."""
 
 from __future__ import annotations
 
 from rueda.data.arrays import Arrays
 from rueda.data.augment import Augmentation, Cutout, HorizontalFlip, RandomCrop
+from rueda.data.dataset_loader import DatasetLoader
 from rueda.data.evaluation import EvalLoader
+from rueda.data.image_folder import ImageFolder
 from rueda.data.loader import Loader
-from rueda.data.sampler import DatasetLoader, PartitionSampler
+from rueda.data.sampler import PartitionSampler
+from rueda.data.tar_files import TarFiles
+from rueda.data.token_file import TokenFile
 
 __all__ = [
     "Arrays",
@@ -15,7 +19,10 @@ __all__ = [
     "DatasetLoader",
     "EvalLoader",
     "HorizontalFlip",
+    "ImageFolder",
     "Loader",
     "PartitionSampler",
     "RandomCrop",
+    "TarFiles",
+    "TokenFile",
 ]

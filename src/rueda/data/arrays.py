@@ -143,13 +143,6 @@ class Arrays:
             _check_range("labels", self.targets, self.num_classes, expected=f"from 0 to {self.num_classes - 1}", do=do)
 
 
-def check_arrays(data: object) -> None:
-    """Raise an error unless ``data`` is an :class:`Arrays`; it names the loader for a torch ``Dataset``."""
-    if not isinstance(data, Arrays):
-        do = "use rueda.data.DatasetLoader for a torch Dataset"
-        raise DataError("data", expected="rueda.Arrays", got=type(data).__name__, do=do)
-
-
 def _check_range(what: str, values: torch.Tensor, end: int, *, expected: str, do: str) -> None:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= end:

@@ -57,7 +57,7 @@ def num_examples(batch: Any) -> int:
     for tensor in tensors(batch):
         if tensor.dim() > 0:
             return int(tensor.size(0))
-    do = "return tensors from collate, or give the task num_examples=..., a function of a batch"
+    do = "return tensors from collate, the first of which counts the examples"
     raise DataError("batch", expected="at least one tensor whose first dimension counts examples", got=batch, do=do)
 
 

@@ -7,11 +7,12 @@ time, and worker r of N takes every N-th example of each global batch::
     the share of worker r of N                   order[p + r : p + B : N]
 
 So one worker at batch size B and N workers at batch size B/N see the same global batches. A position in the epoch is
-one number, the same for all workers, from which a run can be resumed on another number of workers. There are two kinds
-of order:
+one number, the same for all workers, from which a run can be resumed on another number of workers. There are three
+kinds of order:
 
 - ``shards``: a new shuffle in each epoch; the workers' shards are disjoint and together contain all examples;
-- ``random``: each worker draws from the whole set with replacement, with its own random numbers.
+- ``random``: each worker draws from the whole set with replacement, with its own random numbers;
+- ``sequential``: the order of the data in every epoch, as a DataLoader without ``shuffle``.
 
 Every worker always has the same number of batches, so no collective waits for a worker that has no batch left.
 """
@@ -25,8 +26,8 @@ from rueda.data.counter import draws, key_of
 from rueda.errors import DataError
 
 Indices = NDArray[np.int64]
-METHODS = ("shards", "random")
-REMAINDERS = ("drop", "pad")
+METHODS = ("shards", "random", "sequential")
+REMAINDERS = ("drop", "pad", "short")
 
 _ORDER, _DRAWS, _AUGMENT = 1, 2, 3  # separate streams of random numbers
 
@@ -52,6 +53,8 @@ def order(num_examples: int, seed: int, epoch: int, method: str = "shards") -> I
     if method == "random":
         drawn = draws(key_of(_DRAWS, seed, epoch), positions) % np.uint64(num_examples)
         return np.asarray(drawn, dtype=np.int64)
+    if method == "sequential":
+        return positions
     raise DataError("partition", expected=" or ".join(METHODS), got=method, do="choose one of them")
 
 
@@ -105,7 +108,7 @@ def check_examples(num_examples: int) -> None:
 
 
 def check_remainder(remainder: str) -> None:
-    """Raise an error unless ``remainder`` is ``drop`` or ``pad``."""
+    """Raise an error unless ``remainder`` is ``drop``, ``pad`` or ``short``."""
     if remainder not in REMAINDERS:
         raise DataError("remainder", expected=" or ".join(REMAINDERS), got=remainder, do="choose one of them")
 
@@ -116,10 +119,11 @@ def check_worker(rank: int, size: int) -> None:
         raise DataError("rank", expected=f"from 0 to {size - 1} of {size} workers", got=rank, do="check the world")
 
 
-def check_batch(num_examples: int, local_batch: int, size: int) -> None:
-    """Raise an error if the local batch is empty, or the global batch larger than the data set."""
+def check_batch(num_examples: int, local_batch: int, size: int, remainder: str = "drop") -> None:
+    """Raise an error if the local batch is empty, or the global batch larger than the data set, unless it is short."""
     if local_batch < 1:
         raise DataError("batch", expected="1 or more", got=local_batch, do="choose a larger batch")
-    if local_batch * size > num_examples:
+    if local_batch * size > num_examples and remainder != "short":
         expected, do = f"at most the {num_examples} examples that there are", "choose a smaller batch or fewer workers"
-        raise DataError("batch", expected=expected, got=f"{local_batch} on each of {size} workers", do=do)
+        got = str(local_batch) if size == 1 else f"{local_batch} on each of {size} workers"
+        raise DataError("batch", expected=expected, got=got, do=do)

@@ -7,8 +7,12 @@ waits for nothing. The copy must start from pinned memory, which the GPU can rea
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from rueda.data.nest import map_tensors, tensors
 
 
 class Transfer:
@@ -35,3 +39,12 @@ class Transfer:
         for tensor in sent:
             tensor.record_stream(current)  # its memory is reused only after the kernels that are queued there
         return sent
+
+    def batch(self, batch: Any) -> Any:
+        """Return a batch of any structure with all its tensors on the device.
+
+        >>> Transfer(torch.device("cpu")).batch({"ids": [torch.ones(1)], "text": "one"})
+        {'ids': [tensor([1.])], 'text': 'one'}
+        """
+        sent = iter(self(*tensors(batch)))
+        return map_tensors(lambda _: next(sent), batch)

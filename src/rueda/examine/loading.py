@@ -17,15 +17,18 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from rueda.data import Arrays
+from rueda.data.length import indexed
 from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, read_failure
 from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
+from rueda.examine.objective.step_model import StepModel, given_losses
 from rueda.optim.rates import adapted
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
 from rueda.train.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint, step_of
 from rueda.train.loaders import evaluation_loader
 from rueda.train.normalisation import convert
+from rueda.train.state import evaluated_weights
 from rueda.world import World
 from rueda.world.seeds import seed_model
 
@@ -66,6 +69,15 @@ class TrainedModel:
             device: the device that computes; by default the model's.
         """
         found: dict[str, Objective] = {}
+        if self.task.step is not None:
+            model = StepModel(self.task, self.model)
+            for split in splits:
+                numbers, contents = model.numbers(chosen_data(self.task, split, num_examples))
+                if found:
+                    found[split] = next(iter(found.values())).with_examples(numbers, contents)
+                else:
+                    found[split] = Objective(model, given_losses, numbers, contents, device=device)
+            return found
         dtype = next(self.model.parameters()).dtype
         for split in splits:
             inputs, targets = examples(self.task, split, num_examples, dtype)
@@ -153,24 +165,38 @@ def load_path(trained: TrainedModel) -> tuple[list[int], list[dict[str, Tensor]]
     found = {0: dict(build_model(trained.task, trained.recipe).state_dict())}
     for file in reversed(list_checkpoints(trained.run.checkpoints)):  # of one step, the newest comes last
         if step_of(file) > 0 and (trained.step is None or step_of(file) <= trained.step):
-            found[step_of(file)] = load_checkpoint(file)["model"]
+            found[step_of(file)] = evaluated_weights(load_checkpoint(file))
     return list(found), list(found.values())
 
 
 def examples(task: Task, split: str, count: int | None, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
-    """Read evenly spaced examples without augmentation; the first ones of a sorted data set would be of one class."""
+    """Read evenly spaced examples without augmentation into memory."""
+    data = chosen_data(task, split, count)
+    return read_loader(evaluation_loader(data, READ_BATCH, World(), dtype, task.collate))
+
+
+def chosen_data(task: Task, split: str, count: int | None) -> Any:
+    """Load evenly spaced examples; the first ones of a sorted data set would be of one class.
+
+    A stream cannot be read at any place: of it, the first examples are loaded.
+
+    Args:
+        task: provides the data.
+        split: ``train``, ``validation``, ``test``, or the name of a further test set.
+        count: the number of examples; None loads all of them.
+    """
     if count is not None and count < 1:
         raise ExamineError("examples", expected="1 or more", got=count, do="correct it")
-    data = task.load(split)
-    total = len(data)  # type: ignore[arg-type]
+    data = indexed(task.load(split), count)
+    total = len(data)
     if total == 0:
         raise ExamineError(
             f"the {split} data of task {task.name}", expected="at least one example", got=0, do="load some"
         )
     if count is not None and count < total:
         indices = [number * total // count for number in range(count)]
-        data = data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)
-    return read_loader(evaluation_loader(data, READ_BATCH, World(), dtype))
+        return data.subset(indices) if isinstance(data, Arrays) else Subset(data, indices)
+    return data
 
 
 def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -> None:
@@ -197,6 +223,7 @@ def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -
 
 def _weights(state: dict[str, Any], file: Path) -> dict[str, Tensor]:
     inner = next((state[name] for name in STATES if isinstance(state.get(name), dict)), state)
+    inner = {**inner, **(state.get("average") or {})} if "place" in state else inner
     found = {}
     for name, value in inner.items():
         if not isinstance(value, Tensor):

@@ -8,12 +8,9 @@ without the clock (:mod:`rueda.measure.steps`), and may be shorter than the sum 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from rueda.tasks import Task
 from rueda.world.device import wait_for
 
 STAGES = ("data", "forward", "backward", "optimizer")
@@ -52,24 +49,3 @@ class StageClock:
             now = time.perf_counter()
             self.seconds[stage] += now - self._last
             self._last = now
-
-
-def with_clock(task: Task, clock: StageClock) -> Task:
-    """Return a task whose loss and metric functions tell the clock which stage has ended.
-
-    An update calls the loss after the forward pass and the metric after the backward pass, so the timed steps are
-    exactly those of ``rueda train``.
-    """
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        losses = task.loss(outputs, targets)
-        clock.mark("forward")
-        return losses
-
-    def metric(outputs: Tensor, targets: Tensor) -> Tensor:
-        clock.mark("backward")
-        if task.metric is None:
-            return torch.zeros(targets.shape[0], dtype=torch.int64, device=outputs.device)
-        return task.metric(outputs, targets)
-
-    return replace(task, loss=loss, metric=metric)

@@ -2,8 +2,10 @@
 
 The sizes are measured in turn, in several rounds; in each round the first all-reduce of a size is not timed. A
 collective ends when its slowest worker has finished, so the longest time among the workers counts for each all-reduce,
-and the median over all repeats for each size. On a GPU the all-reduces are queued one behind the other and timed by
-events, since a training does not wait for the device either: what is measured is the transfer, not the launch.
+and the median over all repeats for each size. They take the way that the gradients of a training take: on one host
+through shared memory, else by Gloo or NCCL (:attr:`rueda.World.transport`). On a GPU the all-reduces are queued one
+behind the other and timed by events, since a training does not wait for the device either: what is measured is the
+transfer, not the launch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from rueda.measure.fit import fit_line
 from rueda.measure.request import SIZES
 from rueda.records.profile import AllReduceTime, Communication
 from rueda.world import World
-from rueda.world.device import backend_of, float64_device, is_gpu
+from rueda.world.device import float64_device, is_gpu
 
 _ROUNDS = 3
 _MOST = 50
@@ -58,7 +60,7 @@ def measure_communication(world: World, *, sizes: Sequence[int] = SIZES, seconds
         )  # fmt: skip
     line = fit_line([point.bytes for point in points], [point.seconds for point in points])
     return Communication(
-        workers=world.size, backend=backend_of(world.device), points=tuple(points),
+        workers=world.size, backend=world.transport, points=tuple(points),
         latency=line.latency, bandwidth=line.bandwidth, residual=line.residual,
     )  # fmt: skip
 
@@ -70,7 +72,7 @@ def _times(world: World, tensor: torch.Tensor, count: int) -> list[float]:
     times = []
     for number in range(count + 1):
         started = time.perf_counter()
-        dist.all_reduce(tensor)
+        world.all_reduce_(tensor)
         if number:
             times.append(time.perf_counter() - started)
     return times

@@ -18,6 +18,7 @@ import torch
 from rueda.measure.fit import fit_memory
 from rueda.records.environment import memory_bytes
 from rueda.world.device import is_gpu
+from rueda.world.host_memory import available_bytes, cgroup_bytes, proc_bytes
 
 HEADROOM = 0.9
 """fraction of the memory that a batch may use: the rest is for evaluation, fragmentation and other programs"""
@@ -38,7 +39,7 @@ def peak_bytes(device: torch.device) -> int | None:
         return int(torch.get_device_module(device).max_memory_allocated(device))
     if device.type == "mps":
         return None
-    found = _proc("self/status", "VmHWM")
+    found = proc_bytes("self/status", "VmHWM")
     if found is not None:
         return found
     try:
@@ -53,7 +54,7 @@ def device_bytes(device: torch.device) -> int | None:
     """Return the memory of a GPU, or that of the machine or container on a CPU."""
     if is_gpu(device):
         return int(torch.get_device_module(device).get_device_properties(device).total_memory)
-    return min((size for size in (memory_bytes(), _cgroup("memory.max")) if size is not None), default=None)
+    return min((size for size in (memory_bytes(), cgroup_bytes("memory.max")) if size is not None), default=None)
 
 
 def usable_bytes(device: torch.device) -> int | None:
@@ -61,7 +62,7 @@ def usable_bytes(device: torch.device) -> int | None:
     if is_gpu(device):
         module = torch.get_device_module(device)
         return int(module.mem_get_info(device)[0]) + int(module.memory_reserved(device))
-    mine, free_here = _proc("self/status", "VmRSS"), _available()
+    mine, free_here = proc_bytes("self/status", "VmRSS"), available_bytes()
     return None if mine is None or free_here is None else mine + free_here
 
 
@@ -80,24 +81,3 @@ def largest_batch(peaks: Mapping[int, int | None], usable: int | None) -> int | 
     most = 1024 * max(known)
     fits = int((HEADROOM * usable - fixed) / per_example + 1e-9)
     return max(1, fits) if fits <= most else None
-
-
-def _proc(file: str, name: str) -> int | None:
-    """Return the bytes in a line ``name: 12 kB`` of a file in ``/proc``; None if there is no such line."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc", file).read_text().splitlines():
-            if line.startswith(name + ":"):
-                return 1024 * int(line.split()[1])
-    return None
-
-
-def _available() -> int | None:
-    """Return the free memory of the machine, within the limit of the container."""
-    free, limit, used = _proc("meminfo", "MemAvailable"), _cgroup("memory.max"), _cgroup("memory.current")
-    return free if free is None or limit is None or used is None else min(free, max(0, limit - used))
-
-
-def _cgroup(name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path("/sys/fs/cgroup", name).read_text())  # "max", no limit, is not a number
-    return None

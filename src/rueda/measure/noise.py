@@ -41,6 +41,8 @@ def measure_noise(
     recipe = at_fixed_batch(recipe, recipe.batch).change(workers=world.size, sync_batch_norm=False)
     if seconds <= 0 or recipe.local_batch < 4:  # batch norm needs two examples in each half
         return ()
+    if task.step is not None:  # its batches need not be divisible: let the halves be collated by themselves
+        recipe = recipe.change(batch=recipe.batch // 2, accumulate=2 * recipe.accumulate)
     training = Training(task, recipe, world)
     most_steps = max(intervals * FEWEST_STEPS, int(MOST_EPOCHS * len(training.loader)))
     found: list[NoiseScale] = []

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-from rueda.measure.clock import STAGES, StageClock, with_clock
+from rueda.measure.clock import STAGES, StageClock
 from rueda.measure.memory import HEADROOM, largest_batch, peak_bytes, reset_peak, usable_bytes
 from rueda.records import Recipe
 from rueda.records.profile import StepTime
@@ -67,7 +67,7 @@ class Stepper:
     def __init__(self, task: Task, recipe: Recipe, world: World) -> None:
         self.clock = StageClock(world.device)
         recipe = at_fixed_batch(recipe, recipe.batch).change(workers=world.size)
-        self.training = Training(with_clock(task, self.clock), recipe, world)
+        self.training = Training(task, recipe, world)
         self.device = world.device
         self.num_examples = self.training.loader.num_examples
 

@@ -23,7 +23,7 @@ def table_of(profile: Profile) -> TextTable:
     """Return a table of step times at each local batch, for one worker alone and for several together."""
     from rueda.terminal.table import TextTable
 
-    headings = ["batch", "images/s", "ms", "±", "data", "forward", "backward", "update", "memory"]
+    headings = ["batch", f"{profile.unit}/s", "ms", "±", "data", "forward", "backward", "update", "memory"]
     headings += [f"with {pair.workers}\nworkers" for pair in profile.together]
     rows = [[*_row(step), *(_joined(pair, step.batch) for pair in profile.together)] for step in profile.steps]
     return TextTable(f"{profile.task} on {profile.device}", headings, rows, optional=("±", "memory"))

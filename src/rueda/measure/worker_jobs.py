@@ -17,6 +17,7 @@ from rueda.measure.together import measure_together as measure_steps_together
 from rueda.records import Recipe
 from rueda.records.profile import Profile, StepTime
 from rueda.records.recipe.values import refuse_settings
+from rueda.records.throughput import counted_unit
 from rueda.tasks import Task
 from rueda.tasks.keras_task import KerasTask
 from rueda.tasks.loading import load_measurable, load_task_and_data
@@ -72,7 +73,7 @@ def measure_alone_here(task: Task | KerasTask, request: MeasureRequest) -> Alone
         noise = measure_noise(task, recipe, World(device=world.device), seconds=budget.noise)
         return describe(
             model, world.device, task=task.name, examples=examples, steps=steps, recipe=recipe, largest=largest,
-            noise=noise, task_file=task.file,
+            noise=noise, task_file=task.file, unit=counted_unit(task.unit),
         )  # fmt: skip
 
     def work_on_keras(task: KerasTask) -> Profile:

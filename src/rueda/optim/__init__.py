@@ -8,6 +8,7 @@
 ``AdaScale``          multiplies the rate of any optimizer by a measured gain (:mod:`rueda.optim.adascale`)
 ``gain``              the gain of AdaScale, as a function
 ``parameter_groups``  puts weights into one group, biases and norms into another (:mod:`rueda.optim.groups`)
+``WeightAverage``     the exponential moving average of the weights (:mod:`rueda.optim.weight_average`)
 ====================  =================================================================================
 
 All optimizers are subclasses of ``torch.optim.Optimizer``: schedulers, ``state_dict``, closures and parameter groups
@@ -28,8 +29,19 @@ if TYPE_CHECKING:
     from rueda.optim.larc import LARC
     from rueda.optim.lars import LARS
     from rueda.optim.novograd import NovoGrad
+    from rueda.optim.weight_average import WeightAverage
 
-__all__ = ["LAMB", "LARC", "LARS", "AdaScale", "NonFiniteError", "NovoGrad", "gain", "parameter_groups"]
+__all__ = [
+    "LAMB",
+    "LARC",
+    "LARS",
+    "AdaScale",
+    "NonFiniteError",
+    "NovoGrad",
+    "WeightAverage",
+    "gain",
+    "parameter_groups",
+]
 
 __getattr__ = lazily(
     __name__,
@@ -41,6 +53,7 @@ __getattr__ = lazily(
         "LARS": "lars",
         "NovoGrad": "novograd",
         "parameter_groups": "groups",
+        "WeightAverage": "weight_average",
     },
 )
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from rueda.optim.checks import check_lamb, require
-from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, Work, known
+from rueda.optim.engine.base import COMMON, Group, LayerwiseOptimizer, SortedTensors, known
 from rueda.optim.engine.blocks import Blocks
 from rueda.optim.engine.lanes import Item, Lane, State, decay_of, state_like
 from rueda.optim.engine.norms import norms as norms_of
@@ -80,27 +80,27 @@ class LAMB(LayerwiseOptimizer):
         """Return two moments of zeros and a step count of 0, which is on the device: the host need not know it."""
         return {"step": torch.zeros((), device=p.device), "exp_avg": state_like(p), "exp_avg_sq": state_like(p)}
 
-    def prepare(self, work: Work) -> Work:
+    def prepare(self, tensors: SortedTensors) -> SortedTensors:
         """Scale all gradients to ``max_grad_norm`` if their norm is larger, without changing ``p.grad``."""
         limit = self.param_groups[0]["max_grad_norm"]
         if limit is None:
-            return work
-        parts = [norms_of(lane.grads, shards=lane.shards)[0] for lane in work.lanes]
-        if items := [item for _, some in work.items for item in some]:
+            return tensors
+        parts = [norms_of(lane.grads, shards=lane.shards)[0] for lane in tensors.lanes]
+        if items := [item for _, some in tensors.items for item in some]:
             parts.append(torch.tensor([sqrt(sum(square(grad) for _, grad, _, _ in items))], dtype=torch.float64))
         if not parts:
-            return work
+            return tensors
         norm = torch.linalg.vector_norm(torch.cat([part.to(parts[0]) for part in parts]) if parts[1:] else parts[0])
         factor = torch.clamp(limit / (norm + 1e-6), max=1.0).nan_to_num_(1.0)
         factor.masked_fill_(factor == 0, 1.0)  # of an infinite norm: such tensors are found later
-        for lane in work.lanes:
+        for lane in tensors.lanes:
             lane.scale = factor.to(lane.params[0].device)
-        found = work.items
+        found = tensors.items
         if items and (scale := float(factor)) != 1.0:
             found = [
                 (group, [(p, g * scale, state, adapted) for p, g, state, adapted in some]) for group, some in found
             ]
-        return Work(found, work.lanes)
+        return SortedTensors(found, tensors.lanes)
 
     def update_items(self, group: Group, items: list[Item], bad: list[Tensor]) -> None:
         """Step the tensors as :mod:`rueda.optim.lamb_host` explains."""

@@ -1,12 +1,14 @@
 """Measure the squared norms of the parts of a gradient and of their mean, which AdaScale and the noise scale need.
 
 An update averages the gradients of n parts: of N workers, or of the micro-batches of gradient accumulation. The
-differences between the parts show the noise. Two meters read the parts where they are computed anyway:
+differences between the parts show the noise. These meters read the parts where they are computed anyway:
 
 - :class:`ExchangeMeter`, for N workers: the communication hook of DistributedDataParallel sees each bucket of gradients
   before the all-reduce (this worker's) and after it (the mean of all workers).
 - :class:`PartsMeter`, for one process that computes the parts in turn: it takes the gradient of each part before the
   next backward pass, and adds them up itself instead of autograd: the same sum, in the same order.
+- :class:`rueda.optim.backward_meter.BackwardMeter`, for one process in the training loop of another library: hooks on
+  the parameters read the gradients, and change none.
 
 Parts may differ in size and are weighted by it; the norms are those of the gradients of the *mean* loss of a part.
 """
@@ -59,6 +61,22 @@ class Reading(NamedTuple):
         return local, mean
 
 
+def reading_of_shares(squares: Sequence[Tensor], mean_squares: Tensor, sizes: Sequence[int]) -> Reading:
+    """Return the reading of parts that one process has computed in turn.
+
+    Args:
+        squares: |h|² of each part by group, [G]; h is the gradient of the part's *share* of the mean loss.
+        mean_squares: |g|² of the sum of the shares by group, [G].
+        sizes: the number of examples in each part.
+    """
+    total, count = sum(sizes), len(sizes)
+    # A part's share is h = (b/M) g, and its |g|² counts b / (M/n) times: n M/b |h|².
+    stacked = torch.stack(list(squares))
+    factors = [count * total / size for size in sizes]
+    weights = send(torch.tensor(factors, dtype=stacked.dtype), stacked.device)
+    return Reading(torch.stack([weights @ stacked, mean_squares]), count, total / count)
+
+
 class PartsMeter:
     """Measures the gradients of parts that one process computes in turn.
 
@@ -78,10 +96,11 @@ class PartsMeter:
 
     def __init__(self, parameters: Iterable[nn.Parameter], groups: Groups | None = None) -> None:
         self._parameters = list(parameters)
-        self._sums_by_group = _GroupSums(self._parameters, groups)
+        self._sums_by_group = GroupSums(self._parameters, groups)
         self._sum: list[Tensor | None] = [None] * len(self._parameters)
         self._squares: list[Tensor] = []
         self._sizes: list[int] = []
+        self._factor: Tensor | float | None = None
 
     def take(self, num_examples: int) -> None:
         """Measure the gradient of a part with this many examples, add it to the sum, and clear ``.grad``."""
@@ -100,14 +119,18 @@ class PartsMeter:
         """Set ``.grad`` to the sum of the parts, return their norms, and reset the meter."""
         for parameter, gradient in zip(self._parameters, self._sum, strict=True):
             parameter.grad = gradient
-        total, count = sum(self._sizes), len(self._sizes)
-        # A part's share is h = (b/M) g, and its |g|² counts b / (M/n) times: n M/b |h|².
-        squares = torch.stack(self._squares)
-        factors = [count * total / size for size in self._sizes]
-        weights = send(torch.tensor(factors, dtype=squares.dtype), squares.device)
-        norms = torch.stack([weights @ squares, self._norms(self._sum)])
+        reading = reading_of_shares(self._squares, self._norms(self._sum), self._sizes)
+        there = [gradient for gradient in self._sum if gradient is not None]
+        if there and self._factor is not None:
+            factor = self._factor
+            torch._foreach_mul_(there, factor.to(there[0].dtype) if isinstance(factor, Tensor) else factor)
         self._sum, self._squares, self._sizes = [None] * len(self._parameters), [], []
-        return Reading(norms, count, total / count)
+        self._factor = None
+        return reading
+
+    def rescale(self, factor: Tensor | float) -> None:
+        """Let :meth:`finish` multiply the sum of the parts by a factor; the norms that it returns are not."""
+        self._factor = factor
 
     def _norms(self, gradients: Sequence[Tensor | None]) -> Tensor:
         there = [number for number, gradient in enumerate(gradients) if gradient is not None]
@@ -130,10 +153,15 @@ class ExchangeMeter:
         self._group = model.process_group
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
-        self._sums_by_group = _GroupSums(parameters, groups)
+        self._sums_by_group = GroupSums(parameters, groups)
         self._local: list[Entry] = []
         self._mean: list[Entry] = []
         model.register_comm_hook(self, lambda meter, bucket: meter._exchange(bucket))  # DDP reads annotations
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether gradients were exchanged while the meter was active, and not yet taken."""
+        return bool(self._local)
 
     def take(self, examples_per_part: float) -> Reading | None:
         """Return the norms that *this worker* measured in the last backward pass; None if there are none.
@@ -155,10 +183,10 @@ class ExchangeMeter:
         return reading
 
     def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+        from rueda.world.shared_memory.gradients import average_bucket
 
         if not self.active:
-            return allreduce_hook(self._group, bucket)
+            return average_bucket(self._group, bucket)
         # Norms are computed per tensor, not per bucket: DDP rebuilds its buckets after the first update, which would
         # change the last digits after a restart. The gradients are views of the buffer that the all-reduce writes.
         numbers, gradients = [self._numbers[p] for p in bucket.parameters()], bucket.gradients()
@@ -169,7 +197,7 @@ class ExchangeMeter:
             self._mean.append((numbers, square_norms(gradients)))
             return mean
 
-        return allreduce_hook(self._group, bucket).then(after)
+        return average_bucket(self._group, bucket).then(after)
 
 
 def layer_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -219,7 +247,7 @@ Entry = tuple[list[int], Tensor]
 """indices of parameters, and their squared norms"""
 
 
-class _GroupSums:
+class GroupSums:
     """Sums squared norms by group, always in the order of the parameters, whatever order they arrive in."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], groups: Groups | None) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    Profile, Cluster ──► predict ──► Prediction     seconds of a step, images/s, scaling efficiency
+    Profile, Cluster ──► predict ──► Prediction     seconds of a step, throughput, scaling efficiency
     Prediction, noise scale ──► make_plan ──► Plan  epochs, hours and cost to the target, for each workers x batch
     Plan ──► choose_recipe ──► Recipe               with the reason for each choice
 

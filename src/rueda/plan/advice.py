@@ -33,9 +33,8 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         batch_norm=batch_norm,
     )  # fmt: skip
     if row.workers > 1:
-        why = (
-            f"{row.images_per_second:,.0f} images/s on {plan.cluster}, scaling efficiency {100 * row.efficiency:.0f} %"
-        )
+        speed = f"{row.images_per_second:,.0f} {plan.unit}/s"
+        why = f"{speed} on {plan.cluster}, scaling efficiency {100 * row.efficiency:.0f} %"
         recipe = recipe.change(reasons={**recipe.reasons, "workers": why})
     return replace(
         plan,
@@ -51,7 +50,7 @@ def _workers(plan: Plan) -> str:
     alone, most = rows[0], rows[-1]
     who = f"{things(row.workers, 'worker')} on {things(row.nodes, 'node')}"
     is_worth = WORTH * cost(row) <= min(cost(other) for other in rows)
-    text = f"{'Take' if is_worth else 'As asked,'} {who}: {row.images_per_second:,.0f} images/s"
+    text = f"{'Take' if is_worth else 'As asked,'} {who}: {row.images_per_second:,.0f} {plan.unit}/s"
     if row.workers > 1:
         text += f", {row.progress / alone.progress:.3g} times the progress of one worker"
         text += f" at a scaling efficiency of {100 * row.efficiency:.0f} %"
@@ -105,7 +104,7 @@ def _warnings(plan: Plan) -> list[str]:
             ratio = row.images_per_second / one.images_per_second
             if ratio < 1:
                 found.append(
-                    f"{row.workers:,} workers would be slower than one: {ratio:.2f}x the images/s at local batch "
+                    f"{row.workers:,} workers would be slower than one: {ratio:.2f}x the {plan.unit}/s at local batch "
                     f"{row.local_batch:,} (compute {milliseconds(row.compute_seconds)}, all-reduce "
                     f"{milliseconds(row.sync_seconds)}); use a larger local batch, a faster link, or fewer workers."
                 )

@@ -1,7 +1,7 @@
 """Interpolate the compute time of one worker at any local batch from the measured points of a profile.
 
 Between measured batches the time is interpolated linearly. Below the smallest one the first line is continued, but the
-time falls at most in proportion to the batch. Above the largest one the images/s of that batch are assumed; a warning
+time falls at most in proportion to the batch. Above the largest one its throughput is assumed; a warning
 says so.
 """
 
@@ -54,7 +54,7 @@ def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, ste
     first, last = points[0].batch, points[-1].batch
     warnings = []
     if local_batch > last:
-        warnings.append(f"no profile above batch {last:,}: images/s at {local_batch:,} are assumed to be the same")
+        warnings.append(f"no profile above batch {last:,}: the throughput at {local_batch:,} is assumed to be the same")
     if local_batch < first:
         warnings.append(f"no profile below batch {first:,}: the time at {local_batch:,} is extrapolated")
     optimizer = min(optimizer, seconds)

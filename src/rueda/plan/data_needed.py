@@ -14,13 +14,14 @@ interval of the error extends more than :data:`WIDEST` of the error to either si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from rueda.errors import RunError
-from rueda.plan.power_law import PowerLaw, covariance, fit_power_law
+from rueda.plan.power_law import Floats, PowerLaw, covariance, fit_power_law
 from rueda.records.forecast import FEWEST_SIZES, BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need
 
 NEAR_CHANCE = 0.75
@@ -40,9 +41,15 @@ def extrapolate(forecast: Forecast, target_error: float) -> Forecast:
 
     Args:
         forecast: holds the points that :func:`rueda.study.learning_curve.measure_learning_curve` measured.
-        target_error: fraction of wrong answers on the test data, between 0 and 1.
+        target_error: fraction of wrong answers on the test data, between 0 and 1; or a value of the forecast's metric,
+            of which lower is better.
     """
-    if not 0 < target_error < 1:
+    if not forecast.is_fraction:
+        if not 0 < target_error < np.inf:
+            raise RunError(
+                "--target", expected="a number above 0", got=target_error, do=f"give a {forecast.error_name}"
+            )
+    elif not 0 < target_error < 1:
         raise RunError("--target-error", expected="a fraction between 0 and 1", got=target_error, do="give e.g. 0.05")
     plain = replace(
         forecast, target_error=target_error, law=None, band=(), need=None, cluster=None, checks=(), refusals=()
@@ -50,13 +57,15 @@ def extrapolate(forecast: Forecast, target_error: float) -> Forecast:
     # Choose.
     points, notes = _chosen(plain)
     if len(points) < FEWEST_SIZES:
-        line = f"too few sizes for a law: {len(points)} better than chance, {FEWEST_SIZES} are needed; add larger ones"
+        better = "" if forecast.chance is None else " better than chance"
+        line = f"too few sizes for a law: {len(points)}{better}, {FEWEST_SIZES} are needed; add larger ones"
         return replace(plain, notes=tuple(notes), refusals=(line,))
     # Fit.
-    rising = _does_not_fall(points, forecast.test_examples)
+    noise = partial(covariance, test_examples=forecast.test_examples, is_fraction=forecast.is_fraction)
+    rising = _does_not_fall(points, noise)
     if rising is not None:
         return replace(plain, notes=tuple(notes), refusals=(rising,))
-    fitted, dropped = _fit_largest_sizes(points, forecast.test_examples)
+    fitted, dropped = _fit_largest_sizes(points, noise)
     law = _law(fitted)
     found = replace(plain, law=law, notes=(*notes, *dropped))
     # Doubt.
@@ -75,7 +84,7 @@ def _chosen(forecast: Forecast) -> tuple[list[CurvePoint], list[str]]:
             notes.append(f"{point.examples:,} examples: {point.diverged} trainings diverged and are left out")
         if point.error is None:
             continue
-        if point.error > NEAR_CHANCE * forecast.chance:
+        if forecast.chance is not None and point.error > NEAR_CHANCE * forecast.chance:
             notes.append(
                 f"{point.examples:,} examples are left out: error {point.error:.3f} is near chance "
                 f"({forecast.chance:.3f}), the small-data zone"
@@ -85,10 +94,10 @@ def _chosen(forecast: Forecast) -> tuple[list[CurvePoint], list[str]]:
     return points, notes
 
 
-def _does_not_fall(points: Sequence[CurvePoint], test_examples: int) -> str | None:
+def _does_not_fall(points: Sequence[CurvePoint], noise: Callable[[Sequence[CurvePoint]], Floats]) -> str | None:
     """Return a refusal unless the slope of the error against log2(size) is negative by :data:`CLEAR` deviations."""
     x, y = np.log2([point.examples for point in points]), np.array([point.error or 0.0 for point in points])
-    weights = np.linalg.inv(covariance(points, test_examples))
+    weights = np.linalg.inv(noise(points))
     design = np.stack([np.ones_like(x), x], 1)
     information = design.T @ weights @ design
     slope, deviation = np.linalg.solve(information, design.T @ weights @ y)[1], np.linalg.inv(information)[1, 1] ** 0.5
@@ -102,13 +111,15 @@ def _does_not_fall(points: Sequence[CurvePoint], test_examples: int) -> str | No
     )
 
 
-def _fit_largest_sizes(points: Sequence[CurvePoint], test_examples: int) -> tuple[PowerLaw, list[str]]:
+def _fit_largest_sizes(
+    points: Sequence[CurvePoint], noise: Callable[[Sequence[CurvePoint]], Floats]
+) -> tuple[PowerLaw, list[str]]:
     """Fit a law, leaving out the smallest sizes one by one until the rest fits or too few remain."""
     points, notes = list(points), list[str]()
     while True:
         fitted = fit_power_law(
             [point.examples for point in points], [point.error or 0.0 for point in points],
-            covariance(points, test_examples),
+            noise(points),
         )  # fmt: skip
         if fitted.misfit >= _MISFIT or len(points) == FEWEST_SIZES:
             return fitted, notes
@@ -156,7 +167,7 @@ def _band(fitted: PowerLaw, farthest: float) -> tuple[BandPoint, ...]:
     found = []
     for size in np.geomspace(fitted.sizes.min(), farthest, 61):
         error = fitted.error(float(size))
-        found.append(BandPoint(examples=float(size), error=error.value, low=error.low, high=error.high or 1.0))
+        found.append(BandPoint(examples=float(size), error=error.value, low=error.low, high=error.high or error.value))
     return tuple(found)
 
 
@@ -191,7 +202,7 @@ def _answered(forecast: Forecast, fitted: PowerLaw, law: Law) -> Forecast:
     whole = forecast.whole
     if whole is not None and whole.error is not None:
         predicted = fitted.error(whole.examples)
-        inside = predicted.low <= whole.error <= (predicted.high or 1.0)
+        inside = predicted.low <= whole.error <= (predicted.high or np.inf)
         checks.append(Check(point=whole, predicted=predicted, inside=bool(inside)))
     return replace(forecast, need=need, checks=tuple(checks), notes=tuple(notes), refusals=tuple(refusals))
 

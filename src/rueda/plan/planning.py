@@ -72,8 +72,9 @@ def make_plan(
     rows = _choose(rows, sorted(set(workers)), base, profile.examples, keep_batch=keep_batch)
     # Advise.
     plan = Plan(
-        task=profile.task, device=cluster.device or profile.device, cluster=cluster.name, cluster_title=cluster.title,
-        examples=profile.examples, base_batch=base.global_batch, base_rate=base.rate, base_epochs=base.epochs,
+        task=profile.task, unit=profile.unit, device=cluster.device or profile.device, cluster=cluster.name,
+        cluster_title=cluster.title, examples=profile.examples, base_batch=base.global_batch,
+        base_rate=base.rate, base_epochs=base.epochs,
         noise=noise, rows=tuple(rows), sources=cluster.sources,
         currency=cluster.currency if cluster.price_per_hour is not None else None,
         command=(environment or {}).get("command", ""), environment=dict(environment or {}),

@@ -169,7 +169,7 @@ def _inverse(constants: Floats, target: float | Floats) -> Floats:
         return np.asarray(np.where(above > 0, np.exp((np.log(above) - np.log(alpha)) / beta), np.inf))
 
 
-def covariance(points: Sequence[CurvePoint], test_examples: int) -> Floats:
+def covariance(points: Sequence[CurvePoint], test_examples: int, *, is_fraction: bool = True) -> Floats:
     """Estimate the covariance of the mean errors of some points, [points, points].
 
     With v = p (1 - p) / n for an error p counted on n test examples, it is the sum of two parts:
@@ -183,6 +183,9 @@ def covariance(points: Sequence[CurvePoint], test_examples: int) -> Floats:
     The halves and the 0.9 were measured: for `glyphs-cnn` from 188 to 12,000 examples, 0.25 to 0.55 of v is common to
     the repeats, with a correlation of 0.92 over 4 times the data and 0.58 over 64 times.
 
+    The mean p of losses or other values that are no fractions has v = p^2 / n: their standard deviation over the
+    examples is taken to be as large as their mean, as that of a squared error or a cross-entropy about is.
+
     >>> one = CurvePoint(examples=100, passes=1.0, updates=1, errors=(0.2,))
     >>> float(covariance([one], test_examples=400)[0, 0] ** 0.5)  # sqrt(0.2 * 0.8 / 400)
     0.02
@@ -192,6 +195,8 @@ def covariance(points: Sequence[CurvePoint], test_examples: int) -> Floats:
     freedoms = np.array([max(0, len(point.errors) - 1) for point in points])
     # An error of 0 on n examples is known only to 1 / n.
     counted = np.maximum(errors * (1 - errors) / test_examples, test_examples**-2.0)
+    if not is_fraction:
+        counted = np.maximum(errors**2, 1e-300) / test_examples
     common = (freedoms * spreads**2).sum() / max((freedoms * errors**2).sum(), 1e-300) * errors**2
     among = (_PRIOR * common + freedoms * spreads**2) / (_PRIOR + freedoms)
     among = np.maximum(among, (1 - _SHARED) * counted) / (freedoms + 1)

@@ -18,7 +18,7 @@ The last bucket can never be hidden. Hiding is not free either: the all-reduce t
 from the computation, which runs 18.9 % slower meanwhile (Lee et al. 2025, 2507.03114: mean over models on A100, H100,
 MI210 and MI250).
 
-Scaling efficiency is images/s per worker, divided by those of one worker alone at the same local batch.
+Scaling efficiency is the throughput per worker, divided by that of one worker alone at the same local batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare a finished run with what its profile predicts: images/s, step time, updates, training time, accuracy.
+"""Compare a finished run with what its profile predicts: throughput, step time, updates, training time, accuracy.
 
 A rehearsed run has the accuracy of N workers but the speed of one process, so its speed is not compared.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from rueda.errors import ProfileError, RunError
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import noise_of, statistical_efficiency
 from rueda.plan.planning import base_recipe
 from rueda.plan.prediction import predict
+from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.profile import Profile
-from rueda.records.run import Run
+from rueda.records.run import Row, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,9 @@ class RunComparison:
     epochs: int
     figures: tuple[ComparedFigure, ...]
     accuracy: tuple[float | None, ...]
-    """test accuracy after each epoch"""
+    """test accuracy after each epoch, or the run's primary metric, where that is another one"""
+    metric: MetricInfo = ACCURACY
+    """what ``accuracy`` holds"""
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -85,13 +90,13 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> RunComparison:
         ["rehearsed: one process computed for all workers, so its speed is not that of N workers"] if rehearsed else []
     )
     # The first epoch includes start-up costs; it is left out if there are others.
-    speeds = [row.images_per_second for row in (rows[1:] or rows) if row.images_per_second > 0]
+    speeds = [speed for speed in _speeds(rows) if speed > 0]
     speed = statistics.median(speeds) if speeds and not rehearsed else None
     epochs = last.epoch
     step = None if speed is None else 1e3 * one.global_batch / speed
     updates = float(epochs * (profile.examples // one.global_batch))
     figures = (
-        ("images/s", "", one.images_per_second, speed),
+        (f"{profile.unit}/s", "", one.images_per_second, speed),
         ("step", "ms", 1e3 * one.step_seconds, step),
         ("updates", "", updates, float(last.step)),
         ("training time", "s", last.examples / one.images_per_second, None if rehearsed else last.seconds),
@@ -107,5 +112,19 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> RunComparison:
         run=str(run.folder), task=task, cluster=cluster.name, workers=recipe.workers, local_batch=recipe.batch,
         global_batch=one.global_batch, rehearsed=rehearsed, epochs=epochs,
         figures=tuple(ComparedFigure(name=a, unit=b, predicted=c, measured=d) for a, b, c, d in figures),
-        accuracy=tuple(row.test_accuracy for row in rows), notes=(*notes, *one.warnings),
+        accuracy=tuple(row.value() for row in rows), metric=last.metric, notes=(*notes, *one.warnings),
     )  # fmt: skip
+
+
+def _speeds(rows: Sequence[Row]) -> list[float]:
+    """Return the examples per second of each epoch but the first, if there are others.
+
+    A profile counts batches of examples, also where the run counts tokens.
+    """
+    if rows[-1].unit != "tokens":
+        return [row.images_per_second for row in (rows[1:] or rows)]
+    if len(rows) == 1:
+        return [rows[0].examples / max(rows[0].seconds, 1e-9)]
+    return [
+        (row.examples - before.examples) / max(row.seconds - before.seconds, 1e-9) for before, row in pairwise(rows)
+    ]

@@ -36,7 +36,7 @@ _OTHERS = (Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE)
 _BESIDE = (FILE, Study.FILE, *_OTHERS, "README.md", "report.html")
 """the files that an archive's folder may contain"""
 _AGAIN = "make it again with `rueda archive`"
-_DEFAULTS = {item.name: item.default for item in fields(Row)}
+_DEFAULTS: dict[str, Any] = {item.name: {} if item.default_factory is dict else item.default for item in fields(Row)}
 
 
 class Archived(NamedTuple):
@@ -254,9 +254,16 @@ def _content(runs: Mapping[str, Run]) -> tuple[str, tuple[str, ...]]:
 
 
 def _without_defaults(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name == "kind" or value is not _DEFAULTS[name]}
+    return {name: value for name, value in row.items() if name == "kind" or value != _DEFAULTS[name]}
 
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     """Round to six digits, as the page does."""
-    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}
+    return {
+        name: _rounded(value)
+        if isinstance(value, dict)
+        else float(f"{value:.6g}")
+        if isinstance(value, float)
+        else value
+        for name, value in row.items()
+    }

@@ -5,7 +5,8 @@
     forecast.json       points (measured), law (fitted), band (for the figure), need (the answer), refusals (or why not)
     runs/m1000-seed0/   the training of each size and seed
 
-An error is the fraction of the test set that is misclassified after the last epoch; sizes are numbers of examples.
+An error is the fraction of the test set that is misclassified after the last epoch; sizes are numbers of examples. A
+task whose metric is no such fraction is forecast by its loss, or by any metric of which lower is better.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import Annotated, ClassVar
 
 from rueda.records.json_record import (
     Finite,
-    Fraction,
     JsonRecord,
     NotNegative,
     NotNegativeInt,
     Positive,
     PositiveInt,
     Rule,
+    demand,
 )
+from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.study import mean_and_spread
 
 BelowOne = Annotated[float, Rule("more than 0 and less than 1", lambda value: 0 < value < 1)]
@@ -41,12 +43,13 @@ class CurvePoint:
     passes: NotNegative
     """how often each example was seen"""
     updates: NotNegativeInt
-    errors: tuple[Fraction, ...]
-    """test error after the last epoch, for each seed that did not diverge"""
+    errors: tuple[NotNegative, ...]
+    """test error, or the value of a metric of which lower is better, after the last epoch, for each seed that did not
+    diverge"""
     seeds: tuple[int, ...] = ()
     diverged: int = 0
     images_per_second: float = 0.0
-    """mean over the seeds, on the machine that trained"""
+    """mean over the seeds, on the machine that trained; of text, examples per second, since sizes count examples"""
 
     @property
     def error(self) -> float | None:
@@ -165,8 +168,12 @@ class Forecast(JsonRecord):
     examples: PositiveInt
     """size of the whole training set"""
     test_examples: PositiveInt
-    chance: float
-    """error of always predicting the most frequent class of the test set"""
+    chance: float | None
+    """error of always predicting the most frequent class of the test set; None: not known"""
+    metric: MetricInfo = ACCURACY
+    """what the error is computed from: 1 - a fraction of which higher is better, or a value of which lower is better"""
+    unit: str = "images"
+    """what is counted per second"""
     batch: PositiveInt
     epochs: PositiveInt
     growth: float
@@ -176,7 +183,7 @@ class Forecast(JsonRecord):
     points: tuple[CurvePoint, ...] = ()
     whole: CurvePoint | None = None
     """the training with the whole training set, a check that is never fitted"""
-    target_error: BelowOne | None = None
+    target_error: Positive | None = None
     law: Law | None = None
     band: tuple[BandPoint, ...] = ()
     need: Need | None = None
@@ -187,6 +194,37 @@ class Forecast(JsonRecord):
     refusals: tuple[str, ...] = ()
     """why a question is not answered, one line each"""
     kind: str = "forecast"
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether errors are fractions of the test set, from 0 to 1."""
+        return self.metric.percent
+
+    def check(self) -> None:
+        """Refuse fractions above 1."""
+        if self.is_fraction:
+            for index, point in enumerate(self.points):
+                demand(
+                    max(point.errors, default=0.0) <= 1,
+                    f"forecast.points[{index}].errors",
+                    "a fraction, from 0 to 1",
+                    point.errors,
+                )
+            demand((self.target_error or 0.5) < 1, "forecast.target_error", "less than 1", self.target_error)
+
+    @property
+    def error_name(self) -> str:
+        """What an error is called: ``test error``, or the name of the metric.
+
+        >>> about = {"task": "", "examples": 9, "test_examples": 1, "chance": None, "batch": 64, "epochs": 4,
+        ...     "growth": 0.5, "recipe": ""}
+        >>> from rueda.records.metric import LOSS
+        >>> Forecast(**about).error_name, Forecast(metric=LOSS, **about).error_name
+        ('test error', 'test loss')
+        """
+        return "test error" if self.is_fraction and self.metric.name == "accuracy" else (
+            f"1 - test {self.metric.name}" if self.metric.higher_is_better else f"test {self.metric.name}"
+        )  # fmt: skip
 
     def epoch_examples(self, examples: float) -> float:
         """Return how many examples an epoch of a training set of this size has, counting repetitions.

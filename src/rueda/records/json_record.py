@@ -180,6 +180,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return _tuple_reader(get_args(hint))
     if is_dataclass(hint):
         return _dataclass_reader(hint)
+    if origin is dict and get_args(hint)[1] is not Any:
+        return _table_reader(get_args(hint)[1])
     if hint is Path:
         text = _reader(str)
         return lambda value: Path(text(value))
@@ -230,6 +232,25 @@ def _tuple_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
             error.place = f"[{len(found)}]{error.place}"
             raise
         return tuple(found)
+
+    return read
+
+
+def _table_reader(kind: Any) -> Callable[[Any], Any]:
+    """Read an object of any names, whose values have one type."""
+    reader = _reader(kind)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Unfit(f"expected an object, got {_shown(value)}")
+        found = {}
+        for name, item in value.items():
+            try:
+                found[name] = reader(item)
+            except _Unfit as error:
+                error.place = f".{name}{error.place}"
+                raise
+        return found
 
     return read
 

@@ -54,7 +54,7 @@ class Prediction:
     images_per_second: Positive
     """global_batch / step_seconds"""
     efficiency: Positive
-    """images/s per worker, divided by those of one worker alone at this local batch"""
+    """throughput per worker, divided by that of one worker alone at this local batch"""
     warnings: tuple[str, ...] = ()
 
 
@@ -65,11 +65,11 @@ class PlanRow(Prediction):
     scaling: str
     """``weak``: the local batch of one worker; ``strong``: the global batch of one worker; ``other``: neither"""
     speedup: Positive
-    """images/s, divided by those of one worker at the base batch"""
+    """throughput, divided by that of one worker at the base batch"""
     statistical_efficiency: Positive | None
     """progress per example, relative to the base batch; None: the noise scale is not known"""
     goodput: Positive | None
-    """images/s x statistical efficiency"""
+    """throughput x statistical efficiency"""
     updates: Positive
     """updates until the training has come as far as that of one worker"""
     epochs: Positive
@@ -99,6 +99,8 @@ class Plan(JsonRecord):
     task: str
     task_file: TaskFile | None = None
     """the file that defines the task, as the profile has it"""
+    unit: str = "images"
+    """what is counted per second, as the profile has it"""
     device: str
     cluster: str
     cluster_title: str

@@ -208,6 +208,8 @@ class Profile(JsonRecord):
     task: str
     task_file: TaskFile | None = None
     """the file that defines the task; None for a built-in task, and in older files"""
+    unit: str = "images"
+    """what is counted per second: images or examples"""
     device: str
     """the device: ``cpu (2 threads of Intel ...)`` or the name of a GPU"""
     threads: PositiveInt

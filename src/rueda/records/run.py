@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rueda.files.atomic import plain, write_atomically
 from rueda.files.text import read_text
 from rueda.records.environment import environment
 from rueda.records.json_record import read_record
+from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.records.profile import NoiseScale
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.task_file import TaskFile
@@ -52,7 +53,16 @@ class Row:
     test_correct: int | None = None
     """the number of test examples that were classified correctly"""
     images_per_second: float
-    """throughput of all workers since the previous row of this kind"""
+    """throughput of all workers since the previous row of this kind, in ``unit`` per second"""
+    unit: str = "images"
+    """what the throughput counts: images, examples or tokens"""
+    units: float | None = None
+    """how many of them all workers have seen so far; None: as many as examples"""
+    metrics: tuple[MetricInfo, ...] = ()
+    """the task's metrics, the primary one first; empty in older files"""
+    figures: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """the loss and the metrics by name of the sets ``train``, ``validation``, ``test`` (the primary test set) and of
+    further test sets; empty in older files"""
     model_flops_utilisation: float | None = None
     """share of the peak of the workers' GPUs at this throughput; None: the peak is unknown, or the row of a step"""
     rate: float
@@ -71,8 +81,33 @@ class Row:
 
     @property
     def mean_images_per_second(self) -> float:
-        """The throughput of all workers over the whole training so far."""
-        return self.examples / max(self.seconds, 1e-9)
+        """The throughput of all workers over the whole training so far, in ``unit`` per second."""
+        return (self.examples if self.units is None else self.units) / max(self.seconds, 1e-9)
+
+    @property
+    def metric(self) -> MetricInfo:
+        """The primary metric; in older files the accuracy, or the loss where there is none."""
+        if self.metrics:
+            return self.metrics[0]
+        return LOSS if self.test_accuracy is None and self.train_accuracy is None else ACCURACY
+
+    def value(self, of: str = "test", name: str | None = None) -> float | None:
+        """Return a metric, or the primary one, on a set of examples; None if it was not measured or is not finite.
+
+        >>> row = Row(kind="epoch", epoch=1, step=9, examples=90, seconds=1.0, train_loss=0.5, train_accuracy=None,
+        ...     test_loss=0.25, images_per_second=90.0, rate=0.1, global_batch=10)
+        >>> row.metric.name, row.value(), row.value("train"), row.value("validation")
+        ('loss', 0.25, 0.5, None)
+        """
+        name = name or self.metric.name
+        if self.figures:
+            return self.figures.get(of, {}).get(name)
+        found: float | None = getattr(self, f"{of}_{name}", None) if name in ("loss", "accuracy") else None
+        return found
+
+    def deciding(self, name: str | None = None) -> float | None:
+        """Return the value by which choices are made: on validation data, where there are some, or on test data."""
+        return self.value("validation" if "validation" in self.figures else "test", name)
 
     def to_json(self) -> str:
         """Return strict JSON, in which NaN and infinity are null."""
@@ -105,6 +140,30 @@ class NoiseRow:
         return read_record(cls, {**data, "noise": {**data, **ends}}, "row")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of a training: what it was trained with from a step on, until the next stage begins."""
+
+    from_step: int
+    """the number of updates before it"""
+    recipe: str
+    """the recipe, as TOML"""
+    task_file: str | None = None
+    """SHA-256 of the file that defines the task; None for a built-in one"""
+    commit: str | None = None
+    command: str | None = None
+    time: str | None = None
+
+
+def _stage(recipe: Recipe, about: dict[str, Any], from_step: int) -> Stage:
+    file = about.get("task_file")
+    told = {name: None if about.get(name) is None else str(about[name]) for name in ("commit", "command", "time")}
+    return Stage(
+        from_step=from_step, recipe=recipe.to_toml(),
+        task_file=file.get("sha256") if isinstance(file, dict) else None, **told,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder. One worker writes it; any process may read it meanwhile."""
@@ -119,21 +178,58 @@ class Run:
         """The folder of the checkpoints."""
         return self.folder / "checkpoints"
 
-    def begin(self, recipe: Recipe, task: str, *, task_file: TaskFile | None = None, rehearsed: bool = False) -> None:
+    def begin(
+        self,
+        recipe: Recipe,
+        task: str,
+        *,
+        task_file: TaskFile | None = None,
+        rehearsed: bool = False,
+        from_step: int = 0,
+    ) -> None:
         """Make the folder and write what is known before the first step.
+
+        What a run was resumed with joins what it was trained with before: ``history`` in ``environment.json`` tells
+        from which step on which recipe, task file and code were used.
 
         Args:
             recipe: how the task is trained.
             task: the task's name.
             task_file: the file that defines the task; None for a built-in task, or one made in a program.
             rehearsed: the workers are virtual, in one process.
+            from_step: the number of updates after which a resumed run continues.
         """
         self._check_writable()
         file = None if task_file is None else asdict(task_file)
         about = {"format": 1, "task": task, "task_file": file, "rehearsed": rehearsed, **environment()}
+        about["history"] = [asdict(one) for one in self._continued(recipe, about, from_step)]
         write_atomically(self.folder / "environment.json", json.dumps(about, indent=2).encode())
         recipe.save(self.folder / "recipe.toml")  # after environment.json: without it, a recipe is not that of a run
         self.metrics_file.touch()
+
+    def history(self) -> list[Stage]:
+        """Read which recipe and task file the run was trained with, and from which step on; the first stage first.
+
+        A run of an older Rueda has one stage, of its present recipe.
+        """
+        about = self.environment()
+        try:
+            found = [read_record(Stage, one, "history") for one in about.get("history") or ()]
+        except TypeError as error:
+            raise RunError(f"{self.folder}/environment.json: {error}; the file is damaged") from None
+        if found:
+            return found
+        return [_stage(self.recipe(), about, 0)]
+
+    def _continued(self, recipe: Recipe, about: dict[str, Any], from_step: int) -> list[Stage]:
+        """Return the history with the stage that begins now, if it differs from the one before."""
+        now = _stage(recipe, about, from_step)
+        if from_step == 0 or not (self.folder / "environment.json").exists():
+            return [now]
+        before = [stage for stage in self.history() if stage.from_step < from_step] or [replace(now, from_step=0)]
+        last = before[-1]
+        same = last.recipe == now.recipe and last.task_file == now.task_file and last.commit == now.commit
+        return before if same else [*before, now]
 
     def check_folder(self, *, resume: bool = False) -> None:
         """Check that a training may write this folder.

@@ -1,4 +1,4 @@
-"""How many updates and examples a target accuracy needs at each batch size, as ``steps.json``."""
+"""How many updates and examples a target, such as an accuracy, needs at each batch size, as ``steps.json``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from rueda.records.batch_curve import BatchCurve
-from rueda.records.json_record import JsonRecord, Positive, PositiveInt, Rule
+from rueda.records.json_record import JsonRecord, Positive, PositiveInt, Rule, demand
+from rueda.records.metric import ACCURACY, MetricInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,12 @@ class StepsToTarget(JsonRecord):
     COMMAND: ClassVar = "rueda steps-to-target TASK"
 
     task: str
-    target_accuracy: Annotated[float, Rule("a fraction", lambda value: 0 < value <= 1)]
+    target_accuracy: Annotated[float, Rule("a fraction", lambda value: 0 < value <= 1)] | None = None
+    """the accuracy to reach; None where the target is a value of another metric"""
+    metric: MetricInfo = ACCURACY
+    """what the target is a value of; the accuracy in older files"""
+    target: float | None = None
+    """the value to reach, where the metric is not the accuracy"""
     recipe: str
     """the base recipe of all trainings as TOML"""
     epochs: int
@@ -52,6 +58,15 @@ class StepsToTarget(JsonRecord):
     fit: BatchCurve | None = None
     """fitted to the batch sizes at which every seed reached the target; None if there are fewer than three"""
     kind: str = "steps-to-target"
+
+    @property
+    def value(self) -> float:
+        """The value to reach."""
+        return (self.target_accuracy if self.target is None else self.target) or 0.0
+
+    def check(self) -> None:
+        """Refuse a record without a target."""
+        demand(self.target_accuracy is not None or self.target is not None, "steps", "a target", None)
 
     def regime(self, batch: float) -> str | None:
         """Return the name of the regime of a batch size; None without a fit."""

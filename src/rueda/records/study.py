@@ -11,24 +11,27 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from rueda.errors import RecipeError, RunError
 from rueda.records.json_record import JsonRecord, NotNegativeInt, PositiveInt, one_of
+from rueda.records.metric import ACCURACY, TOLERANCE, MetricInfo
 from rueda.records.recipe.named import NAMED
 from rueda.records.recipe.recipe import Recipe
 
 BASELINE = "one-worker"
 """the row with which all others are compared"""
-KEPT_POINTS = -1.0
-"""a row keeps the accuracy if it is at most one point of test accuracy below one worker"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRow:
-    """A row of the table. Accuracies are fractions; a value that was not measured is None."""
+    """A row of the table. Accuracies are fractions; a value that was not measured is None.
+
+    Where the study's metric is the accuracy, its figures have names of their own; those of any other metric, a loss
+    included, are ``test_value`` and ``train_value``.
+    """
 
     name: str
     """the named recipe, or several joined by ``+``"""
@@ -39,28 +42,65 @@ class StudyRow:
     """at the end of the training"""
     epochs: NotNegativeInt
     updates: NotNegativeInt
-    test_accuracy: float | None
+    test_accuracy: float | None = None
     """mean over the seeds that did not diverge"""
     test_accuracy_spread: float | None = None
     """sample standard deviation over them; None for one seed"""
     train_accuracy: float | None = None
     """mean over the training batches of the last epoch"""
     train_accuracy_spread: float | None = None
+    test_value: float | None = None
+    """the study's metric, where that is not the accuracy: mean over the seeds that did not diverge"""
+    test_value_spread: float | None = None
+    train_value: float | None = None
+    train_value_spread: float | None = None
+    validation: float | None = None
+    """the metric on validation data, by which the best row is chosen; None: the task has none"""
+    validation_spread: float | None = None
+    others: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """further metrics by name on each set of examples, means over the seeds that did not diverge"""
     seconds: float
     """training time on this machine without evaluation, mean over the seeds"""
     images_per_second: float
-    """throughput of this machine; a rehearsal says nothing about the throughput of N machines"""
+    """throughput of this machine, in the study's ``unit`` per second; a rehearsal says nothing about the throughput of
+    N machines"""
     rehearsed: bool
     """the workers were virtual, in one process"""
     seeds: tuple[int, ...] = ()
     diverged: NotNegativeInt = 0
     """how many seeds diverged"""
     against_one_worker: float | None = None
-    """points of test accuracy above (+) or below (-) the one-worker row"""
+    """points of test accuracy above (+) or below (-) the one-worker row; of a metric that is no fraction, the change of
+    its value in percent"""
     verdict: Annotated[str, one_of("kept", "lost", "diverged")] | None = None
-    """``kept`` (at most 1 point below one worker), ``lost`` or ``diverged``"""
+    """``kept`` (within the study's tolerance of one worker), ``lost`` or ``diverged``"""
     runs: tuple[str, ...] = ()
     """the run folders, relative to the study's"""
+
+    @property
+    def value(self) -> float | None:
+        """The study's metric on test data."""
+        return self.test_accuracy if self.test_value is None else self.test_value
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of :attr:`value` over seeds."""
+        return self.test_accuracy_spread if self.test_value is None else self.test_value_spread
+
+    @property
+    def training(self) -> float | None:
+        """The study's metric on the training batches of the last epoch."""
+        return self.train_accuracy if self.train_value is None else self.train_value
+
+    @property
+    def training_spread(self) -> float | None:
+        """The standard deviation of :attr:`training` over seeds."""
+        return self.train_accuracy_spread if self.train_value is None else self.train_value_spread
+
+    @property
+    def deciding(self) -> float | None:
+        """The value by which rows are chosen: on validation data, where there are some, or on test data."""
+        return self.value if self.validation is None else self.validation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +120,12 @@ class Study(JsonRecord):
     """the base recipe of all rows as TOML, without its seed; empty in older files"""
     task_file: str | None = None
     """SHA-256 of the file that defines the task; None for a built-in one, and in older files"""
+    metric: MetricInfo = ACCURACY
+    """what the rows are compared by; the accuracy in older files"""
+    tolerance: float = TOLERANCE
+    """how much worse a row may be than one worker and still be ``kept``: 0.01 is a point of a fraction, or 1 percent"""
+    unit: str = "images"
+    """what the throughput counts: images, examples or tokens"""
     rows: tuple[StudyRow, ...] = ()
     kind: str = "techniques"
 
@@ -100,9 +146,12 @@ class Study(JsonRecord):
         return next((row for row in self.rows if row.name == name), None)
 
     def best(self) -> StudyRow | None:
-        """Return the rehearsed row with the highest test accuracy, among the rows in which no seed diverged."""
-        many = [row for row in self.rows if row.rehearsed and row.diverged == 0 and row.test_accuracy is not None]
-        return max(many, key=lambda row: row.test_accuracy or 0.0, default=None)
+        """Return the best rehearsed row, among the rows in which no seed diverged.
+
+        It is chosen on validation data, where there are some, and otherwise on test data.
+        """
+        many = [row for row in self.rows if row.rehearsed and row.diverged == 0 and row.deciding is not None]
+        return max(many, key=lambda row: self.metric.score(row.deciding or 0.0), default=None)
 
     def ordered(self) -> list[StudyRow]:
         """Return the rows as tables show them: one worker, the controls, then the others."""
@@ -119,7 +168,16 @@ class Study(JsonRecord):
         [(None, None), (-18.7, 'lost')]
         """
         base = self.row(BASELINE)
-        return replace(self, rows=tuple(_judge(row, base) for row in self.rows))
+        return replace(self, rows=tuple(self._judge(row, base) for row in self.rows))
+
+    def _judge(self, row: StudyRow, base: StudyRow | None) -> StudyRow:
+        change = None if base is None or row is base else self.metric.change(row.value, base.value)
+        verdict = None
+        if row.diverged > 0:  # even if the other seeds keep the accuracy
+            verdict = "diverged"
+        elif change is not None:
+            verdict = "kept" if self.metric.is_kept(change, self.tolerance) else "lost"
+        return replace(row, against_one_worker=change, verdict=verdict)
 
 
 def remedies(name: str) -> list[str]:
@@ -165,15 +223,3 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None
     if not all(map(math.isfinite, values)):
         return math.nan, math.nan
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def _judge(row: StudyRow, base: StudyRow | None) -> StudyRow:
-    points = None
-    if base is not None and row is not base and row.test_accuracy is not None and base.test_accuracy is not None:
-        points = round(100 * (row.test_accuracy - base.test_accuracy), 6)
-    verdict = None
-    if row.diverged > 0:  # even if the other seeds keep the accuracy
-        verdict = "diverged"
-    elif points is not None:
-        verdict = "kept" if points >= KEPT_POINTS else "lost"
-    return replace(row, against_one_worker=points, verdict=verdict)

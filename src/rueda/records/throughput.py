@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from rueda.records.json_record import JsonRecord, NotNegative, Positive, PositiveInt, one_of
 
 SATURATED = 0.95
-"""share of the best images/s at which a batch counts as saturating the device"""
+"""share of the best throughput at which a batch counts as saturating the device"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,8 @@ class Throughput(JsonRecord):
 
     task: str
     points: tuple[ThroughputPoint, ...]
+    unit: str = "images"
+    """what is counted per second: images or examples"""
     statistic: Annotated[str, one_of("best", "median")] = "best"
     """``median`` and half the interquartile range, or ``best`` round and standard deviation (older files)"""
     kind: str = "throughput"
@@ -49,13 +51,22 @@ class Throughput(JsonRecord):
         return {**super().contents(), "saturates_at": self.saturates_at}
 
 
+def counted_unit(unit: str) -> str:
+    """Return the unit in which batches are counted: that of the task, but examples where the task counts tokens.
+
+    >>> counted_unit("images"), counted_unit("tokens")
+    ('images', 'examples')
+    """
+    return "examples" if unit == "tokens" else unit
+
+
 def saturation(speeds: Mapping[int, float]) -> int | None:
-    """Return the smallest batch that reaches 95 % of the best images/s.
+    """Return the smallest batch that reaches 95 % of the best throughput.
 
     Where only the largest batch reaches it, a still larger one might be faster: the result is None.
 
     Args:
-        speeds: images/s by local batch.
+        speeds: throughput by local batch.
 
     >>> saturation({8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683})
     128

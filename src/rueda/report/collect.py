@@ -12,8 +12,9 @@ from rueda.records.run import Run
 from rueda.report.figures.noise_scale import add_noise_scale
 from rueda.report.kinds import FILES, STUDIES, found_in, read_others
 from rueda.report.model import Section
-from rueda.report.runs import group_seeds, is_run, read_run, to_entry
+from rueda.report.runs import group_seeds, is_run, primary, read_run, to_entry
 from rueda.report.studies import read_study
+from rueda.report.table import further_figures
 
 
 def collect(paths: Iterable[Path]) -> list[Section]:
@@ -41,10 +42,13 @@ def collect(paths: Iterable[Path]) -> list[Section]:
             section.lines.append(line)
             section.notes += notes
     for section in loose.values():
+        section.metric = primary(section.lines)
+        section.unit = next((line.unit for line in section.lines), section.unit)
         for index, lines in enumerate(group_seeds(section.lines)):
             section.entries.append(to_entry(lines))
             for line in lines:
                 line.entry = index
+        section.tables += further_figures(section)
     if not studies and not loose and not others:
         raise RunError("report: expected at least one run or study folder, got none; name one, such as runs/NAME")
     trained = [*studies, *((section, Path("runs")) for section in loose.values())]

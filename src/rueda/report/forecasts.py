@@ -34,7 +34,7 @@ def answer(forecast: Forecast) -> list[str]:
     if need is not None and target is not None:
         times = need.examples.value / forecast.examples
         told.append(
-            f"A test error of {target:g} needs about {interval(need.examples, _rounded)} training examples, "
+            f"A {forecast.error_name} of {target:g} needs about {interval(need.examples, _rounded)} training examples, "
             f"{times:.2g} times the {forecast.examples:,} there are."
         )
         here = (
@@ -49,12 +49,13 @@ def answer(forecast: Forecast) -> list[str]:
         cost = "" if on.cost is None else f", about {money(on.cost)} {on.currency}"
         told.append(
             f"On {things(on.workers, 'worker')} of {on.cluster}, batch {on.local_batch} each "
-            f"({count(round(on.images_per_second))} images/s): {interval(on.hours, _hours)}{cost}."
+            f"({count(round(on.images_per_second))} {forecast.unit}/s): {interval(on.hours, _hours)}{cost}."
         )
     told += [f"No forecast: {line}." for line in forecast.refusals]
+    symbol = "error" if forecast.error_name == "test error" else forecast.error_name
     if law is not None:
         told.append(
-            f"error = {law.alpha.value:.3g} m^{law.beta.value:.3f} + {law.gamma.value:.4f}; {law.confidence:.0%} "
+            f"{symbol} = {law.alpha.value:.3g} m^{law.beta.value:.3f} + {law.gamma.value:.4f}; {law.confidence:.0%} "
             f"intervals: beta {_between(law.beta, 3)}, gamma {_between(law.gamma, 4)}."
         )
     for check in forecast.checks:
@@ -95,14 +96,15 @@ def to_table(forecast: Forecast) -> Table:
         "examples": field_as("examples", count),
         "passes": field_as("passes", "{:.1f}".format),
         "updates": field_as("updates", count),
-        "test error": lambda one: (one.error, fixed(one.error, 4, one.spread) if one.errors else "diverged"),
+        forecast.error_name: lambda one: (one.error, fixed(one.error, 4, one.spread) if one.errors else "diverged"),
         "law": predicted,
         "zone": zone,
     }
     points = [*forecast.points, *filter(None, [forecast.whole])]
     seeds = {len(point.errors) for point in forecast.points} or {0}
     most = f"{'up to ' * (len(seeds) > 1)}{things(max(seeds), 'seed')}"
-    note = f"Test error after the last epoch, mean ± standard deviation over {most}, each with its own subset."
+    name = forecast.error_name.capitalize()
+    note = f"{name} after the last epoch, mean ± standard deviation over {most}, each with its own subset."
     return Table.of("Trainings on growing subsets", points, columns, note)
 
 
@@ -140,12 +142,14 @@ def _plot(forecast: Forecast) -> Plot:
         if at.low < high:
             zones["shapes"].append(shade(at.low, min(high, at.high or high), "@orange", 0.1))
     bottom = max(min(errors), 1e-5) / 1.3
-    top = max(min(1.0, max(errors) * 1.2), 2 * bottom)  # also if all errors are zero
+    highest = 1.0 if forecast.is_fraction else math.inf
+    top = max(min(highest, max(errors) * 1.2), 2 * bottom)  # also if all errors are zero
     return Plot(
-        name="forecast", title="Test error against training examples", height=460, traces=traces,
+        name="forecast", title=f"{forecast.error_name.capitalize()} against training examples", height=460,
+        traces=traces,
         layout={
             "xaxis": _between_ends("training examples", low, high),
-            "yaxis": _between_ends("test error", bottom, top),
+            "yaxis": _between_ends(forecast.error_name, bottom, top),
             **zones, "showlegend": True, "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
         },
         note="Both axes are logarithmic: a power law is a straight line, and bends where the irreducible error begins. "

@@ -5,13 +5,16 @@ They are the tables of the page: for each section the table of techniques or run
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.report.collect import collect
 from rueda.report.escape import to_html
 from rueda.report.model import Cell, Entry, Section, Table, field_as
-from rueda.terminal.numbers import NONE, count, percent, points
+from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.numbers import NONE, count
 
 
 def markdown_tables(paths: Sequence[Path]) -> str:
@@ -26,41 +29,41 @@ def markdown_tables(paths: Sequence[Path]) -> str:
 def _section(section: Section) -> str:
     blocks = [f"## {_cell(section.title)}\n"]
     if section.entries:
-        blocks.append(study_table(section.entries))
+        blocks.append(study_table(section.entries, section.metric))
     for table in filter(lambda table: table.rows, section.tables):
         blocks += [f"### {_cell(table.title)}\n", plain(table)]
         blocks += [f"{_cell(table.note)}\n"] if table.note else []
     return "\n".join(blocks)
 
 
-def study_table(entries: Sequence[Entry]) -> str:
-    """Return the table of techniques: one worker first, then the others by their accuracy.
+def study_table(entries: Sequence[Entry], metric: MetricInfo = ACCURACY) -> str:
+    """Return the table of techniques: one worker first, then the others, the best of them first.
 
-    >>> one = Entry(name="one-worker", workers=1, test_accuracy=0.693, train_accuracy=0.708, updates=1164)
+    >>> one = Entry(name="one-worker", workers=1, test=0.693, train=0.708, updates=1164)
     >>> print(study_table([one]).splitlines()[2])
     | 1 | one-worker | 69.3 % | – | 70.8 % | 1,164 | 1 |
     """
     many = sorted(
         (one for one in entries if one.workers != 1),
-        key=lambda one: -1.0 if one.diverged or one.test_accuracy is None else one.test_accuracy, reverse=True,
+        key=lambda one: -math.inf if one.diverged or one.test is None else metric.score(one.test), reverse=True,
     )  # fmt: skip
     alone = sorted((one for one in entries if one.workers == 1), key=lambda one: one.role != "base")
     columns: dict[str, Callable[[Entry], Cell]] = {
         "workers": lambda one: (one.workers, count(one.workers) + ", rehearsed" * one.rehearsed),
         "condition": lambda one: one.name,
-        "test accuracy": lambda one: (one.test_accuracy, percent(one.test_accuracy, one.test_accuracy_spread)),
-        "against one": _against,
-        "training accuracy": lambda one: (one.train_accuracy, percent(one.train_accuracy, one.train_accuracy_spread)),
+        f"test {metric.name}": lambda one: (one.test, write_value(metric, one.test, one.test_spread)),
+        "against one": lambda one: _against(one, metric),
+        f"training {metric.name}": lambda one: (one.train, write_value(metric, one.train, one.train_spread)),
         "updates": field_as("updates", count),
         "seeds": field_as("num_seeds", count),
     }
     return plain(Table.of("", [*alone, *many], columns))
 
 
-def _against(entry: Entry) -> str:
+def _against(entry: Entry, metric: MetricInfo) -> str:
     if not entry.diverged:
-        return NONE if entry.against is None else f"{points(entry.against)}, {entry.verdict}"
-    some = entry.num_diverged < entry.num_seeds and entry.test_accuracy is not None
+        return NONE if entry.against is None else f"{write_change(metric, entry.against)}, {entry.verdict}"
+    some = entry.num_diverged < entry.num_seeds and entry.test is not None
     return f"diverged, {entry.num_diverged} of {entry.num_seeds} seeds" if some else "diverged"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.recipe.recipe import Recipe
 from rueda.report.plot import Plot
 from rueda.terminal.table import TextTable
@@ -26,6 +27,10 @@ class Line:
     """None if it cannot be read"""
     rehearsed: bool = False
     diverged: bool = False
+    metrics: tuple[MetricInfo, ...] = ()
+    """the metrics of the run, the primary one first"""
+    unit: str = "images"
+    """what its throughput counts"""
     progress: Columns = field(default_factory=dict)
     """epochs, updates, seconds and the measured values, one of each per epoch"""
     rate: Columns = field(default_factory=dict)
@@ -49,10 +54,16 @@ class Entry:
     global_batch: int | None = None
     epochs: float | None = None
     updates: float | None = None
-    test_accuracy: float | None = None
-    test_accuracy_spread: float | None = None
-    train_accuracy: float | None = None
-    train_accuracy_spread: float | None = None
+    test: float | None = None
+    """the section's metric on test data"""
+    test_spread: float | None = None
+    train: float | None = None
+    """the same on the training batches of the last epoch"""
+    train_spread: float | None = None
+    validation: float | None = None
+    """the same on validation data, by which rows are chosen; None: there are none"""
+    others: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """further metrics by name on each set of examples"""
     seconds: float | None = None
     images_per_second: float | None = None
     model_flops_utilisation: float | None = None
@@ -62,11 +73,16 @@ class Entry:
     """the number of seeds that diverged"""
     num_seeds: int = 1
     against: float | None = None
-    """points of test accuracy above (or, negative, below) one worker"""
+    """points above (or, negative, below) one worker; of a metric that is no fraction, its change in percent"""
     verdict: str | None = None
     """kept, lost or diverged"""
     role: str = "other"
     """base (one worker), naive, best, control (one worker with the best row's remedy) or other"""
+
+    @property
+    def deciding(self) -> float | None:
+        """The value by which rows are chosen: on validation data, where there are some, or on test data."""
+        return self.test if self.validation is None else self.validation
 
 
 Cell = str | tuple[float | None, str]
@@ -121,6 +137,10 @@ class Section:
     entries: list[Entry] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     is_study: bool = False
+    metric: MetricInfo = ACCURACY
+    """what the rows are compared by"""
+    unit: str = "images"
+    """what the throughput counts"""
     told: list[str] = field(default_factory=list)
     """further sentences of the readers; those about techniques and runs come first"""
     tables: list[Table] = field(default_factory=list)

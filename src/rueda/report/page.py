@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.files.atomic import write_atomically
+from rueda.records.metric import MetricInfo
 from rueda.records.study import control_of
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
@@ -28,7 +29,8 @@ from rueda.report.plot import Plot, Switch
 from rueda.report.provenance import provenance
 from rueda.report.table import main_table, plain_table
 from rueda.report.words import sentences
-from rueda.terminal.numbers import percent, points, things
+from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.numbers import digits, things
 
 _SCRIPTS = ("base.js", "plots.js", "drawing.js", "page.js")
 
@@ -143,10 +145,10 @@ def _lead(section: Section) -> str:
 def _tiles(section: Section) -> str:
     """Return the tiles of the headline: one worker, naive scaling, the best row, and its control."""
     base, naive, best, control = (section.with_role(role) for role in ("base", "naive", "best", "control"))
-    if not section.is_study or base is None or base.test_accuracy is None or (naive is None and best is None):
+    if not section.is_study or base is None or base.test is None or (naive is None and best is None):
         return ""
     shown = [entry for entry in (base, naive, best, control) if entry is not None]
-    tiles = "".join(_tile(entry) for entry in shown if entry.test_accuracy is not None or entry.diverged)
+    tiles = "".join(_tile(entry, section.metric) for entry in shown if entry.test is not None or entry.diverged)
     if best is not None and control is None and control_of(best.name):
         tiles += (
             '<div class="tile control"><span>control: one worker with the same remedy</span>'
@@ -155,19 +157,23 @@ def _tiles(section: Section) -> str:
     return f'<div class="tiles">{tiles}</div>'
 
 
-def _tile(entry: Entry) -> str:
+def _tile(entry: Entry, metric: MetricInfo) -> str:
     who = "control, " * (entry.role == "control") + things(entry.workers, "worker") + ", rehearsed" * entry.rehearsed
     seeds = "one seed" if entry.num_seeds == 1 else f"mean of {entry.num_seeds} seeds"
-    spread = "" if entry.test_accuracy_spread is None else f" ± {100 * entry.test_accuracy_spread:.1f}"
-    value, told = percent(entry.test_accuracy), f"test accuracy{spread}, {seeds}"
+    spread = "" if entry.test_spread is None else f" ± {_spread(metric, entry.test_spread)}"
+    value, told = write_value(metric, entry.test), f"test {metric.name}{spread}, {seeds}"
     if entry.diverged:
         value, told = "diverged", f"{entry.num_diverged} of {things(entry.num_seeds, 'seed')}"
     elif entry.against is not None and entry.role != "base":
-        told += f"; {points(entry.against)} points"
+        told += f"; {write_change(metric, entry.against)}{' points' * metric.percent}"
     return (
         f'<div class="tile {entry.role}"><span>{who}: {to_html(entry.name)}</span>'
         f"<strong>{value}</strong><span>{told}</span></div>"
     )
+
+
+def _spread(metric: MetricInfo, spread: float) -> str:
+    return f"{100 * spread:.1f}" if metric.percent else digits(spread, 2)
 
 
 def _chips(section: Section) -> str:

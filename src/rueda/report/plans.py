@@ -31,7 +31,7 @@ def _table(plan: Plan) -> Table:
         "local batch": field_as("local_batch", count),
         "global batch": field_as("global_batch", count),
         "step": field_as("step_seconds", milliseconds),
-        "images/s": field_as("images_per_second", "{:,.0f}".format),
+        f"{plan.unit}/s": field_as("images_per_second", "{:,.0f}".format),
         "scaling efficiency": field_as("efficiency", percent),
     }
     if plan.noise is not None:
@@ -61,7 +61,7 @@ def _scaling(plan: Plan) -> Table:
         "all-reduce": field_as("sync_seconds", milliseconds),
         "not overlapped": field_as("exposed_seconds", milliseconds),
         "waiting for the slowest": field_as("straggler_seconds", milliseconds),
-        "images/s against one worker": field_as("speedup", lambda speedup: f"{digits(speedup)}x"),
+        f"{plan.unit}/s against one worker": field_as("speedup", lambda speedup: f"{digits(speedup)}x"),
         "scaling efficiency": field_as("efficiency", percent),
     }
     note = "Weak: the local batch is one worker's. Strong: the global batch is one worker's, divided among the workers."
@@ -71,7 +71,9 @@ def _scaling(plan: Plan) -> Table:
 def _efficiency(plan: Plan) -> Plot:
     rows = plan.best()
     workers = [row.workers for row in rows]
-    traces = [_line(workers, [100 * row.efficiency for row in rows], "images/s per worker", "@blue", "%{y:.1f} %")]
+    traces = [
+        _line(workers, [100 * row.efficiency for row in rows], f"{plan.unit}/s per worker", "@blue", "%{y:.1f} %")
+    ]
     if plan.noise is not None:
         worth = [100 * (row.statistical_efficiency or 0) for row in rows]
         traces.append(_line(workers, worth, "statistical efficiency", "@orange", "%{y:.1f} %"))
@@ -112,7 +114,8 @@ def _batches(plan: Plan) -> Plot:
         )  # fmt: skip
         traces.append(trace)
     traces.append(_mark(plan.chosen, plan.chosen.progress, x=plan.chosen.global_batch))
-    what = "images/s x statistical efficiency" if plan.noise is not None else "images/s"
+    speed = f"{plan.unit}/s"
+    what = f"{speed} x statistical efficiency" if plan.noise is not None else speed
     layout: dict[str, Any] = {
         "xaxis": {"title": "global batch", "type": "log"}, "yaxis": {"title": what, "type": "log"}, "showlegend": True,
     }  # fmt: skip

@@ -21,29 +21,29 @@ def to_section(profile: Profile) -> Section:
     section = Section(title=f"Profile of {profile.task}", task=profile.task)
     best = max(steps, key=lambda step: step.images_per_second)
     section.told.append(
-        f"One worker on {profile.device} reaches {best.images_per_second:,.0f} images a second at a local batch of "
-        f"{count(best.batch)}; an all-reduce of its gradients carries {amount(profile.gradient_bytes)}."
+        f"One worker on {profile.device} reaches {best.images_per_second:,.0f} {profile.unit} a second at a local "
+        f"batch of {count(best.batch)}; an all-reduce of its gradients carries {amount(profile.gradient_bytes)}."
     )
     section.told += [_noise_words(profile.noise[-1])] if profile.noise else []
     columns: dict[str, Callable[[StepTime], Cell]] = {
         "local batch": field_as("batch", count),
-        "images/s": field_as("images_per_second", "{:,.0f}".format),
+        f"{profile.unit}/s": field_as("images_per_second", "{:,.0f}".format),
         "step": lambda step: (step.seconds, milliseconds(step.seconds, step.spread)),
         **{name: field_as(name, milliseconds) for name in _STAGES},
         "peak memory": field_as("peak_memory_bytes", lambda size: NONE if size is None else amount(size)),
     }
     note = "Medians; ± is half the distance between the quartiles."
     section.tables.append(Table.of("A training step, stage by stage", steps, columns, note))
-    section.plots += [_throughput(steps), _stages(steps)]
+    section.plots += [_throughput(steps, profile.unit), _stages(steps)]
     section.plots += [_exchange(profile)] if profile.communication else []
     section.plots += [_noise(profile.noise)] if profile.noise else []
     return section
 
 
-def _throughput(steps: list[StepTime]) -> Plot:
+def _throughput(steps: list[StepTime], unit: str) -> Plot:
     batches, speeds = [step.batch for step in steps], [step.images_per_second for step in steps]
     spreads = [step.images_per_second * step.relative_spread for step in steps]
-    return speed_plot("profile-throughput", "Throughput of one worker", batches, speeds, spreads)
+    return speed_plot("profile-throughput", "Throughput of one worker", batches, speeds, spreads, unit)
 
 
 def _stages(steps: list[StepTime]) -> Plot:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import RecipeError, RunError
+from rueda.records.metric import ACCURACY, LOSS, MetricInfo
+from rueda.records.recipe.differences import describe_changes
+from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import EPOCH, STEP, NoiseRow, Row, Run
 from rueda.records.study import mean_and_spread
 from rueda.report.figures.parts import finite
@@ -54,7 +57,10 @@ def read_run(run: Run, name: str) -> tuple[Line, list[str]]:
     an_epoch = by_epoch[-1].examples / by_epoch[-1].epoch if by_epoch and by_epoch[-1].epoch > 0 else None
     measured = [row for row in noise if row.noise.group is None]
     line.noise = _noise(_thin(measured)) if measured else {}
-    line.progress = _columns(by_epoch or rows, an_epoch, MEASURES)
+    line.progress = _columns(by_epoch or rows, an_epoch, MEASURES) | _metrics(by_epoch or rows)
+    if rows:
+        line.metrics, line.unit = rows[-1].metrics or (rows[-1].metric,), rows[-1].unit
+    notes += _history(run, name)
     is_fine = len(by_step) > len(by_epoch)
     noted = _thin(by_step if is_fine else by_epoch or rows)
     line.batch = _curve(noted, an_epoch, "global_batch")
@@ -88,7 +94,8 @@ def to_entry(lines: Sequence[Line]) -> Entry:
         lasts = [next((v for v in reversed(line.progress.get(name, [])) if v is not None), None) for line in of]
         return mean_and_spread([value for value in lasts if value is not None])
 
-    test, train = (mean(name, ended) for name in ("test_accuracy", "train_accuracy"))
+    metric = primary(lines).name
+    test, train, validation = (mean(f"{of}_{metric}", ended) for of in ("test", "train", "validation"))
     batch = (first.batch.get("global_batch") or [None])[-1]
     return Entry(
         name=_shared_name([line.name for line in lines]),
@@ -97,10 +104,12 @@ def to_entry(lines: Sequence[Line]) -> Entry:
         global_batch=None if batch is None else round(batch),
         epochs=short(mean("epochs")[0]),
         updates=short(mean("updates")[0]),
-        test_accuracy=test[0],
-        test_accuracy_spread=test[1],
-        train_accuracy=train[0],
-        train_accuracy_spread=train[1],
+        test=test[0],
+        test_spread=test[1],
+        train=train[0],
+        train_spread=train[1],
+        validation=validation[0],
+        others=_others(ended, mean),
         seconds=mean("seconds")[0],
         images_per_second=typical(lines, "images_per_second"),
         model_flops_utilisation=typical(lines, "model_flops_utilisation"),
@@ -110,6 +119,47 @@ def to_entry(lines: Sequence[Line]) -> Entry:
         num_seeds=len(lines),
         verdict="diverged" if len(ended) < len(lines) else None,
     )
+
+
+def primary(lines: Sequence[Line]) -> MetricInfo:
+    """Return the metric by which runs are compared: the primary one of the first run that states any."""
+    return next((line.metrics[0] for line in lines if line.metrics), ACCURACY)
+
+
+def _metrics(rows: Sequence[Row]) -> Columns:
+    """Return the columns ``SET_METRIC`` of all metrics on all sets that the rows record by name."""
+    names = dict.fromkeys((of, name) for row in rows for of, values in row.figures.items() for name in values)
+    return _known({f"{of}_{name}": [row.value(of, name) for row in rows] for of, name in names})
+
+
+def _others(
+    lines: Sequence[Line], mean: Callable[[str, Sequence[Line]], tuple[float | None, float | None]]
+) -> dict[str, dict[str, float | None]]:
+    """Return the last values of further metrics, and of further test sets."""
+    metric, found = primary(lines), dict[str, dict[str, float | None]]()
+    names = {one.name for line in lines for one in line.metrics} | {LOSS.name}
+    for column in dict.fromkeys(name for line in lines for name in line.progress):
+        of, _, name = column.rpartition("_")
+        shown = {metric.name, LOSS.name} if of in ("train", "validation", "test") else set()
+        if of and name in names and name not in shown:
+            found.setdefault(of, {})[name] = mean(column, lines)[0]
+    return found
+
+
+def _history(run: Run, name: str) -> list[str]:
+    """Return a note for each time that a run was resumed with another recipe or another task file."""
+    try:
+        stages = run.history()
+        recipes = [Recipe.from_toml(stage.recipe) for stage in stages] if len(stages) > 1 else []
+    except (RunError, RecipeError):
+        return []
+    notes = []
+    for at in range(1, len(recipes)):
+        told = [describe_changes(recipes[at - 1], recipes[at])] if recipes[at] != recipes[at - 1] else []
+        told += ["another task file"] if stages[at].task_file != stages[at - 1].task_file else []
+        if told:
+            notes.append(f"{name}: resumed at update {stages[at].from_step:,} with {'; '.join(told)}")
+    return notes
 
 
 def typical(lines: Iterable[Line], name: str) -> float | None:

@@ -8,20 +8,23 @@ from typing import Any
 
 from rueda.errors import RunError
 from rueda.records.archive import find_run, is_inside, read_archive
+from rueda.records.metric import MetricInfo
 from rueda.records.run import Run
 from rueda.records.study import BASELINE, Study, StudyRow, remedies
 from rueda.report.kinds import STUDIES
 from rueda.report.model import Entry, Section
 from rueda.report.runs import read_run, typical
 from rueda.report.study_tables import ADDED
-from rueda.report.words import candidates
+from rueda.report.table import further_figures
+from rueda.report.words import best_entry, candidates
 from rueda.terminal.numbers import number, things
 
-MEASURED = (
-    "epochs", "updates", "test_accuracy", "test_accuracy_spread", "train_accuracy", "train_accuracy_spread", "seconds",
-    "images_per_second",
-)  # fmt: skip
-"""numbers that are copied from a row of the study to a row of the page; a number that is not finite becomes None"""
+MEASURED = {
+    "epochs": "epochs", "updates": "updates", "test": "value", "test_spread": "spread", "train": "training",
+    "train_spread": "training_spread", "validation": "validation", "seconds": "seconds",
+    "images_per_second": "images_per_second",
+}  # fmt: skip
+"""numbers of a row of the page, and their names in a row of the study; a number that is not finite becomes None"""
 SHARED = ("name", "summary", "workers", "global_batch", "rehearsed")
 
 
@@ -46,21 +49,23 @@ def read_study(files: Mapping[str, Path]) -> Section:
 
 
 def _add_study(section: Section, study: Study, folder: Path) -> None:
-    section.is_study = True
+    section.is_study, section.metric, section.unit = True, study.metric, study.unit
     section.title = f"{study.task} on {things(study.workers, 'worker')}"
     archived = read_archive(folder)
     for row in study.ordered():
         diverged = row.diverged > 0 or row.verdict == "diverged"
         same: dict[str, Any] = {name: getattr(row, name) for name in SHARED}
-        measured: dict[str, Any] = {name: number(getattr(row, name)) for name in MEASURED}
+        measured: dict[str, Any] = {name: number(getattr(row, of)) for name, of in MEASURED.items()}
         section.entries.append(
             Entry(
                 **same, **measured, diverged=diverged, num_diverged=row.diverged, num_seeds=max(1, len(row.seeds)),
                 against=number(row.against_one_worker), verdict="diverged" if diverged else row.verdict,
+                others=row.others,
             )
         )  # fmt: skip
         _take_runs(section, folder, archived, row)
-    _give_roles(section.entries)
+    _give_roles(section.entries, study.metric)
+    section.tables += further_figures(section)
 
 
 def _take_runs(section: Section, folder: Path, archived: Mapping[str, Run], row: StudyRow) -> None:
@@ -84,7 +89,7 @@ def _take_runs(section: Section, folder: Path, archived: Mapping[str, Run], row:
     entry.model_flops_utilisation = typical(own, "model_flops_utilisation")
 
 
-def _give_roles(entries: list[Entry]) -> None:
+def _give_roles(entries: list[Entry], metric: MetricInfo) -> None:
     """Mark the rows of the headline: one worker, the naive row, the best of the others, and the best row's control.
 
     The best is chosen among the rows that train for as many epochs as one worker, if there are any. Its control is the
@@ -97,11 +102,11 @@ def _give_roles(entries: list[Entry]) -> None:
     naive = next((entry for entry in entries if entry.name == "naive"), None)
     if naive:
         naive.role = "naive"
-    rest = [entry for entry in entries if entry.role == "other" and entry.test_accuracy is not None]
+    rest = [entry for entry in entries if entry.role == "other" and entry.test is not None]
     many = candidates(entries, base)
     if not many:
         return
-    best = max(many, key=lambda entry: entry.test_accuracy or 0)
+    best = best_entry(many, metric)
     best.role = "best"
     remedy = set(remedies(best.name))
     controls = [entry for entry in rest if entry.workers == 1 and set() < set(remedies(entry.name)) <= remedy]

@@ -10,7 +10,7 @@ from rueda.records.json_record import JsonRecord
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.records.throughput import Throughput, ThroughputPoint
 from rueda.report.figures.linear_model import contours, surface
-from rueda.report.figures.steps import steps
+from rueda.report.figures.steps import steps, target_words
 from rueda.report.figures.throughput import throughput
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.terminal.numbers import NONE, count, digits, milliseconds, things, with_spread
@@ -28,7 +28,7 @@ def throughput_table(found: Throughput) -> Table:
     """Return the table of the measured local batches."""
     columns: dict[str, Callable[[ThroughputPoint], Cell]] = {
         "local batch": field_as("batch", count),
-        "images/s": lambda point: (point.images_per_second, with_spread(point.images_per_second, point.spread)),
+        f"{found.unit}/s": lambda point: (point.images_per_second, with_spread(point.images_per_second, point.spread)),
         "time per update": field_as("milliseconds_per_update", lambda time: milliseconds(time / 1e3)),
     }
     notes = {
@@ -45,7 +45,7 @@ def add_steps(section: Section, found: StepsToTarget) -> None:
     if found.fit is not None:
         low, high = (count(round(end)) for end in found.fit.interval)
         critical = count(round(found.fit.critical_batch))
-        section.told.append(f"The critical batch size for {_target(found)} is about {critical} ({low} to {high}).")
+        section.told.append(f"The critical batch size for {target_words(found)} is about {critical} ({low} to {high}).")
 
 
 def steps_table(found: StepsToTarget) -> Table:
@@ -69,7 +69,7 @@ def steps_table(found: StepsToTarget) -> Table:
         "seeds": field_as("num_seeds", count),
     }
     note = "The rate was tuned at each batch size; means over the seeds."
-    return Table.of(f"Updates to {_target(found)}", _by_batch(found.points), columns, note)
+    return Table.of(f"Updates to {target_words(found)}", _by_batch(found.points), columns, note)
 
 
 def add_descent(section: Section, found: GradientDescent) -> None:
@@ -97,10 +97,6 @@ ADDED: dict[type[JsonRecord], Callable[[Section, Any], None]] = {
     Throughput: add_throughput, StepsToTarget: add_steps, GradientDescent: add_descent
 }  # fmt: skip
 """the function that adds each record to the section of a study"""
-
-
-def _target(found: StepsToTarget) -> str:
-    return f"{100 * found.target_accuracy:.3g} % test accuracy"
 
 
 def _measured(name: str) -> Callable[[Any], Cell]:

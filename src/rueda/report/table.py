@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.report.escape import to_html
-from rueda.report.model import Entry, Section, Table
-from rueda.terminal.numbers import NONE, count, duration, percent, points, things
+from rueda.report.model import Cell, Entry, Section, Table
+from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.numbers import NONE, count, duration, percent, things
 
 REHEARSED = '<span class="tag" title="one process computed all workers in turn">rehearsed</span>'
 _VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}
@@ -27,16 +29,16 @@ def _of_machine(entry: Entry, value: float | None, write: Callable[[float], str]
     return NONE if value is None else _remarked(write(value), "one process", entry.rehearsed)
 
 
-def _test(entry: Entry) -> str:
-    shown = percent(entry.test_accuracy, entry.test_accuracy_spread)
-    return _remarked(shown, "without diverged seeds", entry.diverged and entry.test_accuracy is not None)
+def _test(entry: Entry, metric: MetricInfo) -> str:
+    shown = write_value(metric, entry.test, entry.test_spread)
+    return _remarked(shown, "without diverged seeds", entry.diverged and entry.test is not None)
 
 
-def _verdict(entry: Entry) -> str:
+def _verdict(entry: Entry, metric: MetricInfo) -> str:
     """Write the points above or below one worker and, below them, the verdict: one column, which fits on a phone."""
     if entry.verdict is None:
-        return "baseline" if entry.role == "base" else points(entry.against)
-    shown = "" if entry.diverged else f"{points(entry.against)} "
+        return "baseline" if entry.role == "base" else write_change(metric, entry.against)
+    shown = "" if entry.diverged else f"{write_change(metric, entry.against)} "
     some = 0 < entry.num_diverged < entry.num_seeds
     which = f"<small>{entry.num_diverged} of {entry.num_seeds} seeds</small>" if some else ""
     return f'{shown}<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>{which}'
@@ -44,19 +46,45 @@ def _verdict(entry: Entry) -> str:
 
 _Columns = dict[str, tuple[str, Callable[[Entry], str]]]
 """by heading, the field by which a column sorts, and the function that writes its cells"""
-_COLUMNS: _Columns = {
-    "test accuracy": ("test_accuracy", _test),
-    "against one worker": ("against", _verdict),
-    "training accuracy": ("train_accuracy", lambda one: percent(one.train_accuracy, one.train_accuracy_spread)),
-    "workers": ("workers", lambda one: count(one.workers)),
-    "updates": ("updates", lambda one: count(one.updates)),
-    "global batch": ("global_batch", lambda one: count(one.global_batch)),
-    "images/s": ("images_per_second", lambda one: _of_machine(one, one.images_per_second, "{:,.0f}".format)),
-    "MFU": ("model_flops_utilisation", lambda one: _of_machine(one, one.model_flops_utilisation, percent)),
-    "time": ("seconds", lambda one: _of_machine(one, one.seconds, duration)),
-    "epochs": ("epochs", lambda one: count(one.epochs)),
-    "seeds": ("num_seeds", lambda one: count(one.num_seeds)),
-}
+
+
+def _columns(section: Section) -> _Columns:
+    metric = section.metric
+    return {
+        f"test {metric.name}": ("test", lambda one: _test(one, metric)),
+        "against one worker": ("against", lambda one: _verdict(one, metric)),
+        f"validation {metric.name}": ("validation", lambda one: write_value(metric, one.validation)),
+        f"training {metric.name}": ("train", lambda one: write_value(metric, one.train, one.train_spread)),
+        "workers": ("workers", lambda one: count(one.workers)),
+        "updates": ("updates", lambda one: count(one.updates)),
+        "global batch": ("global_batch", lambda one: count(one.global_batch)),
+        f"{section.unit}/s": (
+            "images_per_second", lambda one: _of_machine(one, one.images_per_second, "{:,.0f}".format)
+        ),
+        "MFU": ("model_flops_utilisation", lambda one: _of_machine(one, one.model_flops_utilisation, percent)),
+        "time": ("seconds", lambda one: _of_machine(one, one.seconds, duration)),
+        "epochs": ("epochs", lambda one: count(one.epochs)),
+        "seeds": ("num_seeds", lambda one: count(one.num_seeds)),
+    }  # fmt: skip
+
+
+def further_figures(section: Section) -> list[Table]:
+    """Return a table of what the main table does not show: metrics beside the primary one, and further test sets."""
+    names = dict.fromkeys((of, name) for one in section.entries for of, found in one.others.items() for name in found)
+    known = {one.name: one for line in section.lines for one in line.metrics}
+    columns: dict[str, Callable[[Entry], Cell]] = {"": lambda one: one.name}
+    for of, name in names:
+        metric = known.get(name, LOSS if name == LOSS.name else MetricInfo(name=name))
+        columns[f"{of} {name}"] = _other(of, name, metric)
+    return [Table.of("Further metrics", section.entries, columns)] if names else []
+
+
+def _other(of: str, name: str, metric: MetricInfo) -> Callable[[Entry], Cell]:
+    def cell(entry: Entry) -> Cell:
+        value = entry.others.get(of, {}).get(name)
+        return value, write_value(metric, value)
+
+    return cell
 
 
 def main_table(section: Section) -> str:
@@ -64,7 +92,7 @@ def main_table(section: Section) -> str:
     if not section.entries:
         return ""
     columns: _Columns = {"technique" if section.is_study else "run": ("name", _name)}
-    for title, (field, write) in _COLUMNS.items():
+    for title, (field, write) in _columns(section).items():
         is_known = any(
             getattr(one, field) is not None or (field == "against" and one.verdict) for one in section.entries
         )
@@ -106,12 +134,13 @@ def _remarks(section: Section) -> str:
     if _same(section, "num_seeds") and (section.is_study or section.entries[0].num_seeds > 1):
         seeds = section.entries[0].num_seeds
         remarks.append("One seed." if seeds == 1 else f"{things(seeds, 'seed')}{each}.")
-    if any(entry.test_accuracy_spread for entry in section.entries):
+    if any(entry.test_spread for entry in section.entries):
         remarks.append("± is the standard deviation over seeds.")
+    figures = "Accuracies" if section.metric == ACCURACY else "Metrics"
     if any(entry.rehearsed for entry in section.entries):
         remarks.append(
-            "<b>Rehearsed</b>: one process computed all workers in turn. Accuracies are those of as many real workers; "
-            "images/s and time are those of this one process, not of as many machines."
+            f"<b>Rehearsed</b>: one process computed all workers in turn. {figures} are those of as many real workers; "
+            f"{section.unit}/s and time are those of this one process, not of as many machines."
         )
     if any(entry.model_flops_utilisation is not None for entry in section.entries):
         remarks.append("<b>MFU</b>, model flops utilisation: share of the peak of the GPUs that the model uses.")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.study import missing_control, remedies
 from rueda.report.model import Entry, Section
-from rueda.terminal.numbers import count, percent, points, things
+from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.numbers import count, things
 
 
 def sentences(section: Section) -> list[str]:
     r"""Return sentences that say what happened, the main sentence first.
 
-    >>> rows = [Entry(name="one-worker", workers=1, test_accuracy=0.71, role="base"),
-    ...         Entry(name="naive", workers=8, test_accuracy=0.42, against=-29.0, role="naive"),
-    ...         Entry(name="lamb", workers=8, test_accuracy=0.712, against=0.2, verdict="kept", role="best")]
+    >>> rows = [Entry(name="one-worker", workers=1, test=0.71, role="base"),
+    ...         Entry(name="naive", workers=8, test=0.42, against=-29.0, role="naive"),
+    ...         Entry(name="lamb", workers=8, test=0.712, against=0.2, verdict="kept", role="best")]
     >>> print(*sentences(Section(title="", task="", entries=rows, is_study=True)), sep="\n")
     8 workers with nothing else changed lose 29.0 points of test accuracy; lamb recovers them (71.2...).
     The control is missing: no row trains one worker with lamb. Add it with --rows one-worker+lamb.
@@ -28,14 +30,14 @@ def sentences(section: Section) -> list[str]:
     return [part for part in parts if part] or ["Nothing was measured yet."]
 
 
-def accuracy(entry: Entry) -> str:
-    """Write the test accuracy of a row with its spread over seeds; a single seed has no spread, and the text says so.
+def result(entry: Entry, metric: MetricInfo = ACCURACY) -> str:
+    """Write the metric of a row with its spread over seeds; a single seed has no spread, and the text says so.
 
-    >>> accuracy(Entry(name="lamb", test_accuracy=0.9))
+    >>> result(Entry(name="lamb", test=0.9))
     '90.0\xa0%, one seed'
     """
     one = ", one seed" if entry.num_seeds == 1 else ""
-    return percent(entry.test_accuracy, entry.test_accuracy_spread) + one
+    return write_value(metric, entry.test, entry.test_spread) + one
 
 
 def describe_recipe(recipe: Recipe) -> list[str]:
@@ -67,22 +69,27 @@ def describe_recipe(recipe: Recipe) -> list[str]:
 
 
 def _techniques(section: Section) -> str:
+    metric = section.metric
     base, naive, best = (section.with_role(role) for role in ("base", "naive", "best"))
     if naive is None or (naive.against is None and not naive.diverged):
         return _best_of(section, base)
     who = f"{naive.workers or 'Many'}{' rehearsed' * naive.rehearsed} workers with nothing else changed"
+    is_worse = metric.score(naive.against or 0) < 0
     if naive.diverged:
-        start, lost = f"{who} diverge", "the accuracy"
-    elif naive.verdict == "kept" or (naive.against or 0) >= 0:
-        start, lost = f"{who} keep one worker's test accuracy ({points(naive.against)} points)", ""
+        start, lost = f"{who} diverge", f"the {metric.name}"
+    elif naive.verdict == "kept" or not is_worse:
+        unit = " points" * metric.percent
+        start, lost = f"{who} keep one worker's test {metric.name} ({write_change(metric, naive.against)}{unit})", ""
+    elif metric.percent and metric.higher_is_better:
+        start, lost = f"{who} lose {abs(naive.against or 0):.1f} points of test {metric.name}", "them"
     else:
-        start, lost = f"{who} lose {abs(naive.against or 0):.1f} points of test accuracy", "them"
+        start, lost = f"{who} end {_apart(metric, naive.against)} one worker's test {metric.name}", "it"
     if best is None or base is None or best.against is None:
         return start + "."
-    ends = f"{accuracy(best)}, against {accuracy(base)}"
+    ends = f"{result(best, metric)}, against {result(base, metric)}"
     number = len({tuple(remedies(one.name)) for one in candidates(section.entries, base)})
-    which = f"the best of {number} remedies" if number > 1 else "the only remedy"  # chosen by its test accuracy
-    is_better = naive.against is None or naive.diverged or best.against > naive.against
+    which = f"the best of {number} remedies" if number > 1 else "the only remedy"  # chosen by its metric
+    is_better = naive.against is None or naive.diverged or metric.score(best.against) > metric.score(naive.against)
     if not lost:
         if not is_better:
             return f"{start}; {which}, {best.name}, does no better ({ends})."
@@ -92,8 +99,18 @@ def _techniques(section: Section) -> str:
         chosen = f", {which}," * (number > 1)
         return f"{start}; {best.name}{chosen} recovers {lost}{same} ({ends})."
     if not is_better:
-        return f"{start}, and no remedy recovers any of them."
-    return f"{start}; {which}, {best.name}, still ends {abs(best.against):.1f} points below one worker ({ends})."
+        return f"{start}, and no remedy recovers any of {lost if lost != 'it' else 'the difference'}."
+    return f"{start}; {which}, {best.name}, still ends {_apart(metric, best.against)} one worker ({ends})."
+
+
+def _apart(metric: MetricInfo, change: float | None) -> str:
+    """Write how far a result is above or below another.
+
+    >>> _apart(MetricInfo(name="loss", higher_is_better=False), 12.34)
+    '12.3 % above'
+    """
+    unit = "points" if metric.percent else "%"
+    return f"{abs(change or 0):.1f} {unit} {'above' if (change or 0) > 0 else 'below'}"
 
 
 def _control(section: Section) -> str:
@@ -103,40 +120,48 @@ def _control(section: Section) -> str:
         return ""
     if control is None:
         return missing_control(best.name)
-    return f"The control, one worker with {'+'.join(remedies(control.name))}, reaches {accuracy(control)}."
+    reached = result(control, section.metric)
+    return f"The control, one worker with {'+'.join(remedies(control.name))}, reaches {reached}."
 
 
 def candidates(entries: Iterable[Entry], base: Entry | None) -> list[Entry]:
-    """Return the rows of many workers with remedies, of which the best is chosen by its test accuracy.
+    """Return the rows of many workers with remedies, of which the best is chosen by its metric.
 
     Rows that train for as many epochs as one worker are preferred, if there are any.
     """
-    rest = [one for one in entries if one.role in ("other", "best") and one.test_accuracy is not None]
+    rest = [one for one in entries if one.role in ("other", "best") and one.test is not None]
     many = [one for one in rest if not one.diverged and (base is None or one.workers != base.workers)]
     return [one for one in many if base is not None and one.epochs == base.epochs] or many
 
 
+def best_entry(rows: Sequence[Entry], metric: MetricInfo) -> Entry:
+    """Return the best of some rows that have a value: on validation data, where there are some."""
+    return max(rows, key=lambda entry: metric.score(entry.deciding or 0))
+
+
 def _best_of(section: Section, base: Entry | None) -> str:
-    rows = [entry for entry in section.entries if entry.test_accuracy is not None and not entry.diverged]
+    metric = section.metric
+    rows = [entry for entry in section.entries if entry.test is not None and not entry.diverged]
     if not rows:
-        return "No row has a test accuracy yet."
-    best = max(rows, key=lambda entry: entry.test_accuracy or 0)
-    against = "" if base is None or best is base else f", against {percent(base.test_accuracy)} with one worker"
-    return f"The best of {len(rows)} rows is {best.name}: {percent(best.test_accuracy)} test accuracy{against}."
+        return f"No row has a test {metric.name} yet."
+    best = best_entry(rows, metric)
+    against = "" if base is None or best is base else f", against {write_value(metric, base.test)} with one worker"
+    return f"The best of {len(rows)} rows is {best.name}: {write_value(metric, best.test)} test {metric.name}{against}."
 
 
 def _runs(section: Section) -> str:
-    rows = [entry for entry in section.entries if entry.test_accuracy is not None]
+    metric = section.metric
+    rows = [entry for entry in section.entries if entry.test is not None]
     if len(section.entries) == 1:
         (only,) = section.entries
         if only.diverged:
             return f"{only.name} diverged in the epoch that ended at update {count(only.updates)}."
         what = f"{things(only.epochs, 'epoch')}, {things(only.updates, 'update')}"
-        reached = percent(only.test_accuracy, only.test_accuracy_spread)
-        return f"{reached} test accuracy after {what}." if rows else f"{what}."
+        reached = write_value(metric, only.test, only.test_spread)
+        return f"{reached} test {metric.name} after {what}." if rows else f"{what}."
     what = f"{len(section.entries)} {'recipes' if len(section.lines) > len(section.entries) else 'runs'}"
     if not rows:
         return f"{what}."
-    best = max(rows, key=lambda entry: entry.test_accuracy or 0)
-    reached = percent(best.test_accuracy, best.test_accuracy_spread)
-    return f"The best of {what} is {best.name}: {reached} test accuracy."
+    best = best_entry(rows, metric)
+    reached = write_value(metric, best.test, best.test_spread)
+    return f"The best of {what} is {best.name}: {reached} test {metric.name}."

@@ -1,4 +1,4 @@
-"""Studies that compare many trainings: techniques, throughput, updates to a target accuracy, gradient descent.
+"""Studies that compare many trainings: techniques, throughput, updates to a target, gradient descent.
 
 Importing this package does not load torch; using some of its names does.
 """

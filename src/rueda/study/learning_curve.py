@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rueda import jobs as starter
-from rueda.errors import RecipeError, RunError, read_failure
+from rueda.errors import RecipeError, RunError, TaskError, read_failure
 from rueda.files.atomic import write_atomically
 from rueda.files.lock import held
 from rueda.jobs import Job
-from rueda.records import Recipe
+from rueda.records import Recipe, Row
 from rueda.records.forecast import FEWEST_SIZES, CurvePoint, Forecast
+from rueda.records.metric import LOSS, MetricInfo
 from rueda.records.recipe.batches import check_counts
 from rueda.study.planned_run import PlannedRun, execute
 from rueda.study.runs import check_same_recipe, is_finished, last_row
@@ -51,6 +52,7 @@ class CurveRequest:
     """A request for the plan of a learning curve."""
 
     task: str
+    metric: str | None = None
     epochs: int | None
     growth: float
     settings: tuple[str, ...]
@@ -108,6 +110,8 @@ def measure_learning_curve(
     folder: Path | str | None = None,
     jobs: int = 2,
     progress: bool = True,
+    metric: str | None = None,
+    target: float | None = None,
 ) -> Forecast:
     """Train on subsets of increasing size; this is the first step of ``rueda forecast``.
 
@@ -126,6 +130,8 @@ def measure_learning_curve(
         folder: where to write; by default ``runs/forecast-TASK``.
         jobs: trainings that run at the same time.
         progress: show a bar or lines.
+        metric: the metric whose error is measured, ``loss`` included; by default the task's primary one.
+        target: the error that will be forecast, to refuse a wrong one before anything is trained.
 
     Raises:
         RunError: the folder holds something else, or a run failed; the others are completed first.
@@ -135,7 +141,7 @@ def measure_learning_curve(
     if not 0 <= growth <= 1:
         raise RecipeError("growth", expected="from 0 (the same updates) to 1", got=growth, do="correct it")
     name = task if isinstance(task, str) else task.name
-    request = CurveRequest(task=name, epochs=epochs, growth=growth, settings=tuple(settings))
+    request = CurveRequest(task=name, epochs=epochs, growth=growth, settings=tuple(settings), metric=metric)
     if isinstance(task, str):
         job = Job(function="rueda.study.subset:plan", request=request, answer=Forecast)
         about = starter.run(job, show=progress)
@@ -145,6 +151,8 @@ def measure_learning_curve(
 
         task = load_task_and_data(task)
         about = plan_task(task, request)
+    if target is not None and about.is_fraction and not 0 < target < 1:
+        raise RecipeError("--target-error", expected="a fraction between 0 and 1", got=target, do="give e.g. 0.05")
     recipe = Recipe.from_toml(about.recipe)
     chosen = _sizes(sizes, largest_fraction, about.examples, check)
     root = Path(folder) if folder is not None else Path("runs", f"forecast-{folder_name(about.task)}")
@@ -215,23 +223,47 @@ def _record_subset(run: SubsetRun) -> None:
 
 
 def _summarise(about: Forecast, planned: Sequence[SubsetRun], check: bool) -> Forecast:
-    sizes = sorted({run.examples for run in planned})
-    points = [point for size in sizes if (point := _point([run for run in planned if run.examples == size]))]
+    sizes, metric = sorted({run.examples for run in planned}), _metric(about, planned)
+    points = [point for size in sizes if (point := _point([run for run in planned if run.examples == size], metric))]
     whole = next((point for point in points if check and point.examples == about.examples), None)
-    return replace(about, points=tuple(point for point in points if point is not whole), whole=whole)
+    return replace(about, metric=metric, points=tuple(point for point in points if point is not whole), whole=whole)
 
 
-def _point(runs: Sequence[SubsetRun]) -> CurvePoint | None:
+def _metric(about: Forecast, planned: Sequence[SubsetRun]) -> MetricInfo:
+    """Return the metric of the forecast; whether that of a user's function is a fraction is known from its values.
+
+    Raises:
+        TaskError: it is a value of which higher is better, and no fraction: no error can be computed from it.
+    """
+    metric = about.metric
+    if (row := next((row for run in planned if (row := last_row(run.folder)) is not None), None)) is not None:
+        known = {one.name: one for one in (LOSS, *row.metrics)}
+        metric = known.get(metric.name, row.metric)
+    if metric.higher_is_better and not metric.percent:
+        raise TaskError(
+            f"a forecast needs an error that falls with more data; of {metric.name}, task {about.task}, higher is "
+            "better, and it is no fraction; choose another with --target-metric, such as loss"
+        )
+    return metric
+
+
+def _error(row: Row, metric: MetricInfo) -> float | None:
+    """Return what shall become small: 1 - a fraction of which higher is better, or a value of which lower is better."""
+    value = row.value("test", metric.name)
+    return None if value is None else 1 - value if metric.higher_is_better else value
+
+
+def _point(runs: Sequence[SubsetRun], metric: MetricInfo) -> CurvePoint | None:
     """Summarise the finished runs of one size as a point of the curve; None if no run has finished yet."""
     rows = [(run.seed, row) for run in runs if is_finished(run.folder, run.recipe) and (row := last_row(run.folder))]
     if not rows:
         return None
     trained = [(seed, row) for seed, row in rows if not row.diverged]
     _, last = (trained or rows)[0]
-    speeds = [row.mean_images_per_second for _, row in rows]
+    speeds = [row.examples / max(row.seconds, 1e-9) for _, row in rows]  # sizes count examples, whatever the unit
     return CurvePoint(
         examples=runs[0].examples, passes=last.examples / runs[0].examples, updates=last.step,
-        errors=tuple(1 - row.test_accuracy for _, row in trained if row.test_accuracy is not None),
+        errors=tuple(error for _, row in trained if (error := _error(row, metric)) is not None),
         seeds=tuple(seed for seed, _ in trained),
         diverged=len(rows) - len(trained), images_per_second=sum(speeds) / len(speeds),
     )  # fmt: skip

@@ -32,7 +32,7 @@ class PlannedRun:
     folder: Path
 
     def request(self, task: str) -> TrainRequest:
-        """Return the request of this training. One worker is not rehearsed, so that its images/s are real."""
+        """Return the request of this training. One worker is not rehearsed, so that its throughput is real."""
         return TrainRequest(
             task=task, recipe=self.recipe, folder=self.folder, resume=True, progress=False,
             rehearse=self.recipe.workers > 1,

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rueda.errors import DataError, TaskError
+from rueda.errors import DataError, RecipeError
 from rueda.files.start_directory import located
 from rueda.records import Recipe
 from rueda.records.environment import environment
+from rueda.records.metric import ACCURACY, LOSS, TOLERANCE, MetricInfo
+from rueda.records.recipe.recipe import NO_TARGET
 from rueda.study.conditions import Condition, conditions
 from rueda.study.runs import is_finished
 from rueda.study.study_folder import runs_of
@@ -34,6 +36,7 @@ class StudyRequest:
     epochs: int | None = None
     settings: tuple[str, ...] = ()
     folder: Path | None = None
+    tolerance: float | None = None
     directory: Path = field(default_factory=Path.cwd)
     """the working directory of the user, to which relative paths refer"""
 
@@ -53,6 +56,10 @@ class StudyPlan:
     """one line for each reason why default rows do not fit the task"""
     folder: Path
     environment: dict[str, Any]
+    metric: MetricInfo = ACCURACY
+    """the primary metric, as far as it is known before the first training"""
+    unit: str = "images"
+    tolerance: float = TOLERANCE
 
 
 def plan(request: StudyRequest) -> StudyPlan:
@@ -66,11 +73,11 @@ def plan_task(task: Task, request: StudyRequest) -> StudyPlan:
     """Plan the study of a task that is loaded already.
 
     Raises:
-        RuedaError: the task has no metric, a row does not fit it, or a batch is larger than its training set.
+        RuedaError: a row does not fit the task, or a batch is larger than its training set.
     """
-    if task.metric is None:
-        raise TaskError(f"a study compares accuracy, but task {task.name} has none; give it a metric")
-    base = task.recipe.with_settings(request.settings).change(workers=1, target_accuracy=None)
+    if request.tolerance is not None and not request.tolerance >= 0:
+        raise RecipeError("--tolerance", expected="0 or more", got=request.tolerance, do="give e.g. 0.01")
+    base = task.recipe.with_settings(request.settings).change(workers=1, **NO_TARGET)
     base = base if request.epochs is None else base.change(epochs=request.epochs)
     chosen, left_out = conditions(task, base, request.workers, request.rows)
     folder = request.folder or Path("runs", f"study-{folder_name(task.name)}-{request.workers}")
@@ -78,15 +85,18 @@ def plan_task(task: Task, request: StudyRequest) -> StudyPlan:
     return StudyPlan(
         task=task.name, task_file=None if task.file is None else task.file.sha256, base=base,
         conditions=tuple(chosen), left_out=tuple(left_out), folder=folder, environment=environment(),
+        metric=task.all_metrics[0].info if task.all_metrics else LOSS, unit=task.unit,
+        tolerance=next(one for one in (request.tolerance, task.tolerance, TOLERANCE) if one is not None),
     )  # fmt: skip
 
 
 def _check_batches(task: Task, chosen: list[Condition], root: Path, seeds: range) -> None:
     """Refuse a global batch that is larger than the training set, before anything is trained."""
+    from rueda.data.length import count_examples
     from rueda.data.partition import check_batch
 
     todo = [run for one in chosen for run in runs_of(root, one, seeds) if not is_finished(run.folder, run.recipe)]
-    num_examples = len(task.load("train")) if todo else 0  # type: ignore[arg-type]
+    num_examples = count_examples(task.load("train")) if todo else 0
     for run in todo:
         try:
             check_batch(num_examples, run.recipe.local_batch, run.recipe.workers)

@@ -66,5 +66,7 @@ def _result_line(run: PlannedRun) -> str:
         return title
     if row.diverged:
         return f"{title}: diverged in the epoch that ended at update {row.step:,}"
-    test = "" if row.test_accuracy is None else f"test accuracy {100 * row.test_accuracy:.1f} %, "
+    value = row.value()
+    shown = "" if value is None else f"{100 * value:.1f} %" if row.metric.percent else f"{value:.4g}"
+    test = f"test {row.metric.name} {shown}, " if shown else ""
     return f"{title}: {test}{row.step:,} updates, {duration(row.seconds)}"

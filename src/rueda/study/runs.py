@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from rueda.errors import RecipeError, RunError
 from rueda.optim.rates import adapted
 from rueda.records import Recipe, Row, Run
+from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.records.recipe.differences import describe_differences
 from rueda.records.study import StudyRow, mean_and_spread
 from rueda.study.conditions import Condition
@@ -58,7 +61,7 @@ def refuse_another(folder: Path, was: Recipe | None, now: Recipe) -> None:
 def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *, rehearsed: bool) -> StudyRow | None:
     """Summarise the finished runs of a condition as a row of the table; None if no run has finished yet.
 
-    Accuracies are means over the seeds that did not diverge. Time and images/s are means over the same seeds, or over
+    Metrics are means over the seeds that did not diverge. Time and throughput are means over the same seeds, or over
     all of them if every seed diverged.
 
     Args:
@@ -72,15 +75,45 @@ def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *,
         return None
     trained = [row for row in rows if not row.diverged]
     timed = trained or rows
-    test, test_spread = mean_and_spread([row.test_accuracy for row in trained if row.test_accuracy is not None])
-    train, train_spread = mean_and_spread([row.train_accuracy for row in trained if row.train_accuracy is not None])
+    metric = timed[0].metric
+    test, test_spread = _mean(trained, lambda row: row.value())
+    train, train_spread = _mean(trained, lambda row: row.value("train"))
+    validation, validation_spread = _mean(trained, lambda row: row.value("validation"))
+    kind = "accuracy" if metric == ACCURACY else "value"
+    figures: dict[str, Any] = {
+        f"test_{kind}": test, f"test_{kind}_spread": test_spread, f"train_{kind}": train,
+        f"train_{kind}_spread": train_spread,
+    }  # fmt: skip
     return StudyRow(
         name=condition.name, summary=condition.summary, workers=condition.recipe.workers,
         global_batch=timed[0].global_batch, epochs=timed[0].epoch, updates=timed[0].step,
-        test_accuracy=test, test_accuracy_spread=test_spread,
-        train_accuracy=train, train_accuracy_spread=train_spread,
+        **figures,
+        validation=validation, validation_spread=validation_spread, others=_others(trained),
         seconds=sum(row.seconds for row in timed) / len(timed),
         images_per_second=sum(row.mean_images_per_second for row in timed) / len(timed),
         rehearsed=rehearsed, seeds=tuple(seed for seed, _ in runs), diverged=len(rows) - len(trained),
         runs=tuple(folder.relative_to(root).as_posix() for _, folder in runs),
     )  # fmt: skip
+
+
+def metric_of(root: Path, rows: Iterable[StudyRow]) -> tuple[MetricInfo, str]:
+    """Return the primary metric and the unit of throughput that the runs of a study's rows record."""
+    for row in rows:
+        for folder in row.runs:
+            if (last := last_row(root / folder)) is not None:
+                return last.metric, last.unit
+    return ACCURACY, "images"
+
+
+def _mean(rows: Iterable[Row], value: Callable[[Row], float | None]) -> tuple[float | None, float | None]:
+    return mean_and_spread([found for row in rows if (found := value(row)) is not None])
+
+
+def _others(rows: list[Row]) -> dict[str, dict[str, float | None]]:
+    """Return the means of all further figures: other metrics, and other test sets."""
+    found: dict[str, dict[str, float | None]] = {}
+    for of, values in rows[0].figures.items() if rows else ():
+        shown = {LOSS.name, rows[0].metric.name} if of in ("train", "validation", "test") else set()
+        for name in [name for name in values if name not in shown]:
+            found.setdefault(of, {})[name] = _mean(rows, lambda row, of=of, name=name: row.value(of, name))[0]  # type: ignore[misc]
+    return found

@@ -1,11 +1,13 @@
-"""Counts the updates and examples to a target accuracy at each batch size, with the learning rate tuned for each.
+"""Counts the updates and examples to a target at each batch size, with the learning rate tuned for each.
+
+The target is an accuracy, or a value of any other metric, the loss included.
 
 This is the measurement of Shallue et al. 2018 (1811.03600): a batch size is judged by the smallest number of updates
 that it needs, and the learning rate that is best for one batch size is not the best for another. At each batch size the
 search begins with the best rate of the previous batch size, scaled by the square root of the ratio of the batch sizes.
 It then follows a geometric grid (factors of 2, finally of the square root of 2) as long as fewer updates are needed. A
-trial that needs more updates than the best one so far is stopped. The test accuracy is evaluated each time the number
-of updates has grown by 10 %, and the crossing of the target is interpolated.
+trial that needs more updates than the best one so far is stopped. The metric is evaluated, on validation data where the
+task has some, each time the number of updates has grown by 10 %, and the crossing of the target is interpolated.
 
 The rate is tuned on the first seed and used for the others, some of which may not reach the target. The mean over the
 seeds that reach it would be too low, so such a batch size is marked and left out of the fitted curve.
@@ -19,12 +21,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from rueda.data.length import count_examples
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.files.start_directory import located
 from rueda.records import Recipe
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
+from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.records.recipe.batches import check_batches, check_counts
+from rueda.records.recipe.recipe import NO_TARGET
 from rueda.records.recipe.values import refuse_settings
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.records.study import mean_and_spread
@@ -84,17 +89,30 @@ def tune(start: float, trial: Callable[[float, float], float | None], limit: flo
 
 
 class Reached(NamedTuple):
-    """When a training reached the target accuracy, interpolated between two evaluations."""
+    """When a training reached the target, interpolated between two evaluations."""
 
     updates: float
     examples: float
 
 
-def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -> Reached | None:
-    """Train until the test accuracy reaches the target; None if that takes more updates than the limit, or diverges."""
+def updates_to_target(
+    task: Task, recipe: Recipe, target: float, limit: float, metric: MetricInfo = ACCURACY
+) -> Reached | None:
+    """Train until the metric reaches the target; None if that takes more updates than the limit, or diverges.
+
+    The metric is evaluated on validation data, where the task has some, and otherwise on test data.
+
+    Args:
+        task: the task, with its data loaded.
+        recipe: how to train.
+        target: the value to reach.
+        limit: the largest number of updates.
+        metric: what the target is a value of.
+    """
     training = Training(task, recipe, open_world())
-    evaluator, state, evaluate_at = Evaluator(training), training.state, 1
-    before, accuracy_before = Reached(0.0, 0.0), 0.0
+    evaluator, state, evaluate_at = Evaluator(training, deciding_only=True), training.state, 1
+    worst = 0.0 if metric.higher_is_better else 1.0  # where a fraction is taken to begin
+    before, value_before = Reached(0.0, 0.0), worst if metric.percent else None
     while state.step < limit:
         try:
             training.step()
@@ -103,24 +121,27 @@ def updates_to_target(task: Task, recipe: Recipe, target: float, limit: float) -
         if state.step < evaluate_at:
             continue
         evaluate_at = math.ceil(state.step * _GROWTH)
-        evaluation = evaluator.run()
-        accuracy = evaluation.accuracy or 0.0
-        if not math.isfinite(evaluation.loss):
+        evaluation = evaluator.run().deciding
+        value = evaluation.values.get(metric.name)
+        if not math.isfinite(evaluation.loss) or value is None or not math.isfinite(value):
             return None
-        if accuracy >= target:
-            beyond = (accuracy - target) / max(accuracy - accuracy_before, 1e-12)
+        if metric.reaches(value, target):
+            span = abs(value - value_before) if value_before is not None else 0.0
+            beyond = abs(value - target) / max(span, 1e-12) if value_before is not None else 0.0
             return Reached(
                 state.step - (state.step - before.updates) * beyond,
                 state.examples - (state.examples - before.examples) * beyond,
             )
-        before, accuracy_before = Reached(state.step, state.examples), accuracy
+        before, value_before = Reached(state.step, state.examples), value
     return None
 
 
 def study_steps_to_target(
     task: Task | str,
     *,
-    target_accuracy: float,
+    target_accuracy: float | None = None,
+    target: float | None = None,
+    target_metric: str | None = None,
     batches: Sequence[int] | None = None,
     seeds: int = 1,
     epochs: int | None = None,
@@ -128,11 +149,13 @@ def study_steps_to_target(
     folder: Path | str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> StepsToTarget:
-    """Count the updates to a target accuracy at each batch size, as ``rueda steps-to-target`` does.
+    """Count the updates to a target at each batch size, as ``rueda steps-to-target`` does.
 
     Args:
         task: a built-in name, a task file, or a :class:`Task`.
-        target_accuracy: the test accuracy to reach, as a fraction.
+        target_accuracy: the accuracy to reach, as a fraction.
+        target: instead, the value of the task's primary metric to reach, or of ``target_metric``.
+        target_metric: the name of the metric that ``target`` is about, ``loss`` included.
         batches: batch sizes; by default 16, 32, 64 ... up to a quarter of the training set.
         seeds: trainings at the best rate of each batch size.
         epochs: number of epochs after which a trial is stopped; by default 8 times that of the task's recipe.
@@ -140,18 +163,18 @@ def study_steps_to_target(
         folder: where ``steps.json`` is written after each batch size, and read to resume; None writes nothing.
         say: called with a line after each trial, each further seed and each batch size.
     """
-    if not 0 < target_accuracy <= 1:
-        raise RecipeError("--target-accuracy", expected="a fraction", got=target_accuracy, do="give e.g. 0.85")
+    _check_target(target_accuracy, target, target_metric)
     check_counts(seeds=seeds)
     start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
-    if loaded.metric is None:
-        raise TaskError(f"steps to a target accuracy need an accuracy, which task {loaded.name} has not; add a metric")
-    num_examples = len(loaded.load("train"))  # type: ignore[arg-type]
+    metric, value = _target(loaded, target_accuracy, target, target_metric)
+    num_examples = count_examples(loaded.load("train"))
     refuse_settings(
-        settings, {"workers": "every trial has one worker", "target_accuracy": "give --target-accuracy"}
+        settings,
+        {"workers": "every trial has one worker", "target_accuracy": "give --target-accuracy",
+         "target": "give --target"},
     )  # fmt: skip
-    base = loaded.recipe.with_settings(settings).change(workers=1, target_accuracy=None)
+    base = loaded.recipe.with_settings(settings).change(workers=1, **NO_TARGET)
     epochs = 8 * base.epochs if epochs is None else epochs
     check_counts(epochs=epochs)
     if base.rate_note:
@@ -161,7 +184,8 @@ def study_steps_to_target(
     check_batches(batches, num_examples)
     file = None if folder is None else located(Path(folder), start) / StepsToTarget.FILE
     result = StepsToTarget(
-        task=loaded.name, target_accuracy=target_accuracy, recipe=base.to_toml(), epochs=epochs,
+        task=loaded.name, target_accuracy=value if metric.name == ACCURACY.name else None, metric=metric,
+        target=None if metric.name == ACCURACY.name else value, recipe=base.to_toml(), epochs=epochs,
         task_file=None if loaded.file is None else loaded.file.sha256, points=(), environment=environment(),
     )  # fmt: skip
     points = {} if file is None else _read(file, result)
@@ -175,7 +199,7 @@ def study_steps_to_target(
         if batch not in points or points[batch].num_seeds < seeds:
             at, rate = rate_before or (base.global_batch, base.rate)
             recipe = base.change(batch=batch, base_batch=batch, accumulate=1, rate=rate * math.sqrt(batch / at))
-            points[batch] = _measure(loaded, recipe, target_accuracy, seeds, epochs * num_examples / batch, say)
+            points[batch] = _measure(loaded, recipe, metric, value, seeds, epochs * num_examples / batch, say)
             say(_line(points[batch]))
         best = points[batch].rate
         rate_before = rate_before if best is None else (batch, best)
@@ -186,13 +210,50 @@ def study_steps_to_target(
     return result
 
 
+def _check_target(accuracy: float | None, target: float | None, metric: str | None) -> None:
+    if accuracy is not None and not 0 < accuracy <= 1:
+        raise RecipeError("--target-accuracy", expected="a fraction", got=accuracy, do="give e.g. 0.85")
+    if accuracy is not None and (target is not None or metric is not None):
+        raise RecipeError("--target-accuracy and --target both say what to reach; leave one of them out")
+    if accuracy is None and target is None:
+        raise RecipeError("--target", expected="the value to reach", got=None, do="give it, or --target-accuracy")
+    if target is not None and not math.isfinite(target):
+        raise RecipeError("--target", expected="a number", got=target, do="give the value to reach")
+
+
+def _target(
+    task: Task, accuracy: float | None, target: float | None, name: str | None
+) -> tuple[MetricInfo, float]:  # fmt: skip
+    """Return the metric and the value to reach."""
+    known = {one.name: one.info for one in task.all_metrics}
+    if accuracy is not None:
+        if not known:
+            raise TaskError(
+                f"steps to a target accuracy need an accuracy, which task {task.name} has not; add a metric, or give "
+                "--target with a loss"
+            )
+        primary = task.all_metrics[0]
+        return (primary.resolved(counts=True) if primary.percent is None else primary.info), accuracy
+    if name is not None and name not in (LOSS.name, *known):
+        expected = ", ".join([*known, LOSS.name])
+        raise TaskError(f"--target-metric of task {task.name}", expected=expected, got=name, do="choose one")
+    assert target is not None
+    return (next(iter(known.values()), LOSS) if name is None else known.get(name, LOSS)), target
+
+
 def _measure(
-    task: Task, recipe: Recipe, target: float, seeds: int, limit: float, say: Callable[[str], None]
+    task: Task,
+    recipe: Recipe,
+    metric: MetricInfo,
+    target: float,
+    seeds: int,
+    limit: float,
+    say: Callable[[str], None],
 ) -> BatchPoint:
     reached: dict[float, Reached] = {}
 
     def trial(rate: float, most: float) -> float | None:
-        found = updates_to_target(task, recipe.change(rate=rate), target, most)
+        found = updates_to_target(task, recipe.change(rate=rate), target, most, metric)
         ended = "not better than the best so far" if found is None else f"{found.updates:,.0f} updates"
         say(f"batch {recipe.batch:,}, rate {rate:.4g}: {ended}")
         if found is None:
@@ -204,7 +265,7 @@ def _measure(
     rate = min(reached, key=lambda one: reached[one].updates, default=None)
     found = [] if rate is None else [reached[rate]]
     for seed in range(recipe.seed + 1, recipe.seed + seeds if found else 0):
-        one = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit)
+        one = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit, metric)
         ended = (
             f"not reached: diverged, or {limit:,.0f} updates passed" if one is None else f"{one.updates:,.0f} updates"
         )
@@ -245,7 +306,7 @@ def _read(file: Path, now: StepsToTarget) -> dict[int, BatchPoint]:
         raise RunError(f"{file}: expected a recipe, got: {error}; {again}") from None
     differs = {
         "task": old.task != now.task,
-        "target accuracy": old.target_accuracy != now.target_accuracy,
+        "target accuracy": (old.metric.name, old.value) != (now.metric.name, now.value),
         "recipe": recipe != Recipe.from_toml(now.recipe),
         "epochs": old.epochs != now.epochs,
         "task file": None not in (old.task_file, now.task_file) and old.task_file != now.task_file,

@@ -13,7 +13,7 @@ from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.study import BASELINE, Study, StudyRow
 from rueda.study.conditions import Condition
 from rueda.study.planned_run import PlannedRun
-from rueda.study.runs import is_finished, recorded_recipe, refuse_another, summarise
+from rueda.study.runs import is_finished, metric_of, recorded_recipe, refuse_another, summarise
 from rueda.study.task_file import refuse_mixture
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class StudyFolder:
         command = plan.environment["command"]
         self._study = Study(
             task=plan.task, workers=workers, epochs=base.epochs, environment=plan.environment, command=command,
-            commands=(command,), recipe=_without_seed(base), task_file=checksum,
+            commands=(command,), recipe=_without_seed(base), task_file=checksum, tolerance=plan.tolerance,
+            metric=plan.metric, unit=plan.unit,
         )  # fmt: skip
         self.kept: dict[str, StudyRow] = {}
         """rows that are in ``study.json`` already, from an earlier command"""
@@ -81,7 +82,8 @@ class StudyFolder:
                 found[one.name] = row
         order = {one.name: number for number, one in enumerate(self._chosen)}
         rows = sorted(found.values(), key=lambda row: order.get(row.name, len(order)))
-        study = replace(self._study, rows=tuple(rows)).judged()
+        metric, unit = metric_of(self.root, rows) if rows else (self._study.metric, self._study.unit)
+        study = replace(self._study, rows=tuple(rows), metric=metric, unit=unit).judged()
         study.save(self._file)
         return study
 

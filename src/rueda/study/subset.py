@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from rueda.data import Arrays
+from rueda.data.length import count_examples, indexed
 from rueda.errors import TaskError
 from rueda.records.environment import environment
 from rueda.records.forecast import Forecast, epoch_length
+from rueda.records.metric import ACCURACY, LOSS, MetricInfo
+from rueda.records.recipe.recipe import NO_TARGET
 from rueda.records.recipe.values import refuse_settings
 from rueda.study.learning_curve import CurveRequest, SubsetRequest
 from rueda.tasks.loading import load_task_and_data
@@ -49,7 +52,7 @@ def subset_of(task: Task, size: int, seed: int, growth: float) -> Task:
         seed: seed of the random draw.
         growth: how the length of an epoch grows with the size, from 0 to 1.
     """
-    data: Any = task.load("train")
+    data: Any = indexed(task.load("train"))
     whole = len(data)
     if size == whole:
         return replace(task, train=data)
@@ -78,20 +81,32 @@ def plan(request: CurveRequest) -> Forecast:
 
 def plan_task(task: Task, request: CurveRequest) -> Forecast:
     """Do the same as :func:`plan` for a task that is loaded already."""
-    if task.metric is None:
-        raise TaskError(f"a forecast predicts the fraction of wrong answers; task {task.name} has no metric; add one")
+    metric = _metric(task, request.metric)
     refuse_settings(
         request.settings,
         {"workers": "every training has one worker", "target_accuracy": "every training makes all its epochs"},
     )
-    recipe = task.recipe.with_settings(request.settings).change(workers=1, target_accuracy=None)
+    recipe = task.recipe.with_settings(request.settings).change(workers=1, **NO_TARGET)
     recipe = recipe if request.epochs is None else recipe.change(epochs=request.epochs)
     train, test = task.load("train"), task.load("test")
     return Forecast(
-        task=task.name, examples=len(train), test_examples=len(test), chance=_chance(test),  # type: ignore[arg-type]
+        task=task.name, examples=count_examples(train), test_examples=count_examples(test),
+        chance=_chance(test) if metric.name == ACCURACY.name else None, metric=metric, unit=task.unit,
         batch=recipe.global_batch, epochs=recipe.epochs, growth=request.growth, recipe=recipe.to_toml(),
         environment=(about := environment()), command=about["command"],
     )  # fmt: skip
+
+
+def _metric(task: Task, name: str | None) -> MetricInfo:
+    """Return the metric of a forecast, as far as it is known before the first training."""
+    known = {one.name: one.info for one in task.all_metrics}
+    if name is None:
+        return next(iter(known.values()), LOSS)
+    if name not in (LOSS.name, *known):
+        raise TaskError(
+            f"--target-metric of task {task.name}", expected=", ".join([*known, LOSS.name]), got=name, do="choose one"
+        )
+    return known.get(name, LOSS)
 
 
 def _chance(test: Arrays | Dataset[Any]) -> float:

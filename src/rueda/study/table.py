@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.study import Study, StudyRow, control_of, missing_control
-from rueda.terminal.numbers import duration, fixed, points, things
+from rueda.terminal.metrics import describe_change, describe_kept, write_change, write_number
+from rueda.terminal.numbers import duration, things
 
 if TYPE_CHECKING:
     from rueda.terminal.table import TextTable
@@ -19,47 +21,46 @@ def table_of(study: Study) -> TextTable:
 
     from rueda.terminal.table import TextTable
 
+    metric, speed = study.metric, f"{study.unit}/s"
+    heads = ("train %", "test %") if metric.percent else (f"train {metric.name}", f"test {metric.name}")
     rehearsed = ", rehearsed" if any(row.rehearsed for row in study.rows) else ""
+    how_long = f"after {things(study.epochs, 'epoch')}"
     return TextTable(
-        f"{study.task}, accuracy after {things(study.epochs, 'epoch')}: {things(study.workers, 'worker')}{rehearsed}",
-        ("condition", "train %", "test %", "updates", "images/s", "time", "against one"),
+        f"{study.task}, {metric.name} {how_long}: {things(study.workers, 'worker')}{rehearsed}",
+        ("condition", *heads, "updates", speed, "time", "against one"),
         [
-            (*_cells(row, study.epochs), Text(verdict(row), style=_STYLES.get(row.verdict or "", "")))
+            (*_cells(row, study), Text(verdict(row, metric), style=_STYLES.get(row.verdict or "", "")))
             for row in study.ordered()
         ],
         left=("condition", "against one"),
-        optional=("images/s", "time", "updates", "train %"),
+        optional=(speed, "time", "updates", heads[0]),
         caption=caption(study),
     )
 
 
-def _cells(row: StudyRow, epochs: int) -> tuple[str, ...]:
-    longer = f" ({row.epochs} epochs)" if row.epochs != epochs and not row.diverged else ""
+def _cells(row: StudyRow, study: Study) -> tuple[str, ...]:
+    longer = f" ({row.epochs} epochs)" if row.epochs != study.epochs and not row.diverged else ""
     return (
         row.name.replace("+", " + ") + longer,
-        _accuracy(row.train_accuracy, row.train_accuracy_spread),
-        _accuracy(row.test_accuracy, row.test_accuracy_spread),
+        write_number(study.metric, row.training, row.training_spread),
+        write_number(study.metric, row.value, row.spread),
         f"{row.updates:,}",
         f"{row.images_per_second:,.0f}",
         duration(row.seconds),
     )
 
 
-def _accuracy(value: float | None, spread: float | None) -> str:
-    return fixed(None if value is None else 100 * value, 1, None if spread is None else 100 * spread)
-
-
-def verdict(row: StudyRow) -> str:
-    """Return how many seeds of a row diverged, or its test accuracy minus one worker's, in points, and kept or lost."""
+def verdict(row: StudyRow, metric: MetricInfo = ACCURACY) -> str:
+    """Return how many seeds of a row diverged, or how its metric differs from one worker's, and kept or lost."""
     if row.verdict == "diverged":
         return "diverged" if row.diverged == len(row.seeds) else f"diverged, {row.diverged} of {len(row.seeds)}"
-    return "" if row.against_one_worker is None else f"{points(row.against_one_worker)} {row.verdict}"
+    return "" if row.against_one_worker is None else f"{write_change(metric, row.against_one_worker)} {row.verdict}"
 
 
 def control_missing(study: Study) -> str:
     """Return a line, as on the page, if no row is the control of the best technique; otherwise return an empty text."""
     many = [row for row in study.rows if row.workers > 1 and row.name != "naive" and row.verdict in ("kept", "lost")]
-    best = max(many, key=lambda row: row.test_accuracy or 0.0, default=None)
+    best = max(many, key=lambda row: study.metric.score(row.deciding or 0.0), default=None)
     if best is None or any(row.name == control_of(best.name) for row in study.rows):
         return ""
     return missing_control(best.name)
@@ -71,6 +72,7 @@ def caption(study: Study) -> str:
     most = f"{'up to ' * (len(seeds) > 1)}{max(seeds)} seeds"
     over = f"mean ± standard deviation over {most}; " if max(seeds) > 1 else ""
     return (
-        f"{over}against one: points of test accuracy against one worker; kept: at most 1 point lower. Rehearsed: N "
-        "virtual workers in one process compute what N real ones would; images/s and time are those of this machine."
+        f"{over}against one: {describe_change(study.metric)} against one worker; kept: "
+        f"{describe_kept(study.metric, study.tolerance)}. Rehearsed: N virtual workers in one process compute what N "
+        f"real ones would; {study.unit}/s and time are those of this machine."
     )

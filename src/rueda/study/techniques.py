@@ -50,8 +50,9 @@ def study_techniques(
     jobs: int = 2,
     confirm: bool = False,
     progress: bool = True,
+    tolerance: float | None = None,
 ) -> Study:
-    """Train named recipes and compare their accuracies, as ``rueda study`` does.
+    """Train named recipes and compare them by the task's primary metric, as ``rueda study`` does.
 
     Finished runs in the folder are not repeated, interrupted ones are resumed; ``study.json`` is written after every
     run.
@@ -67,6 +68,8 @@ def study_techniques(
         jobs: trainings that run at the same time.
         confirm: train the best row on real processes, too; this requires a task name or file.
         progress: show a bar or lines.
+        tolerance: how much worse a row may be than one worker and still be kept: 0.01, the default, is one point of a
+            metric in percent, and otherwise one percent of one worker's value; by default that of the task.
 
     Raises:
         RunError: the folder holds another study, or another process writes to it.
@@ -84,6 +87,7 @@ def study_techniques(
     request = StudyRequest(
         task=task if isinstance(task, str) else task.name, workers=workers, rows=None if rows is None else tuple(rows),
         seeds=seeds, epochs=epochs, settings=tuple(settings), folder=None if folder is None else Path(folder),
+        tolerance=tolerance,
     )  # fmt: skip
     if isinstance(task, str):
         job = Job(function="rueda.study.planning:plan", request=request, answer=StudyPlan)

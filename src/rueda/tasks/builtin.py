@@ -1,6 +1,7 @@
 """The built-in tasks, one function each; :data:`rueda.tasks.naming.BUILTIN_TASKS` lists their names.
 
-Each states the recipe with which one worker trains it well.
+Each states the recipe with which one worker trains it well. Image classifiers are here, the others in files by their
+kind of data.
 """
 
 from __future__ import annotations
@@ -15,8 +16,26 @@ from torch import nn
 from rueda.data import Arrays, HorizontalFlip, RandomCrop
 from rueda.records import Recipe
 from rueda.tasks import datasets, models
+from rueda.tasks.language import bytes_classifier, text_transformer
+from rueda.tasks.pairs import glyphs_pairs
+from rueda.tasks.tables import table_classes, table_regression
 from rueda.tasks.task import Task, squared_error
 from rueda.world.seeds import derive
+
+__all__ = [
+    "bytes_classifier",
+    "cifar10_cnn",
+    "cifar10_resnet",
+    "fashion_mnist_cnn",
+    "fashion_mnist_wrn",
+    "glyphs_cnn",
+    "glyphs_pairs",
+    "glyphs_vit",
+    "linear",
+    "table_classes",
+    "table_regression",
+    "text_transformer",
+]
 
 
 def _task(name: str, model: Callable[..., nn.Module], data: Callable[[str], Arrays], **options: Any) -> Task:
@@ -40,20 +59,22 @@ def linear() -> Task:
 def glyphs_cnn() -> Task:
     """Return a small CNN on generated glyphs, which needs no download and trains in seconds."""
     recipe = Recipe(batch=64, rate=0.02, momentum=0.9, epochs=4)
-    return _task("glyphs-cnn", models.small_cnn, datasets.glyphs, recipe=recipe)
+    return _task("glyphs-cnn", models.small_cnn, datasets.glyphs, recipe=recipe, unit="images")
 
 
 def fashion_mnist_cnn() -> Task:
     """Return a small CNN on Fashion-MNIST."""
     recipe = Recipe(batch=64, rate=0.05, momentum=0.9, epochs=5)
-    return _task("fashion-mnist-cnn", models.small_cnn, partial(datasets.load, "fashion-mnist"), recipe=recipe)
+    return _task(
+        "fashion-mnist-cnn", models.small_cnn, partial(datasets.load, "fashion-mnist"), recipe=recipe, unit="images"
+    )
 
 
 def fashion_mnist_wrn() -> Task:
     """Return a Wide ResNet of width 1 on Fashion-MNIST; ``--set model.width=10`` gives the full width."""
     recipe = Recipe(batch=32, rate=0.01, momentum=0.9, epochs=40, target_accuracy=0.85, patience=2)
     model, data = partial(models.wide_resnet, width=1), partial(datasets.load, "fashion-mnist")
-    return _task("fashion-mnist-wrn", model, data, augment=(HorizontalFlip(),), recipe=recipe)
+    return _task("fashion-mnist-wrn", model, data, augment=(HorizontalFlip(),), recipe=recipe, unit="images")
 
 
 def cifar10_cnn() -> Task:
@@ -64,7 +85,7 @@ def cifar10_cnn() -> Task:
         return Arrays(data.inputs, data.targets, names=data.names)  # without mean and standard deviation
 
     recipe = Recipe(batch=512, optimizer="adam", rate=1e-3, epochs=12)
-    return _task("cifar10-cnn", models.lecture_cnn, plain, recipe=recipe)
+    return _task("cifar10-cnn", models.lecture_cnn, plain, recipe=recipe, unit="images")
 
 
 def cifar10_resnet() -> Task:
@@ -72,4 +93,13 @@ def cifar10_resnet() -> Task:
     recipe = Recipe(batch=128, rate=0.1, momentum=0.9, weight_decay=5e-4, epochs=20, schedule="cosine")
     augment = (RandomCrop(padding=4), HorizontalFlip())
     data = partial(datasets.load, "cifar-10")
-    return _task("cifar10-resnet", models.resnet, data, augment=augment, recipe=recipe)
+    return _task("cifar10-resnet", models.resnet, data, augment=augment, recipe=recipe, unit="images")
+
+
+def glyphs_vit() -> Task:
+    """Return a small vision transformer on generated glyphs."""
+    recipe = Recipe(
+        batch=64, optimizer="adamw", rate=3e-3, weight_decay=0.05, clip=1.0, epochs=8, schedule="cosine",
+        warmup_epochs=1.0, warmup="from-zero",
+    )  # fmt: skip
+    return _task("glyphs-vit", models.vision_transformer, datasets.glyphs, recipe=recipe, unit="images")

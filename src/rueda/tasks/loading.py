@@ -12,7 +12,8 @@ from rueda.errors import RuedaError, TaskError, suggest
 from rueda.records.task_file import TaskFile
 from rueda.tasks import builtin
 from rueda.tasks.keras_task import KerasTask
-from rueda.tasks.naming import BUILTIN_TASKS
+from rueda.tasks.naming import BUILTIN_TASKS, split_file
+from rueda.tasks.splits import split_off
 from rueda.tasks.task import Task
 
 
@@ -34,8 +35,10 @@ def load_task(name: str) -> Task:
 
 def load_measurable(name: str) -> Task | KerasTask:
     """Return a task as :func:`load_task` does, or a Keras model with its data, which can be measured."""
-    if name in BUILTIN_TASKS:
-        made: Task = getattr(builtin, name.replace("-", "_"))()
+    builtin_name, data_file = split_file(name)
+    if builtin_name in BUILTIN_TASKS:
+        make = getattr(builtin, builtin_name.replace("-", "_"))
+        made: Task = make() if data_file is None else make(data_file)
         return made
     file = task_file(name)
     if file is not None:
@@ -46,9 +49,15 @@ def load_measurable(name: str) -> Task | KerasTask:
 
 
 def load_task_and_data(task: Task | str) -> Task:
-    """Load a task, if it is given by name or file, and load its training and test data once."""
+    """Load a task, if it is given by name or file, and load its training, validation and test data once."""
     found = load_task(task) if isinstance(task, str) else task
-    return replace(found, train=found.load("train"), test=found.load("test"))
+    if isinstance(found.validation, (int, float)):  # the training data are loaded once, and divided once
+        whole = replace(found, validation=None).load("train")
+        train, validation = split_off(whole, float(found.validation), found.name)
+    else:
+        train, validation = found.load("train"), None if found.validation is None else found.load("validation")
+    tests = {name: found.load(name) for name in found.test_names}
+    return replace(found, train=train, validation=validation, test=tests if len(tests) > 1 else tests["test"])
 
 
 def task_file(name: str) -> Path | None:
@@ -58,7 +67,8 @@ def task_file(name: str) -> Path | None:
     (None, PosixPath('mine.py'))
     """
     file = Path(name)
-    return file if name not in BUILTIN_TASKS and (file.suffix == ".py" or file.exists()) else None
+    is_builtin = split_file(name)[0] in BUILTIN_TASKS
+    return file if not is_builtin and (file.suffix == ".py" or file.exists()) else None
 
 
 def _from_file(file: Path) -> Task | KerasTask:

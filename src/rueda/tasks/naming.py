@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import re
 
-BUILTIN_TASKS = ("linear", "glyphs-cnn", "fashion-mnist-cnn", "fashion-mnist-wrn", "cifar10-cnn", "cifar10-resnet")
+BUILTIN_TASKS = (
+    "linear",
+    "glyphs-cnn",
+    "glyphs-vit",
+    "glyphs-pairs",
+    "fashion-mnist-cnn",
+    "fashion-mnist-wrn",
+    "cifar10-cnn",
+    "cifar10-resnet",
+    "text-transformer",
+    "bytes-classifier",
+    "table-classes",
+    "table-regression",
+)
 """the functions of :mod:`rueda.tasks.builtin`, with hyphens; known here without loading torch"""
+TAKES_A_FILE = ("text-transformer",)
+"""the built-in tasks that can be trained on a file: ``text-transformer:book.txt``"""
 _LONGEST = 80
+
+
+def split_file(name: str) -> tuple[str, str | None]:
+    """Split the name of a task and a file for it; the file is None where there is none.
+
+    >>> split_file("text-transformer:book.txt"), split_file("text-transformer"), split_file("C:task.py")
+    (('text-transformer', 'book.txt'), ('text-transformer', None), ('C:task.py', None))
+    """
+    task, colon, file = name.partition(":")
+    return (task, file) if colon and task in TAKES_A_FILE else (name, None)
 
 
 def folder_name(name: str) -> str:

@@ -3,7 +3,8 @@
 A checkpoint is one file. Its name, such as ``step-00000120.4f1c20d96f9b3a57.pt``, holds the number of updates and a
 BLAKE2b checksum of the file's bytes. A complete file gets this name by an atomic rename. A file that is truncated or
 damaged does not match the checksum in its name; it is skipped with a warning and the checkpoint before it is used.
-``best.<checksum>.pt`` is a copy of the checkpoint with the best test result, so that damage to one spares the other.
+``best.<checksum>.pt`` is a copy of the checkpoint with the best result, on validation data where the task has some and
+otherwise on test data, so that damage to one spares the other.
 
 Reading never runs code from the file (``weights_only``): it holds tensors, numbers, text, lists and dictionaries.
 """
@@ -38,7 +39,7 @@ def save_checkpoint(
         state: the contents, which may be tensors, numbers, text, lists and dictionaries.
         step: updates made so far.
         keep: how many of the newest checkpoints are kept; damaged ones do not count.
-        best: whether this one has the best test result so far.
+        best: whether this one has the best result so far.
         known: files that are known to be intact, and are therefore not read again; the new one is added.
     """
     buffer = io.BytesIO()
@@ -95,7 +96,7 @@ def step_of(file: Path) -> int:
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint with the best test result, or None."""
+    """Return the checkpoint with the best result, or None."""
     return next((file for file in folder.glob("best.*.pt") if _NAME.fullmatch(file.name)), None)
 
 

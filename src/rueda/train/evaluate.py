@@ -1,7 +1,13 @@
 """Evaluation on all workers, in which every example counts exactly once.
 
-Each worker evaluates its shard; examples that only make all shards equally long have weight 0. Correct answers are
-summed as integers and losses in float64, so N workers report the same accuracy as one.
+Each worker evaluates its shard. The last batches of some shards are longer by an example that only makes all shards
+equally long; it is left out before the model sees it, and a batch of nothing else is computed, so that all workers make
+as many forward passes, but counted nowhere. Losses and metrics are summed in float64 over all workers
+(:mod:`rueda.train.totals`), so N workers report what one does. (The exception is a step that gathers: in an evaluation
+every worker compares the examples of its own batch only, and which ones these are depends on N.)
+
+Where a task has validation data, the best checkpoint, targets and choices depend on them alone; the test sets are
+evaluated for the record.
 
 A GPU raises an error when its memory is full. The batch at which this happens is then evaluated in halves, quarters and
 so on, on this worker alone: which examples are its share does not change.
@@ -11,99 +17,109 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from rueda.data.nest import check_divisible, num_examples, select
+from rueda.errors import DataError
 from rueda.records import Recipe
+from rueda.records.metric import MetricInfo
 from rueda.tasks import Task
 from rueda.train import layout
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.interruption import EvaluationStopped, Interruption
-from rueda.train.loaders import evaluation_loader
+from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.normalisation import Recalibration
+from rueda.train.step_module import arranged
+from rueda.train.totals import Figures, Totals
 from rueda.train.update import autocast_for
 from rueda.world import World
-from rueda.world.device import float64_device, is_gpu, to_float64
+from rueda.world.device import is_gpu
 
 if TYPE_CHECKING:
     from rueda.train.training import Training
 
 
-Result = TypeVar("Result")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The loss and the accuracy of a model on a data set."""
+    """The loss and the metrics of a model on the validation data and on each test set."""
 
-    loss: float
-    correct: int
-    num_examples: int
-    has_metric: bool
+    sets: dict[str, Figures]
+    """``validation``, where there are such data, ``test``, the primary test set, and further ones by name"""
     recalibrated: bool = False
     """whether the batch-norm statistics were recomputed before the evaluation"""
 
     @property
-    def accuracy(self) -> float | None:
-        """The fraction of correct answers; None for a task without a metric."""
-        return self.correct / self.num_examples if self.has_metric else None
+    def test(self) -> Figures:
+        """The figures of the primary test set."""
+        return self.sets["test"]
+
+    @property
+    def deciding(self) -> Figures:
+        """The figures by which checkpoints, targets and choices are decided: validation data, or else test data."""
+        return self.sets["validation" if "validation" in self.sets else "test"]
+
+    @property
+    def metric(self) -> MetricInfo:
+        """The primary metric."""
+        return self.deciding.metrics[0]
+
+    def value(self, name: str | None = None) -> float | None:
+        """Return the deciding value of a metric, or of the primary one."""
+        return self.deciding.values.get(name or self.metric.name)
 
 
 @torch.inference_mode()
 def evaluate(
     task: Task,
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor]],
+    batches: Iterable[Any],
     world: World,
     *,
     autocast: torch.autocast | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     memory: FittingBatch | None = None,
-) -> Evaluation:
-    """Evaluate a model on this worker's batches ``(inputs, targets, weights)``, and sum over all workers.
-
-    Every worker must call this function.
+) -> Figures:
+    """Evaluate a model on this worker's batches, and sum over all workers, which must all call this function.
 
     Args:
-        task: provides the loss and the metric.
+        task: provides the loss or the step, and the metrics.
         model: the model; it is in evaluation mode meanwhile.
-        batches: this worker's share of the examples; those with weight 0 do not count.
+        batches: this worker's share of the examples: ``(inputs, targets, weights)`` or ``(batch, weights)``. Examples
+            with weight 0 do not count; they are the last ones of a batch.
         world: the workers.
         autocast: the context of mixed precision.
         memory_format: the memory format of the inputs.
         memory: how many examples fit, if several evaluations shall share what was found.
     """
     memory = memory or FittingBatch()
+    totals = Totals(task, world.device, evaluates=True)
 
-    def one_part(inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def one_part(batch: Any, count: int, counted: bool) -> None:
         with autocast or nullcontext():
-            outputs = model(layout.to_memory_format(inputs, memory_format))
-        losses, counted = task.losses(outputs, targets), weights.to(torch.int64)
-        num_correct = (task.correct(outputs, targets) * counted).sum()
-        return (to_float64(losses) * to_float64(weights)).sum(), torch.stack([num_correct, counted.sum()])
+            result = task.run_step(model, arranged(batch, memory_format))
+        totals.add(result, batch, count, counted=counted)
 
     was_training = model.training
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=float64_device(world.device))
-    counts = torch.zeros(2, dtype=torch.int64, device=world.device)  # correct answers, all examples
     try:
-        for batch in batches:
-            for one_loss, one_counts in memory.run(one_part, batch):
-                loss += one_loss
-                counts += one_counts
+        for item in batches:
+            memory.run(one_part, *_real_examples(without_weights(item), item[-1]))
     finally:
         model.train(was_training)
-    loss, counts = world.all_reduce(loss), world.all_reduce(counts)
-    correct, num_examples = (int(count) for count in counts)
-    return Evaluation(
-        loss=float(loss) / num_examples,
-        correct=correct,
-        num_examples=num_examples,
-        has_metric=task.metric is not None,
-    )
+    return totals.over(world)
+
+
+def _real_examples(batch: Any, weights: Tensor) -> tuple[Any, int, bool]:
+    """Return a batch without its padding, the number of its examples, and whether they count."""
+    total = len(weights)
+    count = total if weights.device.type != "cpu" and bool((weights > 0).all()) else int((weights > 0).sum())
+    if count == 0:  # the same number of forward passes as the other workers make, in case these communicate
+        return batch, total, False
+    return (batch if count == total else select(batch, slice(0, count))), count, True
 
 
 class FittingBatch:
@@ -113,33 +129,51 @@ class FittingBatch:
         self.most: int | None = None
         """None until memory was full for the first time"""
 
-    def run(
-        self, function: Callable[[Tensor, Tensor, Tensor], Result], batch: tuple[Tensor, Tensor, Tensor]
-    ) -> list[Result]:
-        """Return the results of a function on parts of a batch: on the whole of it, if that fits."""
-        total, done, results = len(batch[1]), 0, list[Result]()
+    def run(self, function: Callable[[Any, int, bool], None], batch: Any, total: int, counted: bool = True) -> None:
+        """Call a function with parts of a batch, the number of examples in each, and whether they count.
+
+        A batch that fits is one part; so is one whose tensors do not all count examples, which cannot be divided.
+        """
+        done = 0
         while done < total:
             size = min(total - done, self.most or total)
-            inputs, targets, weights = (part[done : done + size] for part in batch)
+            part = batch if size == total else select(batch, slice(done, done + size))
             try:
-                results.append(function(inputs, targets, weights))
+                function(part, size, counted)
                 done += size
             except torch.OutOfMemoryError:
-                if size == 1:
+                if size == 1 or not _is_divisible(batch, total):
                     raise
                 self.most = -(-size // 2)
-                torch.get_device_module(targets.device).empty_cache()
-        return results
+                torch.get_device_module().empty_cache()
+
+
+def _is_divisible(batch: Any, total: int) -> bool:
+    try:
+        check_divisible(batch)
+    except DataError:
+        return False
+    return num_examples(batch) == total
 
 
 class Evaluator:
-    """Evaluates the model of a training on the task's test data."""
+    """Evaluates the model of a training on the task's validation and test data.
 
-    def __init__(self, training: Training) -> None:
+    Args:
+        training: the training.
+        deciding_only: evaluate only the data on which choices are made: validation data, or else the primary test set.
+    """
+
+    def __init__(self, training: Training, *, deciding_only: bool = False) -> None:
         task, recipe, world = training.task, training.recipe, training.world
         self._training = training
-        self._loader = evaluation_loader(task.load("test"), _evaluation_batch(recipe, world), world, training.dtype)
-        self._recalibration = Recalibration(recipe, world, training.model, training.train_data)
+        names = (*([] if task.validation is None else ["validation"]), *task.test_names)
+        batch = _evaluation_batch(recipe, world)
+        self._loaders = {
+            name: evaluation_loader(task.load(name), batch, world, training.dtype, task.collate)
+            for name in (names[:1] if deciding_only else names)
+        }
+        self._recalibration = Recalibration(task, recipe, world, training.model, training.train_data)
         self._autocast = autocast_for(recipe, world)
         self._memory = FittingBatch()
         self._memory_format = layout.memory_format(training.model, recipe)
@@ -147,9 +181,15 @@ class Evaluator:
     def run(self, interruption: Interruption | None = None) -> Evaluation:
         """Evaluate the model, after recomputing its batch-norm statistics where needed; all workers must call it.
 
+        With ``ema_decay``, the model has the average of its weights meanwhile.
+
         Raises:
             EvaluationStopped: a signal stopped it; model and state are as they were before.
         """
+        with nullcontext() if self._training.average is None else self._training.average.applied():
+            return self._run(interruption)
+
+    def _run(self, interruption: Interruption | None) -> Evaluation:
         training, state = self._training, self._training.state
         statistics, recalibrated_at = running_statistics(training.model), state.recalibrated_at
         training.updater.synchronize_buffers()
@@ -158,22 +198,21 @@ class Evaluator:
             self._recalibration.run()
             state.recalibrated_at = state.step
         try:
-            found = evaluate(
-                training.task,
-                training.model,
-                self._loader if interruption is None else interruption.until_stopped(self._loader),
-                training.world,
-                autocast=self._autocast,
-                memory_format=self._memory_format,
-                memory=self._memory,
-            )
+            found = {name: self._evaluate(loader, interruption) for name, loader in self._loaders.items()}
         except EvaluationStopped:
             state.recalibrated_at = recalibrated_at
             if statistics is not None:
                 write_running_statistics(training.model, statistics)
             raise
         training.leave_out_time()
-        return replace(found, recalibrated=recalibrated)
+        return Evaluation(sets=found, recalibrated=recalibrated)
+
+    def _evaluate(self, loader: Iterable[Any], interruption: Interruption | None) -> Figures:
+        training = self._training
+        return evaluate(
+            training.task, training.model, loader if interruption is None else interruption.until_stopped(loader),
+            training.world, autocast=self._autocast, memory_format=self._memory_format, memory=self._memory,
+        )  # fmt: skip
 
 
 def _evaluation_batch(recipe: Recipe, world: World) -> int:

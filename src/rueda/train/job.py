@@ -41,7 +41,7 @@ def train_task(task: Task, request: TrainRequest) -> TrainAnswer:
         print(recipe.rate_note, file=sys.stderr, flush=True)
     result = fit(
         task, recipe, folder=folder, resume=request.resume, resume_from=request.resume_from,
-        tensorboard=request.tensorboard, progress=request.progress, rehearse=request.rehearse,
+        track=request.track, progress=request.progress, rehearse=request.rehearse,
     )  # fmt: skip
     if result.status == "interrupted":
         raise Stopped(*([result.signal] if result.signal else []))
@@ -61,9 +61,13 @@ def resolved_recipe(task: Task, request: TrainRequest) -> Recipe:
         "workers": request.workers,
         "epochs": request.epochs,
         "target_accuracy": request.target_accuracy,
+        "target": request.target,
+        "target_metric": request.target_metric,
         "patience": request.patience,
     }
+    if request.target is not None:  # instead of the target accuracy that the task's own recipe may have
+        recipe = recipe.change(target_accuracy=None)
     recipe = recipe.change(**{name: value for name, value in options.items() if value is not None})
-    if request.patience is not None and recipe.target_accuracy is None:
+    if request.patience is not None and recipe.target_accuracy is None and recipe.target is None:
         raise RecipeError("--patience counts epochs at the target accuracy, which is not set; add --target-accuracy")
     return recipe

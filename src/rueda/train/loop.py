@@ -6,24 +6,28 @@ Phases: **prepare** (workers, data, model, optimizer), **restore** (the newest i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
-from rueda.errors import NonFiniteError, RecipeError, TaskError
+from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.files.lock import held
 from rueda.records import Recipe, Row, Run
+from rueda.records.metric import LOSS
 from rueda.records.profile import NoiseScale
 from rueda.records.recipe.batches import check_counts
 from rueda.tasks import Task, load_task
 from rueda.tasks.loading import load_task_and_data
+from rueda.terminal.metrics import write_value
 from rueda.terminal.numbers import things
 from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
 from rueda.train.interruption import EvaluationStopped, Interruption
 from rueda.train.recorder import Recorder
+from rueda.train.trackers import checked_names
 from rueda.train.training import Training
 from rueda.world import open_world
 from rueda.world.running import running_identity
@@ -39,7 +43,7 @@ class Result:
     row: Row | None
     """the last epoch's figures"""
     model: nn.Module
-    """the trained model, unwrapped"""
+    """the trained model, unwrapped; with ``ema_decay``, with the average of its weights"""
     recipe: Recipe
     """the recipe as it was run"""
     folder: Path | None
@@ -56,8 +60,9 @@ class Result:
         if (row := self.row) is not None:
             about[0] += f" after {things(row.epoch, 'epoch')}"
             about += [] if row.test_loss is None else [f"test loss {row.test_loss:.4g}"]
-            about += [] if row.test_accuracy is None else [f"test accuracy {100 * row.test_accuracy:.1f} %"]
-            about.append(f"{row.mean_images_per_second:,.0f} images/s")
+            if row.metric.name != LOSS.name and (value := row.value()) is not None:
+                about.append(f"test {row.metric.name} {write_value(row.metric, value)}")
+            about.append(f"{row.mean_images_per_second:,.0f} {row.unit}/s")
         return f"Result({', '.join(about)}{f', folder {self.folder}' * (self.folder is not None)})"
 
 
@@ -70,6 +75,7 @@ def fit(
     resume_from: str | int = "last",
     progress: bool = True,
     tensorboard: bool = False,
+    track: str | Sequence[str] = (),
     workers: int | None = None,
     rehearse: bool = False,
 ) -> Result:
@@ -79,7 +85,7 @@ def fit(
     >>> task = rueda.load_task("linear")  # fit y = a x + b to 100 noisy points
     >>> result = rueda.fit(task, task.recipe.change(epochs=5), progress=False)
     >>> result
-    Result(finished after 5 epochs, test loss ..., ... images/s)
+    Result(finished after 5 epochs, test loss ..., ... examples/s)
     >>> [round(parameter.item()) for parameter in result.model.parameters()]
     [10, 2]
 
@@ -95,7 +101,8 @@ def fit(
         resume: continue from the newest checkpoint in the folder, on any number of workers.
         resume_from: with ``resume``, the checkpoint to continue from: ``last``, ``best``, or a number of updates.
         progress: show a progress bar, or lines outside a terminal, on rank 0.
-        tensorboard: write TensorBoard events into the run folder as well.
+        tensorboard: the same as ``track="tensorboard"``.
+        track: trackers to write to as well, by name: tensorboard, mlflow, wandb (:mod:`rueda.train.trackers`).
         workers: used instead of the recipe's ``workers``; several are started as processes unless they already run.
         rehearse: compute the updates of all workers in this one process (:mod:`rueda.train.rehearsal`).
     """
@@ -104,17 +111,17 @@ def fit(
     recipe = task.recipe if recipe is None else recipe
     _check_recipe(recipe)
     check_counts(workers=workers)
+    trackers = checked_names(track, tensorboard=tensorboard)
+    if trackers and folder is None:
+        raise RunError("track", expected="a run folder beside it", got=None, do="pass folder=...")
     recipe = recipe if workers is None else recipe.change(workers=workers)
-    if recipe.target_accuracy is not None and task.metric is None:
-        raise TaskError(
-            f"target_accuracy needs an accuracy, but task {task.name} has no metric; add one, or leave it out"
-        )
+    _check_target(task, recipe)
     if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
         from rueda.train.on_workers import fit_on_workers
 
-        options = {"resume": resume, "progress": progress, "tensorboard": tensorboard}
+        options = {"resume": resume, "progress": progress}
         path = None if folder is None else Path(folder)
-        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), **options)
+        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), track=trackers, **options)
     world = open_world()
     recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
@@ -134,7 +141,7 @@ def fit(
         training = Training(load_task_and_data(task), recipe, world, rehearse=rehearse)
         # Restore.
         from_checkpoint = str(resume_from) if resume else None
-        recorder = Recorder(training, run, resume=from_checkpoint, show=progress, tensorboard=tensorboard)
+        recorder = Recorder(training, run, resume=from_checkpoint, show=progress, track=trackers)
         return run_epochs(training, recorder)
 
 
@@ -147,6 +154,20 @@ def _check_recipe(recipe: object) -> None:
     if not isinstance(recipe, Recipe):
         do = "write rueda.Recipe(...) or task.recipe.change(...)"
         raise RecipeError("recipe", expected="a rueda.Recipe", got=type(recipe).__name__, do=do)
+
+
+def _check_target(task: Task, recipe: Recipe) -> None:
+    """Refuse a target for a metric that the task has not."""
+    names = [metric.name for metric in task.all_metrics]
+    if recipe.target_accuracy is not None:
+        primary = task.all_metrics[0] if names else None
+        if primary is None or not primary.higher_is_better or primary.percent is False:
+            got = "no metric" if primary is None else primary.name
+            do = "set target, and target_metric, instead"
+            raise TaskError(f"target_accuracy of task {task.name}", expected="a task with an accuracy", got=got, do=do)
+    if recipe.target_metric is not None and recipe.target_metric not in (LOSS.name, *names):
+        known = ", ".join([LOSS.name, *names])
+        raise TaskError(f"target_metric of task {task.name}", expected=known, got=recipe.target_metric, do="choose one")
 
 
 def run_epochs(training: Training, recorder: Recorder) -> Result:
@@ -173,10 +194,13 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
                     continue
                 status = "diverged"
                 break
-            if recipe.target_accuracy is not None and training.state.reached >= recipe.patience:
+            has_target = recipe.target_accuracy is not None or recipe.target is not None
+            if has_target and training.state.reached >= recipe.patience:
                 status = "reached-target"
                 break
     recorder.close()
+    if training.average is not None:
+        training.average.swap()  # the model of the result is the one that was evaluated
     divergence = recorder.divergence or f"nan or inf in the training loss: {ADVICE}"
     return Result(
         status=status, row=row, model=training.model, recipe=training.given_recipe,

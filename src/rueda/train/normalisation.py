@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import nn
 
 from rueda.data import Arrays
+from rueda.data.length import indexed
 from rueda.errors import RecipeError
 from rueda.nn import apply_ghost_batch_norm, needs_recalibration, recalibrate, to_sync_batch_norm
 from rueda.nn.convert import BatchNorm
 from rueda.records import Recipe
-from rueda.tasks.task import Data
-from rueda.train.layout import memory_format, to_memory_format
-from rueda.train.loaders import evaluation_loader
+from rueda.tasks.task import Data, Task
+from rueda.train.layout import memory_format
+from rueda.train.loaders import evaluation_loader, without_weights
+from rueda.train.step_module import arranged
 from rueda.world import World
+from rueda.world.gathering import gathering_alone
 
 RECALIBRATION_EXAMPLES = 8192
 """number of training examples used; all of them would take a third of an epoch and change the statistics little"""
@@ -38,11 +44,18 @@ class Recalibration:
 
     After few steps a running average is still near its initial value: after 16 steps at momentum 0.1 that value has a
     weight of a fifth, and this alone can reduce test accuracy to 25 %. ``auto`` recalibrates if it exceeds 1 %.
+
+    Args:
+        task: provides the step or the loss, with which the model is run.
+        recipe: when to recalibrate, and the batch.
+        world: the workers.
+        model: the model whose statistics are recomputed.
+        data: the training data.
     """
 
-    def __init__(self, recipe: Recipe, world: World, model: nn.Module, data: Data) -> None:
+    def __init__(self, task: Task, recipe: Recipe, world: World, model: nn.Module, data: Data) -> None:
         self._recipe, self._world, self._model, self._data = recipe, world, model, data
-        self._memory_format = memory_format(model, recipe)
+        self._task, self._memory_format = task, memory_format(model, recipe)
         self._has_norm = any(isinstance(m, BatchNorm) and m.running_mean is not None for m in model.modules())
 
     def wanted(self, num_updates: int) -> bool:
@@ -55,21 +68,27 @@ class Recalibration:
         )
 
     def run(self) -> None:
-        """Recompute the statistics over training examples; all workers must call it.
+        """Recompute the statistics over training examples, the first ones of a stream; all workers must call it.
 
         The batches have one worker's size and do not depend on the number of workers, real or rehearsed; they are
         divided among the workers.
         """
         dtype = next(self._model.parameters()).dtype
-        batches = spread_batches(len(self._data), self._recipe.batch)  # type: ignore[arg-type]
+        data = indexed(self._data, RECALIBRATION_EXAMPLES)
+        batches = spread_batches(len(data), self._recipe.batch)
         mine = [index for one in batches[self._world.rank :: self._world.size] for index in one]
         alone = World(device=self._world.device)
-        recalibrate(
-            self._model,
-            evaluation_loader(_subset(self._data, mine), self._recipe.batch, alone, dtype) if mine else (),
-            forward=lambda model, part: model(to_memory_format(part[0], self._memory_format)),
-            world=self._world,
-        )
+        collate, batch = self._task.collate, self._recipe.batch
+        with gathering_alone():
+            recalibrate(
+                self._model,
+                evaluation_loader(_subset(data, mine), batch, alone, dtype, collate) if mine else (),
+                forward=self._forward,
+                world=self._world,
+            )
+
+    def _forward(self, model: nn.Module, item: Sequence[Any]) -> object:
+        return self._task.run_step(model, arranged(without_weights(item), self._memory_format))
 
 
 def spread_batches(num_examples: int, batch: int) -> list[list[int]]:

@@ -21,12 +21,13 @@ from rueda.train.layout import parameter_dtype
 from rueda.train.loop import Result
 from rueda.train.normalisation import convert
 from rueda.train.request import SCRATCH_PREFIX, TrainAnswer, TrainRequest, train_job
+from rueda.train.state import evaluated_weights
 from rueda.world.seeds import seed_model
 
 
 def fit_on_workers(
     task: Task | str, recipe: Recipe, *, folder: Path | None, resume: bool, resume_from: str, progress: bool,
-    tensorboard: bool,
+    track: tuple[str, ...],
 ) -> Result:  # fmt: skip
     """Train on ``recipe.workers`` new processes of this machine; the arguments are those of :func:`rueda.fit`."""
     with TemporaryDirectory(prefix=SCRATCH_PREFIX) as scratch:
@@ -37,7 +38,7 @@ def fit_on_workers(
         run = Run(folder or Path(scratch, "run"))
         request = TrainRequest(
             task=name, pickled_task=pickled, recipe=recipe, folder=run.folder, resume=resume,
-            resume_from=resume_from, tensorboard=tensorboard, progress=progress,
+            resume_from=resume_from, track=track, progress=progress,
         )  # fmt: skip
         signal = None
         try:
@@ -51,7 +52,7 @@ def fit_on_workers(
         model = convert((load_task(task) if isinstance(task, str) else task).build(recipe), recipe)
         model.to(parameter_dtype(recipe))
         if found is not None:
-            model.load_state_dict(found[1]["model"])
+            model.load_state_dict(evaluated_weights(found[1]))
         rows, scales = run.rows("epoch"), run.noise_scales()
         return Result(
             status=answer.status, row=rows[-1] if rows else None, model=model, recipe=run.recipe(), folder=folder,

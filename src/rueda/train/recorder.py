@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rueda.errors import NonFiniteError
-from rueda.records import Row, Run
+from rueda.records import Recipe, Row, Run
+from rueda.records.metric import ACCURACY, LOSS
+from rueda.records.recipe.differences import describe_changes
 from rueda.records.run import NoiseRow
 from rueda.terminal.numbers import things
 from rueda.terminal.training import Progress
 from rueda.train.checkpoint import copy_as_step, remove_from, save_checkpoint
 from rueda.train.divergence import ADVICE, MOST_ROLL_BACKS, ROLL_BACK_FACTOR, nonfinite_in_state
+from rueda.train.drift import drift
 from rueda.train.evaluate import Evaluation
+from rueda.train.loss_watch import LossWatch
 from rueda.train.request import is_scratch
-from rueda.train.resume import check_same_recipe, check_same_task, read_for_all
+from rueda.train.resume import changed_file, check_same_recipe, check_same_task, read_for_all
 from rueda.train.state import checkpoint_contents, epoch_sums, restore
-from rueda.train.tensorboard import open_writer, write_row
+from rueda.train.totals import Figures, Sums, figures, out_of_range
+from rueda.train.trackers import open_trackers
+from rueda.train.trackers.tracker import numbers
 from rueda.train.training import StepResult, Training
 from rueda.world.signals import Request
+
+TOKENS = "tokens"
+"""the unit in which the weights of the losses are counted, not the examples"""
 
 
 class Recorder:
@@ -37,7 +46,7 @@ class Recorder:
         resume: which checkpoint of the run in the folder to continue from: ``last``, ``best`` or a step; None begins a
             new run.
         show: whether rank 0 shows a bar or lines.
-        tensorboard: whether to write TensorBoard events into the run folder as well.
+        track: the trackers to write to as well (:mod:`rueda.train.trackers`).
     """
 
     def __init__(
@@ -47,7 +56,7 @@ class Recorder:
         *,
         resume: str | None = None,
         show: bool = False,
-        tensorboard: bool = False,
+        track: Sequence[str] = (),
     ) -> None:
         self.training, self.run = training, run
         self.divergence: str | None = None
@@ -56,15 +65,23 @@ class Recorder:
         """the step of the last checkpoint that this process wrote"""
         self._saved_at = time.monotonic()
         self._intact: set[Path] = set()
+        self.watch = LossWatch()
+        self._sees_losses = training.world.device.type == "cpu"
+        self._reported: set[object] = set()
+        self._resumed_with: list[str] = []
+        """lines about what differs from the training that is resumed"""
         resumed = "" if run is None else self._open(run, resume)
         is_main = training.world.is_main
-        self._writer = open_writer(run) if tensorboard and run is not None and is_main else None
+        self._trackers = dict(zip(track, open_trackers(track, run), strict=True)) if run and is_main else {}
         workers = things(training.recipe.workers, "rehearsed worker" if training.rehearsed else "worker")
         title = f"{training.task.name} on {workers}{' in one process' * training.rehearsed}{resumed}"
         self.progress = Progress(
             speak=show and is_main, title=title, num_epochs=training.recipe.epochs,
-            shows_utilisation=training.utilisation is not None,
+            shows_utilisation=training.utilisation is not None, unit=training.task.unit,
+            evaluated_on="test" if training.task.validation is None else "validation",
         )  # fmt: skip
+        for line in self._resumed_with:
+            self._announce(line)
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -87,11 +104,15 @@ class Recorder:
         remarks = self.training.updater.remarks
         while remarks:
             self.progress.say(remarks.pop(0))
+        if self._sees_losses or self.progress.due:
+            self._watch_loss()
         if self.progress.due:
             self._show_step()
         self._write_noise(result.noise_rows)
         if recipe.log_every is not None and state.step % recipe.log_every == 0:
-            self.append(self._row("step", state.examples / max(state.seconds, 1e-9)))
+            sums = epoch_sums(self.training)
+            units = state.units + sums[LOSS.name][1] if self._counts_weights else state.examples
+            self.append(self._row("step", units / max(state.seconds, 1e-9), sums, {}))
         due = recipe.checkpoint_every is not None and state.step % recipe.checkpoint_every == 0
         if due and not self.training.updater.is_skipping:
             self.save()
@@ -100,36 +121,50 @@ class Recorder:
         """Write the row and the checkpoint of an epoch that has ended; every worker must call it."""
         training, state = self.training, self.training.state
         self._weights_are_finite()
-        seconds, num_examples = state.seconds - self._seconds, state.examples - self._examples
-        speed = num_examples / max(seconds, 1e-9)
+        seconds, sums = state.seconds - self._seconds, epoch_sums(training)
+        speed = self._num_units() / max(seconds, 1e-9)
+        results = {name: found.values for name, found in evaluation.sets.items()}
         row = self._row(
-            "epoch", speed, test_loss=evaluation.loss, test_accuracy=evaluation.accuracy,
-            test_correct=evaluation.correct if evaluation.has_metric else None, recalibrated=evaluation.recalibrated,
-            model_flops_utilisation=self._utilisation(speed), **self._noise_figures(),
+            "epoch", speed, sums, results, test_loss=evaluation.test.loss,
+            test_accuracy=evaluation.test.values.get(ACCURACY.name),
+            test_correct=evaluation.test.counts.get(ACCURACY.name), recalibrated=evaluation.recalibrated,
+            model_flops_utilisation=self._utilisation((state.examples - self._examples) / max(seconds, 1e-9)),
+            **self._noise_figures(),
         )  # fmt: skip
-        state.epoch_sums = [0.0, 0.0, 0.0]
+        for name, found in evaluation.sets.items():
+            self._report_range(name, found)
+        self._report_drift()
+        state.epoch_sums, state.units = {}, state.units + sums[LOSS.name][1]
         training.updater.begin_totals()
-        target = training.recipe.target_accuracy
-        state.reached = state.reached + 1 if target is not None and (row.test_accuracy or 0) >= target else 0
-        result = evaluation.accuracy if evaluation.accuracy is not None else -evaluation.loss
-        best = result > state.best and math.isfinite(evaluation.loss)
+        self.watch.forget_sums()
+        state.reached = state.reached + 1 if self._reaches_target(evaluation) else 0
+        deciding = evaluation.value()
+        result = -math.inf if deciding is None or math.isnan(deciding) else evaluation.metric.score(deciding)
+        best = result > state.best and math.isfinite(evaluation.deciding.loss)
         if best:
             state.best = result
         # The row first: a row without a checkpoint is written again after a restart, but a checkpoint without its row
         # would leave a gap.
         self.append(row)
-        # Finite weights at which neither the gradient nor the test loss is finite are ruined, too.
-        if math.isfinite(evaluation.loss) or not training.updater.is_skipping:
+        # Finite weights at which neither the gradient nor the loss of an evaluation is finite are ruined, too.
+        if math.isfinite(evaluation.deciding.loss) or not training.updater.is_skipping:
             self.save(best=best)
         self.progress.show_epoch(row, seconds)
+        if state.epoch == training.recipe.epochs:
+            self.progress.show_others(row)
         return row
 
     def append(self, row: Row) -> None:
-        """Write a row to the run folder and to TensorBoard."""
+        """Write a row to the run folder and to the trackers."""
         if self.run is not None:
             self.training.world.on_main(self.run.append, row)
-        if self._writer is not None:
-            write_row(self._writer, row)
+        for name, tracker in list(self._trackers.items()):
+            try:
+                tracker.write(numbers(row), row.step)
+            except Exception as error:  # such as a server that is gone: the training goes on
+                del self._trackers[name]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                self._announce(f"{name} gets no further figures ({reason}); the run folder has all of them")
 
     def flush_noise(self, *, sync: bool = False) -> None:
         """Sum the pending readings and write their rows; with ``sync`` they are on disk when it returns."""
@@ -141,16 +176,72 @@ class Recorder:
             run = self.run
             self.training.world.on_main(lambda: run.append_all(rows, sync=sync))
 
-    def _row(self, kind: str, speed: float, **results: Any) -> Row:
+    def _row(
+        self, kind: str, speed: float, sums: Sums, sets: Mapping[str, dict[str, float | None]], **results: Any
+    ) -> Row:
         training, state = self.training, self.training.state
-        loss, correct, count = epoch_sums(training)
-        loss, accuracy = loss / max(1.0, count), correct / max(1.0, count)
+        found = figures(training.task.all_metrics, sums, {})
+        self._report_range("train", found)
         return Row(
             kind=kind, epoch=state.epoch, step=state.step, examples=state.examples, seconds=state.seconds,
-            train_loss=loss, train_accuracy=self._accuracy(accuracy), images_per_second=speed,
+            train_loss=found.loss, train_accuracy=found.values.get(ACCURACY.name), images_per_second=speed,
+            unit=training.task.unit, units=state.units + found.weight if self._counts_weights else None,
+            metrics=found.metrics, figures={"train": found.values, **sets},
             rate=training.rate, global_batch=training.global_batch, rehearsed=training.rehearsed,
-            diverged=self.divergence is not None or not math.isfinite(loss), **results,
+            diverged=self.divergence is not None or not math.isfinite(found.loss), **results,
         )  # fmt: skip
+
+    @property
+    def _counts_weights(self) -> bool:
+        """Whether the throughput counts what the losses are averaged over, such as tokens, and not examples."""
+        return self.training.task.unit == TOKENS
+
+    def _num_units(self) -> float:
+        """Return the images, examples or tokens of this epoch in this process; all workers must call it for tokens."""
+        training = self.training
+        if not self._counts_weights:
+            return training.state.examples - self._examples
+        return training.updater.totals.sums_over(training.world)[LOSS.name][1]
+
+    def _reaches_target(self, evaluation: Evaluation) -> bool:
+        recipe = self.training.recipe
+        target = recipe.target if recipe.target is not None else recipe.target_accuracy
+        if target is None:
+            return False
+        info = next((one for one in evaluation.test.metrics if one.name == recipe.target_metric), evaluation.metric)
+        if recipe.target_metric == LOSS.name:
+            info = LOSS
+        return info.reaches(evaluation.value(info.name), target)
+
+    # What the user is told when it happens.
+
+    def _announce(self, line: str) -> None:
+        """Print a line on rank 0, even if no progress is shown."""
+        if self.training.world.is_main:
+            self.progress.announce(line)
+
+    def _report_range(self, of: str, found: Figures) -> None:
+        """Say once for each set and metric that its value is outside the range that the metric states."""
+        for name, line in out_of_range(self.training.task.all_metrics, found).items():
+            if (of, name) not in self._reported:
+                self._reported.add((of, name))
+                self._announce(f"{of}: {line}")
+
+    def _report_drift(self) -> None:
+        """Say once that the parameters of the workers differ, although every update should keep them equal."""
+        if "drift" in self._reported or self.training.world.size == 1 or self.divergence is not None:
+            return
+        line = drift(self.training.world, self.training.model)
+        if line is not None:
+            self._reported.add("drift")
+            self._announce(f"epoch {self.training.state.epoch}: {line}")
+
+    def _watch_loss(self) -> None:
+        """Say that the loss explodes; on a GPU only where its value is read anyway, so as not to wait for it."""
+        totals = self.training.updater.totals
+        line = self.watch.take(float(totals.loss), totals.weight(), self.training.state.step)
+        if line is not None:
+            self._announce(line)
 
     def _utilisation(self, speed: float) -> float | None:
         utilisation = self.training.utilisation
@@ -170,17 +261,14 @@ class Recorder:
 
     def _show_step(self) -> None:
         training, state = self.training, self.training.state
-        loss, accuracy = training.updater.totals.means()
+        found = training.updater.totals.here()
         seconds = state.seconds - self._seconds
-        speed = training.updater.totals.num_examples * training.world.size / seconds
+        count = found.weight if self._counts_weights else training.updater.totals.num_examples
         done = self._num_done_before + state.step - self._step
         self.progress.show_step(
-            state.epoch, done, done + training.loader.num_batches_left(), seconds=seconds, speed=speed, loss=loss,
-            accuracy=self._accuracy(accuracy),
+            state.epoch, done, done + training.loader.num_batches_left(), seconds=seconds,
+            speed=count * training.world.size / seconds, loss=found.loss, value=found.primary, metric=found.metrics[0],
         )  # fmt: skip
-
-    def _accuracy(self, value: float) -> float | None:
-        return value if self.training.task.metric is not None else None
 
     # Checkpoints.
 
@@ -260,9 +348,9 @@ class Recorder:
         return self.divergence is None
 
     def close(self) -> None:
-        """Close the TensorBoard writer."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close the trackers."""
+        for tracker in self._trackers.values():
+            tracker.close()
 
     def _open(self, run: Run, resume: str | None) -> str:
         """Begin a new run folder, or restore the training from an existing one; return a remark for the title.
@@ -278,6 +366,11 @@ class Recorder:
         if found is not None:
             check_same_recipe(found[0], training.given_recipe, found[1])
             restore(training, *found)
+            former = Recipe.from_toml(found[1]["recipe"])
+            if former != training.given_recipe:
+                changes = describe_changes(former, training.given_recipe)
+                training.updater.remarks.append(f"the recipe changes from update {training.state.step:,} on: {changes}")
+            self._resumed_with += world.on_main(changed_file, run, training.task)
         world.on_main(self._begin_files, run, None if found is None else found[0])
         if found is None:
             if training.recipe.on_divergence == "roll-back":
@@ -296,4 +389,7 @@ class Recorder:
         if run.metrics_file.exists():
             run.forget_after(state.step, state.epoch)
         task = training.task
-        run.begin(training.given_recipe, task.name, task_file=task.file, rehearsed=training.rehearsed)
+        run.begin(
+            training.given_recipe, task.name, task_file=task.file, rehearsed=training.rehearsed,
+            from_step=0 if resumed is None else state.step,
+        )  # fmt: skip

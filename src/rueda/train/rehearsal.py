@@ -16,9 +16,11 @@ Virtual workers pass through the network in groups: one at a time where a worker
 processor busy, several at once where it is small. Within a group, layers that mix examples or draw random numbers
 (batch norm, dropout) run worker by worker; all other layers see one large batch. The user's model or loss may also mix
 examples or draw random numbers in its own code. So the first updates are computed both in groups and one worker at a
-time; where the gradients differ, the workers run one at a time from then on.
+time; where the gradients differ, the workers run one at a time from then on. With a step of the task's own, or with
+batches of different shapes, they always do; steps that gather tensors of all workers run in lock-step
+(:mod:`rueda.train.lock_step`).
 
-The images/s of a rehearsal are those of this machine, never those of N machines.
+The throughput of a rehearsal is that of this machine, never that of N machines.
 """
 
 from __future__ import annotations
@@ -36,11 +38,15 @@ from rueda.optim import AdaScale
 from rueda.optim.meters import Groups
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, other_buffers
-from rueda.train.layout import to_memory_format
+from rueda.train.lock_step import GatherNeeded, refuse, run_in_lock_step
+from rueda.train.micro_batches import MicroBatch, WorkerBatches, can_join, join
 from rueda.train.update import Updater
+from rueda.train.update_weight import UpdateWeight, with_noise
 from rueda.train.virtual_workers import RandomStreams, RunningStatistics, WorkerBuffers, WorkerGroup
 from rueda.world import World
+from rueda.world.gathering import gathering_alone, gathering_by
 
 GROUP_EXAMPLES = 256
 """examples per forward pass on a CPU: more exceed the cache, fewer leave the processor idle"""
@@ -54,10 +60,17 @@ class Rehearsal(Updater):
     """Computes the updates of ``recipe.workers`` virtual workers from global batches; see :class:`Updater`."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: Optimizer, groups: Groups
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        model: nn.Module,
+        step: nn.Module,
+        optimizer: Optimizer,
+        groups: Groups,
     ) -> None:
         self._worker_buffers = WorkerBuffers({}, recipe.workers)
-        super().__init__(task, recipe, world, model, optimizer, groups)
+        super().__init__(task, recipe, world, model, step, optimizer, groups)
         self._size = recipe.workers
         self._synchronises = any(isinstance(layer, SyncBatchNorm) for layer in self._norms)
         if self._synchronises and isinstance(optimizer, AdaScale):
@@ -68,7 +81,9 @@ class Rehearsal(Updater):
         layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
         self._tracked = [] if self._synchronises else layers
         self._streams = RandomStreams(recipe.seed, world.device)
-        self._one_by_one = isinstance(optimizer, AdaScale)  # it needs each worker's own gradient
+        # AdaScale needs each worker's own gradient, and a step may compare the examples of a batch with each other.
+        self._one_by_one = isinstance(optimizer, AdaScale) or task.step is not None
+        self._in_lock_step = False
         self._num_checked = 0
 
     def restart(self) -> None:
@@ -88,32 +103,40 @@ class Rehearsal(Updater):
         """Broadcast rank 0's buffers to all virtual workers; running statistics are averaged at each step already."""
         self._worker_buffers.reset_to_rank_0()
 
-    def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
+    def _gradients(self, batches: WorkerBatches, step: int, measure: bool) -> None:
         size = self._size
         if size == 1 and measure:
-            super()._gradients(inputs, targets, step, measure)
+            super()._gradients(batches, step, measure)
             return
-        adapts = isinstance(self._optimizer, AdaScale)
+        adapts = isinstance(self.optimizer, AdaScale)
         meter = self._parts if adapts or measure else None
         statistics = RunningStatistics(self._tracked, size)
-        local_batch = targets.shape[0] // size
-        if self._num_checked < NUM_CHECKED:
-            self._compare_ways(inputs, targets, step)
-        per_group = self._workers_at_once(local_batch)
-        if measure:
-            # A group of workers counts as one part of the gradient; the estimate is as good, and no slower.
-            per_group = min(per_group, -(-size // 2))
-            self.source = "virtual-workers"
-        for first in range(0, size, per_group):
-            ranks = range(first, min(first + per_group, size))
-            group = WorkerGroup(self._streams, ranks, step)
-            with statistics.of(ranks), self._worker_buffers.of(first):
-                self._group_gradients(group, inputs, targets, step)
-            if meter is not None:
-                meter.take(len(ranks) * local_batch)
+        local_batch = sum(part.num_examples for part in batches[0])
+        with gathering_by(refuse) if size > 1 else gathering_alone():
+            if self._num_checked < NUM_CHECKED:
+                self._compare_ways(batches, step)
+            if self._in_lock_step:
+                self._lock_step_gradients(batches, step, measured=meter is not None)
+                return
+            weight = None if self._task.step is None else UpdateWeight(self._world)
+            per_group = self._workers_at_once(local_batch)
+            if per_group > 1 and not self._synchronises and not can_join(batches):
+                per_group = 1
+            if measure:
+                # A group of workers counts as one part of the gradient; the estimate is as good, and no slower.
+                per_group = min(per_group, -(-size // 2))
+                self.source = "virtual-workers"
+            for first in range(0, size, per_group):
+                ranks = range(first, min(first + per_group, size))
+                group = WorkerGroup(self._streams, ranks, step)
+                with statistics.of(ranks), self._worker_buffers.of(first):
+                    self._group_gradients(group, batches, step, weight)
+                if meter is not None:
+                    meter.take(len(ranks) * local_batch)
         statistics.write()
+        factor = 1.0 if weight is None else self._rescale(weight, size * local_batch, meter)
         if meter is not None:
-            self._use_reading(meter.finish(), measure)
+            self._use_reading(meter.finish(), factor, measure)
 
     def _workers_at_once(self, local_batch: int) -> int:
         """Return how many workers pass through the network at once; synchronised batch norm needs all of them."""
@@ -123,44 +146,95 @@ class Rehearsal(Updater):
             return 1
         return max(1, min(self._size, GROUP_EXAMPLES // min(local_batch, self.micro_batch)))
 
-    def _losses(
-        self, group: WorkerGroup, inputs: Tensor, targets: Tensor, part: slice
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run a part of each worker's batch through the network; return outputs, losses per example, and targets."""
-        mine = [slice(rank, None, self._size) for rank in group.ranks]
-        x = torch.cat([inputs[share][part] for share in mine])
-        y = torch.cat([targets[share][part] for share in mine])
+    def _losses(self, group: WorkerGroup, batches: WorkerBatches, number: int) -> tuple[Losses, MicroBatch]:
+        """Run one micro-batch of each worker through the network; return the losses and the joined micro-batch."""
+        joined = join([batches[rank][number] for rank in group.ranks])
+        if joined is None:  # only with sync_batch_norm, which needs all workers at once
+            raise RecipeError(
+                "with sync_batch_norm all rehearsed workers pass through the network at once, which needs batches of "
+                "one shape on all of them; pad to a fixed length, or train on real workers"
+            )
         with self._autocast, group:
-            outputs = self._model(to_memory_format(x, self._memory_format))
-            return outputs, self._task.losses(outputs, y), y
+            result: Losses = self._compute(joined.batch)
+        return result, joined
 
-    def _group_gradients(self, group: WorkerGroup, inputs: Tensor, targets: Tensor, step: int) -> None:
-        total = targets.shape[0]
-        local = total // self._size
-        weights = [self._noise(rank, local, step) for rank in group.ranks]
-        for start in range(0, local, self.micro_batch):
-            part = slice(start, start + self.micro_batch)
-            outputs, losses, y = self._losses(group, inputs, targets, part)
-            weighted = losses if weights[0] is None else losses * torch.cat([w[part] for w in weights if w is not None])
-            self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
-            self.totals.add(losses, self._task.correct(outputs, y))
+    def _group_gradients(
+        self, group: WorkerGroup, batches: WorkerBatches, step: int, weight: UpdateWeight | None
+    ) -> None:
+        parts = batches[group.ranks[0]]
+        local = sum(part.num_examples for part in parts)
+        noise = [self._noise(rank, local, step) for rank in group.ranks]
+        start = 0
+        for number, part in enumerate(parts):
+            result, joined = self._losses(group, batches, number)
+            self._mark("forward")
+            stop = start + part.num_examples
+            mine = None if noise[0] is None else torch.cat([one[start:stop] for one in noise if one is not None])
+            if weight is not None:
+                weight.add(result)
+            self._backward(with_noise(result, mine, 0, joined.num_examples).total() / (local * self._size))
+            self._mark("backward")
+            self.totals.add(result, joined.batch, joined.num_examples)
+            start = stop
+
+    def _lock_step_gradients(self, batches: WorkerBatches, step: int, *, measured: bool) -> None:
+        """Compute the gradients of steps that gather: those of one micro-batch of all workers in one graph."""
+        if measured:
+            raise RecipeError(
+                "adascale and the noise scale compare the gradients of single workers, but steps that gather are "
+                "rehearsed in one graph; leave them out, or train on real workers"
+            )
+        weight, size = UpdateWeight(self._world), self._size
+        statistics = RunningStatistics(self._tracked, size)
+
+        def run(rank: int) -> list[Losses]:
+            self._streams.enter(rank, step)
+            with statistics.of(range(rank, rank + 1)), self._autocast:
+                return [self._compute(part.batch) for part in batches[rank]]
+
+        before = {name: buffer.clone() for name, buffer in other_buffers(self._model).items()}
+        results = run_in_lock_step(run, size)
+        for name, buffer in other_buffers(self._model).items():
+            if not torch.equal(buffer, before[name]):
+                raise RecipeError(
+                    f"the model changes its buffer {name} in training, and its step gathers: both together cannot be "
+                    "rehearsed; train on real workers"
+                )
+        statistics.write()
+        self._mark("forward")
+        local = sum(part.num_examples for part in batches[0])
+        total = []
+        for rank, of_worker in enumerate(results):
+            noise, start = self._noise(rank, local, step), 0
+            for result, part in zip(of_worker, batches[rank], strict=True):
+                weight.add(result)
+                self.totals.add(result, part.batch, part.num_examples)
+                total.append(with_noise(result, noise, start, part.num_examples).total())
+                start += part.num_examples
+        self._backward(torch.stack(total).sum() / (local * size))
+        self._mark("backward")
+        self._rescale(weight, local * size, None)
 
     # Can several workers pass through the network at once?
 
-    def _compare_ways(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+    def _compare_ways(self, batches: WorkerBatches, step: int) -> None:
         """Compute a group's first micro-batch at once and worker by worker; if they differ, never group again."""
         self._num_checked += 1
         if self._num_checked == 1:
-            self._find_worker_buffers(inputs, targets, step)
-        ranks = range(self._workers_at_once(targets.shape[0] // self._size))
-        if len(ranks) < 2 or self._synchronises:
+            try:
+                self._find_worker_buffers(batches, step)
+            except GatherNeeded:
+                self._in_lock_step, self._num_checked = True, NUM_CHECKED
+                return
+        ranks = range(self._workers_at_once(sum(part.num_examples for part in batches[0])))
+        if len(ranks) < 2 or self._synchronises or not can_join(batches):
             return
         with buffers_restored(self._model.buffers()):
-            together = self._loss_and_gradient(ranks, inputs, targets, step)
+            together = self._loss_and_gradient(ranks, batches, step)
         apart = torch.zeros_like(together)
         for rank in ranks:
             with buffers_restored(self._model.buffers()):
-                apart += self._loss_and_gradient(range(rank, rank + 1), inputs, targets, step)
+                apart += self._loss_and_gradient(range(rank, rank + 1), batches, step)
         tolerance = _TOLERANCES.get(self._recipe.precision, _LOW_PRECISION_TOLERANCE)
         if not bool(torch.isfinite(together).all() & torch.isfinite(apart).all()):
             return  # the training diverges either way
@@ -171,23 +245,23 @@ class Rehearsal(Updater):
                 "run one at a time, which is exact and slower"
             )
 
-    def _loss_and_gradient(self, ranks: range, inputs: Tensor, targets: Tensor, step: int) -> Tensor:
+    def _loss_and_gradient(self, ranks: range, batches: WorkerBatches, step: int) -> Tensor:
         """Return some workers' summed loss and its gradient, as one vector."""
         group = WorkerGroup(self._streams, ranks, step)
         with RunningStatistics(self._tracked, self._size).of(ranks):
-            loss = self._losses(group, inputs, targets, slice(0, self.micro_batch))[1].sum()
+            loss = self._losses(group, batches, 0)[0].total()
         slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         parts = [loss, *(slope for slope in slopes if slope is not None)]
         return torch.cat([part.detach().cpu().double().flatten() for part in parts])
 
-    def _find_worker_buffers(self, inputs: Tensor, targets: Tensor, step: int) -> None:
+    def _find_worker_buffers(self, batches: WorkerBatches, step: int) -> None:
         """Find the buffers that a forward pass changes; each worker then gets its own copy and runs alone."""
         others = other_buffers(self._model)
-        if not others:
+        if not others and self._task.step is None:
             return
         before = {name: buffer.clone() for name, buffer in others.items()}
         with buffers_restored(self._model.buffers()):
-            self._loss_and_gradient(range(1), inputs, targets, step)
+            self._loss_and_gradient(range(1), batches, step)
             changed = {name: buffer for name, buffer in others.items() if not torch.equal(buffer, before[name])}
         if changed and not self._synchronises:
             self._worker_buffers = WorkerBuffers(changed, self._size)

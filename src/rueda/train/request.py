@@ -34,6 +34,8 @@ class TrainRequest:
     workers: int | None = None
     epochs: int | None = None
     target_accuracy: float | None = None
+    target: float | None = None
+    target_metric: str | None = None
     patience: int | None = None
     folder: Path | None = None
     """the run folder; by default ``runs/TASK-DATE``"""
@@ -42,7 +44,8 @@ class TrainRequest:
     resume: bool = False
     resume_from: str = "last"
     """the checkpoint to resume from: last, best, or a number of updates"""
-    tensorboard: bool = False
+    track: tuple[str, ...] = ()
+    """trackers to write to as well, by name"""
     rehearse: bool = False
     progress: bool = True
     directory: Path = field(default_factory=Path.cwd)

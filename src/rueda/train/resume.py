@@ -18,10 +18,19 @@ from rueda.world import World
 
 MAY_CHANGE = frozenset(
     (
-        *("workers", "batch", "accumulate", "largest_local_batch", "epochs", "keep_updates"),
+        *("ema_decay", "workers", "batch", "accumulate", "largest_local_batch", "epochs", "keep_updates"),
         *("rate", "base_batch", "scaling", "warmup_epochs", "warmup", "schedule", "milestones", "decay", "power"),
         *("final_rate", "momentum", "nesterov", "betas", "weight_decay", "trust", "clip", "recalibrate"),
-        *("channels_last", "compile", "target_accuracy", "patience", "on_divergence", "log_every"),
+        *(
+            "channels_last",
+            "compile",
+            "target_accuracy",
+            "target",
+            "target_metric",
+            "patience",
+            "on_divergence",
+            "log_every",
+        ),
         *("noise_scale_every", "noise_scale_memory", "noise_scale_groups"),
         *("checkpoint_every", "checkpoint_minutes", "keep"),
     )
@@ -73,3 +82,13 @@ def check_same_task(run: Run, task: Task) -> None:
     raise RunError(
         f"{run.folder} was trained on task {was}, now asked: {now}; resume with its own, or choose another folder"
     )
+
+
+def changed_file(run: Run, task: Task) -> list[str]:
+    """Return a line if the task file has changed since the run was trained; a file that only moved has not."""
+    if not (run.folder / "environment.json").exists():
+        return []
+    file = run.task_file()
+    if file is None or task.file is None or file.sha256 == task.file.sha256:
+        return []
+    return [f"note: {task.file.argument()} has changed since {run.folder} was trained"]

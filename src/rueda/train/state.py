@@ -7,16 +7,19 @@ wrote must remain readable, so the key of :class:`TrainingState` stays ``place``
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
 from rueda.errors import CheckpointError
 from rueda.records import Recipe
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.random_state import random_state, restore_random_state
+from rueda.train.totals import Sums, added, former_sums
 
 if TYPE_CHECKING:
     from rueda.train.training import Training
@@ -40,7 +43,8 @@ class TrainingState:
     seconds: float = 0.0
     """training time, evaluation excluded"""
     best: float = -math.inf
-    """best test result so far: the accuracy, or minus the loss for a task without a metric"""
+    """best result so far on the deciding data (validation data, or else test data): the primary metric, or the loss,
+    with its sign such that higher is better"""
     recalibrated_at: int = 0
     """the update after which batch-norm statistics were last recomputed"""
     reached: int = 0
@@ -51,14 +55,16 @@ class TrainingState:
     """how often the training has gone back to a checkpoint because it diverged"""
     rate_factor: float = 1.0
     """what these roll-backs multiply the learning rate by"""
-    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """loss, correct answers and examples of the current epoch that an earlier process counted before it was stopped"""
+    epoch_sums: Sums = field(default_factory=dict)
+    """sums of the current epoch that an earlier process counted before it was stopped (:mod:`rueda.train.totals`)"""
+    units: float = 0.0
+    """what the losses of all finished epochs were averaged over: examples, or tokens"""
 
 
-def epoch_sums(training: Training) -> list[float]:
-    """Sum loss, correct answers and examples of the current epoch over all workers, which must all call it."""
+def epoch_sums(training: Training) -> Sums:
+    """Return the sums of the current epoch over all workers, which must all call it."""
     counted_here = training.updater.totals.sums_over(training.world)
-    return [before + now for before, now in zip(training.state.epoch_sums, counted_here, strict=True)]
+    return added(counted_here, former_sums(training.state.epoch_sums, training.task.all_metrics))
 
 
 def checkpoint_contents(training: Training) -> dict[str, Any]:
@@ -88,17 +94,32 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
         "recipe": training.given_recipe.to_toml(),
         "place": {**asdict(training.state), "epoch_sums": sums},
         "model": state,
+        "average": None if training.average is None else training.average.state_dict(),
         "statistics": of_workers,
         "optimizer": training.optimizer.state_dict(),
         "scaler": training.updater.scaler.state_dict(),
         "loader": training.loader.state_dict(),
         "random": random_states,
         "noise": None if training.noise is None else training.noise.state_dict(),
+        "phases": [
+            {"optimizer": each.optimizer.state_dict(), "scaler": each.scaler.state_dict()}
+            for each in training.updaters[1:]
+        ],
     }
+
+
+def evaluated_weights(contents: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the model that was evaluated: with ``ema_decay``, the average of its weights."""
+    return {**contents["model"], **(contents.get("average") or {})}
 
 
 def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
     """Restore a training from a checkpoint, on any number of workers.
+
+    Args:
+        training: the training, prepared with the same task.
+        file: the checkpoint, for messages.
+        contents: what it holds, as :func:`checkpoint_contents` collected it.
 
     Raises:
         CheckpointError: the checkpoint is that of another task or recipe.
@@ -109,9 +130,13 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         of_workers = contents.get("statistics")
         if of_workers is not None and len(of_workers) == training.world.size:
             write_running_statistics(training.model, of_workers[training.world.rank].to(training.world.device))
-        _restore_optimizer(training, contents, former)
-        if contents["scaler"] and former.precision == training.recipe.precision == "fp16":
-            training.updater.scaler.load_state_dict(contents["scaler"])
+        if training.average is not None:  # of a training without one, its weights
+            training.average.load_state_dict(contents.get("average") or contents["model"])
+        of_phases = [{name: contents[name] for name in ("optimizer", "scaler")}, *contents.get("phases", [])]
+        for updater, state in zip(training.updaters, of_phases, strict=True):
+            _restore_optimizer(updater.optimizer, state["optimizer"], training.given_recipe.changes_from(former))
+            if state["scaler"] and former.precision == training.recipe.precision == "fp16":
+                updater.scaler.load_state_dict(state["scaler"])
         training.loader.load_state_dict(contents["loader"])
         training.restart(replace(TrainingState(), **contents["place"]))
         if training.noise is not None and contents.get("noise") is not None:
@@ -125,11 +150,16 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         restore_random_state(contents["random"][training.world.rank])
 
 
-def _restore_optimizer(training: Training, contents: dict[str, Any], former: Recipe) -> None:
-    """Restore the optimizer's state; options that the recipe has changed since the checkpoint apply from now on."""
-    optimizer, recipe = training.optimizer, training.given_recipe
+def _restore_optimizer(optimizer: Optimizer, state: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Restore an optimizer's state; options that the recipe has changed since the checkpoint apply from now on.
+
+    Args:
+        optimizer: the optimizer of the training, or of one of its phases.
+        state: its state in the checkpoint.
+        changes: the fields of the recipe that differ from those of the checkpoint.
+    """
     given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(contents["optimizer"])  # with the options that the checkpoint holds
-    if recipe.changes_from(former).keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
+    optimizer.load_state_dict(state)  # with the options that the checkpoint holds
+    if changes.keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
         for group, options in zip(optimizer.param_groups, given, strict=True):
             group.update(options)

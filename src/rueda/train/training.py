@@ -4,7 +4,7 @@
 
 1. begins the next **epoch** if the last one has ended: a new order of the data, and the batch size of that epoch,
 2. **seeds** the random numbers of this worker and this step, and fetches the **batch**,
-3. evaluates the schedule for the learning **rate**, and **updates** the model,
+3. evaluates the schedule for the learning **rate**, and **updates** the model and the average of its weights,
 4. **counts** updates, examples, the schedule's clock and the seconds,
 5. records the gradient **noise scale** if the recipe asks for it, and lets the batch grow with it.
 """
@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple, Protocol
-
-import torch
-from torch import nn
+from typing import Any, NamedTuple
 
 from rueda.data import DatasetLoader
 from rueda.optim import AdaScale
 from rueda.optim.batch_growth import BatchSplit
 from rueda.optim.meters import Reading, layer_groups
 from rueda.optim.rates import adapted, build_schedule
+from rueda.optim.weight_average import WeightAverage
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.records.run import NoiseRow
@@ -30,27 +28,18 @@ from rueda.tasks import Task
 from rueda.train import numerics
 from rueda.train.layout import memory_format, parameter_dtype
 from rueda.train.loaders import training_loader
+from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
-from rueda.train.optimizers import build_optimizer
+from rueda.train.phases import build_updaters, training_only
 from rueda.train.regime import batch_at, grown_batch, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
-from rueda.train.update import Updater
+from rueda.train.update import StepTimer
 from rueda.train.utilisation import Utilisation, worker_peak
 from rueda.world import World, instruction_sets
 from rueda.world.device import wait_for
 from rueda.world.seeds import seed_model
-
-
-class StepTimer(Protocol):
-    """Measures the stages of a step, such as :class:`rueda.measure.clock.StageClock`."""
-
-    def begin(self) -> None:
-        """Start the first stage of a step."""
-
-    def mark(self, stage: str) -> None:
-        """End the stage ``data`` or ``optimizer``."""
 
 
 class StepResult(NamedTuple):
@@ -91,15 +80,20 @@ class Training:
         model = convert(task.build(recipe), recipe)
         order = memory_format(model, recipe)
         self.model = model.to(device=world.device, dtype=self.dtype).to(memory_format=order)  # type: ignore[call-overload]
-        self.optimizer = build_optimizer(recipe, self.model)
-        compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
-        wrapped = world.wrap(compiled, sync_buffers=False, gradient_as_bucket_view=True, **_reducer_options(recipe))
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
-        self.updater = (Rehearsal if rehearse else Updater)(task, recipe, world, wrapped, self.optimizer, groups)
+        self.updaters = build_updaters(
+            task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse
+        )
+        """one for each phase of the task"""
+        self.updater = self.updaters[0]
+        """the first phase's, or the only one; its sums and its noise scale are those of the training"""
+        self.optimizer = self.updater.optimizer
+        self.average = None if recipe.ema_decay is None else WeightAverage(self.model, recipe.ema_decay)
+        """the exponential moving average of the weights, if the recipe asks for it"""
         if isinstance(self.loader, DatasetLoader):
             self.loader.seed_reading(recipe.seed, lambda: self.state.step)
-            if isinstance(self.updater, Rehearsal):
-                self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
+        if isinstance(self.updater, Rehearsal):
+            self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
         if (line := numerics.remark(self.given_recipe, recipe)) is not None:
             self.updater.remarks.append(line)
         num_examples = self.loader.num_examples
@@ -130,7 +124,8 @@ class Training:
         Args:
             rate: the learning rate; by default that of the schedule.
             measure_noise: measure the gradient noise at this update even if the recipe does not ask for it.
-            timer: its ``mark`` is called after the batch is fetched (``data``) and after the update (``optimizer``).
+            timer: its ``mark`` is called after the batch is fetched (``data``), after each ``forward`` and ``backward``
+                pass, and after the update (``optimizer``).
 
         Raises:
             NonFiniteError: the gradients are not finite (on a GPU, those of the step before); the step is not counted.
@@ -140,24 +135,35 @@ class Training:
         state, updater, optimizer = self.state, self.updater, self.optimizer
         self.begin_epoch()
         updater.begin(state.step)
-        while (batch := self.loader.next_batch()) is None:
+        while (batches := self._next_batches()) is None:
             self.end_epoch()
             self.begin_epoch()
         if timer is not None:
             timer.mark("data")
         if self.utilisation is not None:
-            self.utilisation.note_shapes(*batch, updater.micro_batch)
+            self.utilisation.note_shapes(batches[0][0])
         if not self._has_stepped and state.step > 0:
-            updater.form_buckets(*batch)
+            for each in self.updaters:
+                with training_only(self.model, each.trained):
+                    each.form_buckets(batches)
         self._has_stepped = True
         rate = self.schedule(state.clock) * state.rate_factor if rate is None else rate
         is_logged = self.noise is not None and self.noise.wanted(state.step)
-        updater.update(*batch, rate=rate, step=state.step, measure=measure_noise or is_logged)
+        for number, updater in enumerate(self.updaters):
+            if number > 0:
+                updater.begin(state.step)
+            updater.timer = timer
+            measures = number == 0 and (measure_noise or is_logged)
+            with training_only(self.model, updater.trained):
+                updater.update(batches, rate=rate, step=state.step, measure=measures)
+        if self.average is not None:
+            self.average.update(self.recipe.scale_of(self.global_batch))
         if self.epoch_ended:
-            raise_late(optimizer)  # before the weights are evaluated and saved
+            for updater in self.updaters:
+                raise_late(updater.optimizer)  # before the weights are evaluated and saved
         if timer is not None:
             timer.mark("optimizer")
-        num_examples = batch[1].shape[0] * self.world.size
+        num_examples = sum(part.num_examples for parts in batches for part in parts) * self.world.size
         state.step += 1
         state.examples += num_examples
         if isinstance(optimizer, AdaScale):
@@ -166,12 +172,16 @@ class Training:
             state.clock, self.rate = state.clock + self.global_batch / self.recipe.global_batch, rate
         self._count_seconds()
         rows = [] if self.noise is None else self._follow_noise(self.noise, is_logged)
-        return StepResult(self.rate, num_examples, self.epoch_ended, updater.reading, rows)
+        return StepResult(self.rate, num_examples, self.epoch_ended, self.updater.reading, rows)
+
+    def _next_batches(self) -> WorkerBatches | None:
+        return next_micro_batches(self.loader, self.train_data, self.updater.micro_batch, self.dtype)
 
     def restart(self, state: TrainingState) -> None:
         """Continue from a state; model, optimizer and loader have been restored from the same checkpoint."""
         self.state = state
-        self.updater.restart()
+        for updater in self.updaters:
+            updater.restart()
         self._epoch_begun = None
 
     # Epochs.
@@ -189,7 +199,7 @@ class Training:
     @property
     def epoch_ended(self) -> bool:
         """Whether all updates of the epoch are made."""
-        return self.loader.num_batches_left() == 0
+        return self.loader.epoch_ended
 
     def end_epoch(self) -> None:
         """Count the epoch as finished; the batch size stays until the next epoch begins."""
@@ -220,8 +230,9 @@ class Training:
             wanted = BatchSplit(self._fixed_batch, 1)
         virtual_workers = self.recipe.workers if self.rehearsed else 1
         self.loader.batch = wanted.local_batch * wanted.accumulation * virtual_workers
-        self.updater.micro_batch = wanted.local_batch
-        self.updater.sigma = noise_sigma(self.recipe, self.global_batch)
+        for updater in self.updaters:
+            updater.micro_batch = wanted.local_batch
+            updater.sigma = noise_sigma(self.recipe, self.global_batch)
 
     def fix_batch(self, local_batch: int) -> None:
         """Use this local batch from the next step on, regardless of the recipe; for measurements."""
@@ -252,9 +263,3 @@ class Training:
         now = time.perf_counter()
         self.state.seconds += now - self._counted_until
         self._counted_until = now
-
-
-def _reducer_options(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's options of DistributedDataParallel."""
-    size = {} if recipe.bucket_megabytes is None else {"bucket_cap_mb": recipe.bucket_megabytes}
-    return {**size, **({"static_graph": True} if recipe.static_graph else {})}

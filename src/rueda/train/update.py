@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from rueda.errors import NonFiniteError, RecipeError
+from rueda.errors import NonFiniteError, RecipeError, TaskError
 from rueda.nn.convert import BatchNorm
 from rueda.nn.ghost_batch_norm import GhostBatchNorm
 from rueda.optim import AdaScale
@@ -24,12 +24,16 @@ from rueda.optim.noise import add_noise, noise_weights
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, synchronize_buffers
 from rueda.train.divergence import MOST_SKIPPED, FiniteTest
-from rueda.train.layout import memory_format, to_memory_format
+from rueda.train.micro_batches import MicroBatch, WorkerBatches, halves
+from rueda.train.optimizers import rate_ratios
 from rueda.train.random_state import random_state, restore_random_state
+from rueda.train.totals import Totals
+from rueda.train.update_weight import UpdateWeight, rescale, with_noise
 from rueda.world import World, instruction_sets
-from rueda.world.device import float64_device, widest_dtype
+from rueda.world.gathering import gathering_alone
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,62 +47,39 @@ def autocast_for(recipe: Recipe, world: World) -> torch.autocast | None:
     return None if dtype is None else torch.autocast(world.device.type, dtype)
 
 
-class Totals:
-    """Sums of loss and correct answers over this worker's examples, kept on the device.
+class StepTimer(Protocol):
+    """Measures the stages of a step, such as :class:`rueda.measure.clock.StageClock`."""
 
-    Args:
-        device: where the losses are.
-        finite_only: leave out batches whose loss is not finite, since their updates are left out, too.
-    """
+    def begin(self) -> None:
+        """Start the first stage of a step."""
 
-    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
-        self.loss = torch.zeros((), dtype=widest_dtype(device), device=device)
-        self.correct = torch.zeros((), dtype=torch.int64, device=device)
-        self.num_examples = 0
-        self._num_left_out = torch.zeros((), dtype=torch.int64, device=device) if finite_only else None
-
-    def add(self, losses: Tensor, correct: Tensor) -> None:
-        """Add a batch, given the losses [B] and the correct answers [B]."""
-        loss, num_correct = losses.detach().sum(), correct.sum()
-        if self._num_left_out is not None:
-            is_finite = loss.isfinite()
-            loss, num_correct = loss.nan_to_num(0.0, 0.0, 0.0) * is_finite, num_correct * is_finite
-            self._num_left_out += losses.shape[0] * ~is_finite
-        self.loss += loss
-        self.correct += num_correct
-        self.num_examples += losses.shape[0]
-
-    def means(self) -> tuple[float, float]:
-        """Return the mean loss and the accuracy on this worker; synchronises with the device."""
-        count = max(1, self._num_counted())
-        return float(self.loss) / count, int(self.correct) / count
-
-    def sums_over(self, world: World) -> list[float]:
-        """Sum loss, correct answers and examples over all workers, which must all call it."""
-        sums = torch.stack(
-            [self.loss.cpu().double(), self.correct.cpu().double(), torch.tensor(float(self._num_counted()))]
-        )
-        total: list[float] = world.all_reduce(sums.to(torch.float64).to(float64_device(world.device))).tolist()
-        return total
-
-    def _num_counted(self) -> int:
-        return self.num_examples - (0 if self._num_left_out is None else int(self._num_left_out))
+    def mark(self, stage: str) -> None:
+        """End the stage ``data``, ``forward``, ``backward`` or ``optimizer``."""
 
 
 class Updater:
     """Computes updates of a model from local batches.
 
     Args:
-        task: provides the loss and the metric.
+        task: provides the step and the metric.
         recipe: precision, clipping and noise.
         world: the workers.
-        model: the model, wrapped by :meth:`rueda.World.wrap`.
+        model: the model itself; its parameters that require a gradient are trained.
+        step: computes the losses of a batch: a :class:`rueda.train.step_module.StepModule`, wrapped by
+            :meth:`rueda.World.wrap`.
         optimizer: the optimizer of the model's parameters.
         groups: parameter groups whose noise scale is measured separately.
     """
 
     def __init__(
-        self, task: Task, recipe: Recipe, world: World, model: nn.Module, optimizer: Optimizer, groups: Groups
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        model: nn.Module,
+        step: nn.Module,
+        optimizer: Optimizer,
+        groups: Groups,
     ) -> None:
         self._skips = recipe.on_divergence == "skip"
         self._scales = recipe.precision == "fp16"
@@ -116,18 +97,29 @@ class Updater:
         """the parts whose gradients were compared"""
         self.remarks: list[str] = []
         """lines for the user about how the updates are computed"""
-        self._task, self._recipe, self._world, self._model, self._optimizer = task, recipe, world, model, optimizer
-        self._memory_format = memory_format(model, recipe)
+        self.trained: list[nn.Parameter] | None = None
+        """the parameters of a phase; None if it trains all of the model's"""
+        self.timer: StepTimer | None = None
+        """is told when a forward or a backward pass has ended"""
+        self._task, self._recipe, self._world = task, recipe, world
+        self._model, self._compute = model, step
+        self.optimizer = optimizer
+        """the optimizer of the trained parameters"""
         self._autocast: AbstractContextManager[Any] = autocast_for(recipe, world) or nullcontext()
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._parts = PartsMeter(self._parameters, groups)
-        self._finite = FiniteTest(world.unwrap(model), MOST_SKIPPED if self.scaler.is_enabled() else 0)
+        self._finite = FiniteTest(model, MOST_SKIPPED if self.scaler.is_enabled() else 0)
+        self._rates = rate_ratios(optimizer, recipe.rate)
         self._exchange: ExchangeMeter | None = None
         self.restart()
         wanted = isinstance(optimizer, AdaScale) or recipe.noise_scale_every is not None
-        if wanted and isinstance(model, DistributedDataParallel):
-            self._exchange = ExchangeMeter(model, groups)
+        if wanted and isinstance(step, DistributedDataParallel):
+            self._exchange = ExchangeMeter(step, groups)
+
+    def set_phase(self, trained: list[nn.Parameter], rate: float) -> None:
+        """Make this the updater of a phase, which trains some parameters, at rates in relation to the recipe's."""
+        self.trained, self._rates = trained, rate_ratios(self.optimizer, rate)
 
     def restart(self) -> None:
         """Forget the updates before; called at the start and when the training goes back to a checkpoint."""
@@ -136,11 +128,11 @@ class Updater:
         self._rate: float | None = None
         self._finite.forget()
         with suppress(NonFiniteError):
-            raise_late(self._optimizer)
+            raise_late(self.optimizer)
 
     def begin_totals(self) -> None:
         """Begin new sums of losses and correct answers."""
-        self.totals = Totals(self._world.device, finite_only=self._skips)
+        self.totals = Totals(self._task, self._world.device, finite_only=self._skips)
 
     @property
     def is_skipping(self) -> bool:
@@ -153,9 +145,9 @@ class Updater:
 
     def synchronize_buffers(self) -> None:
         """Make the model's buffers equal on all workers, before an evaluation or a checkpoint; all must call it."""
-        synchronize_buffers(self._world.unwrap(self._model), self._world)
+        synchronize_buffers(self._model, self._world)
 
-    def form_buckets(self, inputs: Tensor, targets: Tensor) -> None:
+    def form_buckets(self, batches: WorkerBatches) -> None:
         """Compute gradients and drop them, as the first thing that a resumed training does on several workers.
 
         DistributedDataParallel reduces the gradients of its first backward pass in one bucket, and those of all others
@@ -163,21 +155,20 @@ class Updater:
         number in its bucket decides in which order the workers' numbers are added. So a resumed training leaves its
         first backward pass behind before it continues, and rounds as one that was never stopped.
         """
-        if not isinstance(self._model, DistributedDataParallel):
+        if not isinstance(self._compute, DistributedDataParallel):
             return
         if self._exchange is not None:
             self._exchange.active = False
         state = random_state()
         with self._restoring_gradients_and_buffers():
-            self._accumulate_gradients(inputs, targets, None, self.micro_batch)
+            self._accumulate_gradients(batches[0], None)
         restore_random_state(state)
 
-    def update(self, inputs: Tensor, targets: Tensor, *, rate: float, step: int, measure: bool = False) -> None:
+    def update(self, batches: WorkerBatches, *, rate: float, step: int, measure: bool = False) -> None:
         """Make one update from this worker's examples.
 
         Args:
-            inputs: [B, ...].
-            targets: [B].
+            batches: the micro-batches of this worker, or of each virtual worker.
             rate: the learning rate.
             step: the number of updates so far, which seeds the gradient noise.
             measure: also compare the parts of the gradient; the result is ``reading``.
@@ -187,74 +178,90 @@ class Updater:
         """
         self.reading = None
         try:
-            self._gradients(inputs, targets, step, measure)
+            self._gradients(batches, step, measure)
             self._step(rate, step)
         finally:  # also after an error, or the next update would add its gradients to these
-            self._optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
 
-    def _gradients(self, inputs: Tensor, targets: Tensor, step: int, measure: bool) -> None:
-        weights = self._noise(self._world.rank, targets.shape[0], step)
+    def _gradients(self, batches: WorkerBatches, step: int, measure: bool) -> None:
+        with gathering_alone() if self._world.size == 1 else nullcontext():
+            self._worker_gradients(batches[0], step, measure)
+
+    def _worker_gradients(self, parts: list[MicroBatch], step: int, measure: bool) -> None:
+        local_batch = sum(part.num_examples for part in parts)
+        noise = self._noise(self._world.rank, local_batch, step)
         if self._exchange is not None:
-            adapts = isinstance(self._optimizer, AdaScale)
+            adapts = isinstance(self.optimizer, AdaScale)
             self._exchange.active = adapts or measure
-            self._accumulate_gradients(inputs, targets, weights, self.micro_batch)
-            local_batch = targets.shape[0]
-            self._use_reading(self._exchange.read(local_batch) if adapts else self._exchange.take(local_batch), measure)
+            factor = self._accumulate_gradients(parts, noise)
+            reading = self._exchange.read(local_batch) if adapts else self._exchange.take(local_batch)
+            self._use_reading(reading, factor, measure)
         elif measure:
-            self._accumulate_and_measure(inputs, targets, weights)
+            self._accumulate_and_measure(parts, noise)
         else:
-            self._accumulate_gradients(inputs, targets, weights, self.micro_batch)
+            self._accumulate_gradients(parts, noise)
 
-    def _use_reading(self, reading: Reading | None, measure: bool) -> None:
-        """Pass a reading to AdaScale, which needs it before the step; with ``measure`` keep it."""
+    def _use_reading(self, reading: Reading | None, factor: Tensor | float, measure: bool) -> None:
+        """Pass a reading to AdaScale, which needs it before the step; with ``measure`` keep it.
+
+        The norms were measured before the gradients were multiplied by ``factor``.
+        """
         if reading is None:
             return
+        if isinstance(factor, Tensor) or factor != 1.0:
+            reading = reading._replace(norms=reading.norms * factor**2)
         if self.scaler.is_enabled():
             reading = reading._replace(norms=reading.norms / self.scaler.get_scale() ** 2)
-        if isinstance(self._optimizer, AdaScale):
-            self._optimizer.observe_sum(*reading.sums())
+        if isinstance(self.optimizer, AdaScale):
+            self.optimizer.observe_sum(*reading.sums())
             reading = reading._replace(
                 norms=reading.norms / self._world.size
             )  # the norms are equal on all workers, and their sum must count them once
         if measure:
             self.reading = reading
 
-    def _accumulate_and_measure(self, inputs: Tensor, targets: Tensor, weights: Tensor | None) -> None:
+    def _accumulate_and_measure(self, parts: list[MicroBatch], noise: Tensor | None) -> None:
         """Accumulate gradients and compare those of the micro-batches, or of two halves of a single batch.
 
-        Batch norm would normalise each half by its own statistics, which changes the training. Then the gradient is
-        computed from the whole batch as usual, and once more from the halves for the measurement only, which about
-        doubles the time of this update. (Ghost batch norm is not affected if each ghost batch lies within one half.)
+        Batch norm would normalise each half by its own statistics, which changes the training, and a step may compare
+        examples with each other. Then the gradient is computed from the whole batch as usual, and once more from the
+        halves for the measurement only, which about doubles the time of this update. (Ghost batch norm is not affected
+        if each ghost batch lies within one half.)
         """
-        total = targets.shape[0]
-        meter = self._parts
-        if total > self.micro_batch:
+        meter, total = self._parts, parts[0].num_examples
+        if len(parts) > 1:
             self.source = "micro-batches"
-            self._accumulate_gradients(inputs, targets, weights, self.micro_batch, meter)
+            factor = self._accumulate_gradients(parts, noise, meter)
         elif total > 1:
             self.source = "halves"
+            divided = halves(parts[0])
+            if divided is None:
+                raise RecipeError(
+                    "the noise scale is measured from halves of the batch, but this one's tensors do not all count its "
+                    "examples; set accumulate to 2 or more, so that its parts are collated by themselves"
+                )
             if self._halves_are_equivalent(total):
-                self._accumulate_gradients(inputs, targets, weights, -(-total // 2), meter)
+                factor = self._accumulate_gradients(divided, noise, meter)
             else:
-                self._accumulate_gradients(inputs, targets, weights, total)
-                if total < 4:
+                self._accumulate_gradients(parts, noise)
+                if total < 4 and self._norms:
                     raise RecipeError(
                         f"the noise scale of a model with batch norm is measured from halves of the batch, and {total} "
                         "examples are too few to normalise; set batch to 4 or more"
                     )
                 with self._restoring_gradients_and_buffers():
-                    self._accumulate_gradients(inputs, targets, weights, -(-total // 2), meter)
+                    factor = self._accumulate_gradients(divided, noise, meter)
                     reading = meter.finish()
-                self._use_reading(reading, True)
+                self._use_reading(reading, factor, True)
                 return
         else:
-            self._accumulate_gradients(inputs, targets, weights, total)
+            self._accumulate_gradients(parts, noise)
             return
-        self._use_reading(meter.finish(), True)
+        self._use_reading(meter.finish(), factor, True)
 
     def _halves_are_equivalent(self, total: int) -> bool:
         """Return whether two halves of a batch give the same gradient as the whole batch."""
-        return all(
+        return self._task.step is None and all(
             not layer.training or (isinstance(layer, GhostBatchNorm) and total % (2 * layer.ghost_batch) == 0)
             for layer in self._norms
         )
@@ -276,27 +283,68 @@ class Updater:
                 parameter.grad = gradient
 
     def _accumulate_gradients(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: Tensor | None,
-        micro_batch: int,
-        meter: PartsMeter | None = None,
-    ) -> None:
-        """Accumulate the gradients of micro-batches; a meter reads each of them."""
-        total = targets.shape[0]
-        starts = range(0, total, micro_batch)
-        for start in starts:
-            part = slice(start, start + micro_batch)
-            with self._skip_all_reduce_unless(is_last=start == starts[-1]):
+        self, parts: list[MicroBatch], noise: Tensor | None, meter: PartsMeter | None = None
+    ) -> Tensor | float:
+        """Accumulate the gradients of micro-batches; a meter reads each of them.
+
+        Returns:
+            What the gradients were multiplied by at the end, after the meter has read them.
+        """
+        total = sum(part.num_examples for part in parts)
+        weight = None if self._task.step is None else UpdateWeight(self._world)
+        start = 0
+        for part in parts:
+            is_last = part is parts[-1]
+            with self._skip_all_reduce_unless(is_last=is_last):
                 with self._autocast:
-                    outputs = self._model(to_memory_format(inputs[part], self._memory_format))
-                    losses = self._task.losses(outputs, targets[part])
-                weighted = losses if weights is None else losses * weights[part]
-                self.scaler.scale(weighted.sum() / total).backward()  # type: ignore[no-untyped-call]
-            self.totals.add(losses, self._task.correct(outputs, targets[part]))
+                    result = self._losses_of(part.batch)
+                self._mark("forward")
+                if weight is not None:
+                    weight.add(result)
+                    if is_last:
+                        weight.exchange()
+                noisy = with_noise(result, noise, start, part.num_examples)
+                self._backward(noisy.total() / total)
+            self._mark("backward")
+            self.totals.add(result, part.batch, part.num_examples)
             if meter is not None:
-                meter.take(losses.shape[0])
+                meter.take(part.num_examples)
+            start += part.num_examples
+        return 1.0 if weight is None else self._rescale(weight, total * self._world.size, meter)
+
+    def _losses_of(self, batch: Any) -> Losses:
+        try:
+            result: Losses = self._compute(batch)
+        except RuntimeError as error:
+            if "finished reduction in the prior iteration" in str(error):
+                raise TaskError(
+                    f"the step of task {self._task.name} did not use all parameters in the last update, so that the "
+                    "workers cannot average their gradients; freeze what is never used (requires_grad_(False)), or "
+                    "add 0 * parameter.sum() to the losses"
+                ) from None
+            raise
+        return result
+
+    def _backward(self, loss: Tensor) -> None:
+        if not loss.requires_grad:
+            raise TaskError(
+                f"the losses of task {self._task.name} do not depend on any parameter that is trained; do not detach "
+                "them, and leave requires_grad of some parameters on"
+            )
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def _rescale(self, weight: UpdateWeight, num_examples: int, meter: PartsMeter | None) -> Tensor | float:
+        """Divide the gradients by the weight of the update instead of its examples."""
+        factor = weight.factor(num_examples)
+        if meter is None:
+            rescale(self._parameters, factor)
+        else:
+            meter.rescale(factor)
+        return factor
+
+    def _mark(self, stage: str) -> None:
+        if self.timer is not None:
+            self.timer.mark(stage)
 
     def _noise(self, rank: int, num_examples: int, step: int) -> Tensor | None:
         if self.sigma == 0:
@@ -306,14 +354,14 @@ class Updater:
 
     def _skip_all_reduce_unless(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return a context without gradient all-reduce, except for the last micro-batch."""
-        if is_last or not isinstance(self._model, DistributedDataParallel):
+        if is_last or not isinstance(self._compute, DistributedDataParallel):
             return nullcontext()
-        return self._model.no_sync()
+        return self._compute.no_sync()
 
     def _step(self, rate: float, step: int) -> None:
-        recipe, optimizer = self._recipe, self._optimizer
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        recipe, optimizer = self._recipe, self.optimizer
+        for group, ratio in zip(optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * ratio
         if recipe.momentum_correction and self._rate is not None:
             correct_momentum(optimizer, self._rate, rate)
         self._rate = rate

@@ -1,6 +1,6 @@
 """Model flops utilisation: which share of the peak of its GPUs a training uses for the model itself.
 
-    MFU = flops per example * images/s / (peak flops of a GPU * workers)
+    MFU = flops per example * examples/s / (peak flops of a GPU * workers)
 
 (Chowdhery et al. 2022, PaLM, appendix B). The flops of an example are those of the matrix products, convolutions and
 attention of one forward and one backward pass; what is computed twice to save memory, to measure noise, or for an
@@ -18,16 +18,21 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
+from rueda.data.nest import map_tensors
 from rueda.errors import WorldError
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
+from rueda.train.micro_batches import MicroBatch
+from rueda.train.step_module import StepModule
+from rueda.world.gathering import gathering_alone
 
 PEAK = "RUEDA_PEAK_TFLOPS"
 
@@ -126,7 +131,7 @@ def worker_peak(device: torch.device, recipe: Recipe, environ: Mapping[str, str]
     return peak_flops(torch.cuda.get_device_name(device), recipe) if device.type == "cuda" else None
 
 
-def count_flops(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -> int:
+def count_flops(task: Task, model: nn.Module, batch: Any) -> int:
     """Count the flops of one forward and backward pass; of the tensors, those of the model too, only shapes are used.
 
     A matrix product of [m, k] and [k, n] takes 2mkn. Gradients of frozen parameters and of the inputs are not counted,
@@ -135,10 +140,10 @@ def count_flops(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -
     from torch.utils.flop_counter import FlopCounterMode  # only here: most trainings do not need it
 
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    shapes = {name: _on_meta(tensor) for name, tensor in tensors.items()}
-    with _without_statistics(model), FlopCounterMode(display=False) as counter:
-        outputs = functional_call(model, shapes, (_on_meta(inputs),))
-        task.losses(outputs, _on_meta(targets)).sum().backward()  # type: ignore[no-untyped-call]
+    shapes = {f"model.{name}": _on_meta(tensor) for name, tensor in tensors.items()}
+    with _without_statistics(model), FlopCounterMode(display=False) as counter, gathering_alone():
+        result: Losses = functional_call(StepModule(task, model), shapes, (map_tensors(_on_meta, batch),))
+        result.total().backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())
 
 
@@ -173,19 +178,20 @@ class Utilisation:
         self.remark: str | None = None
         """a line for the user if the flops cannot be counted"""
         self._task, self._model, self._peak, self._workers = task, model, peak, workers
-        self._shapes: tuple[Tensor, Tensor] | None = None
+        self._shapes: MicroBatch | None = None
         self._per_example: float | None = None
 
-    def note_shapes(self, inputs: Tensor, targets: Tensor, micro_batch: int) -> None:
+    def note_shapes(self, first: MicroBatch) -> None:
         """Keep the shapes of the first micro-batch; later calls do nothing."""
         if self._shapes is None:
-            self._shapes = _on_meta(inputs[:micro_batch]), _on_meta(targets[:micro_batch])
+            self._shapes = first._replace(batch=map_tensors(_on_meta, first.batch))
 
     def at(self, images_per_second: float) -> float | None:
         """Return the MFU at this throughput of all workers; the first call counts the flops."""
         if self._per_example is None and self._shapes is not None and self.remark is None:
             try:
-                self._per_example = count_flops(self._task, self._model, *self._shapes) / len(self._shapes[1])
+                num_flops = count_flops(self._task, self._model, self._shapes.batch)
+                self._per_example = num_flops / self._shapes.num_examples
             except Exception as error:  # the code of the model or of its loss needs values
                 self.remark = f"model flops utilisation is unknown: the model cannot be traced ({_first_line(error)})"
         if self._per_example is None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from rueda.lazy import lazily
 
 if TYPE_CHECKING:
+    from rueda.world.gathering import gather
     from rueda.world.identity import Identity, identify
     from rueda.world.life import current, finish, init, open_world
     from rueda.world.world import World
 
-__all__ = ["Identity", "World", "current", "finish", "identify", "init", "open_world"]
+__all__ = ["Identity", "World", "current", "finish", "gather", "identify", "init", "open_world"]
 
 __getattr__ = lazily(
     __name__,
@@ -24,6 +25,7 @@ __getattr__ = lazily(
         "World": "world",
         "current": "life",
         "finish": "life",
+        "gather": "gathering",
         "identify": "identity",
         "init": "life",
         "open_world": "life",

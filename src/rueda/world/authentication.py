@@ -85,7 +85,7 @@ class _Pending:
 
 
 class AuthenticatingListener:
-    """Accepts connections, and hands those over that prove to know the key; closes and counts the others.
+    """Accepts connections, hands over those that prove that they know the key, and closes and counts the others.
 
     It never waits for one connection: all are served by the loop of the caller, which selects on ``selector``, calls
     the function in ``SelectorKey.data`` of each that is ready, and :meth:`close_expired` at least once a second.

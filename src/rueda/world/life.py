@@ -15,6 +15,7 @@ from rueda.world import instruction_sets, malloc, numa, rendezvous, seeds
 from rueda.world.device import choose_backend, choose_device, choose_threads, claim_device
 from rueda.world.identity import Identity, identify
 from rueda.world.idle_threads import wait_for_idle_threads
+from rueda.world.shared_memory import world_group
 from rueda.world.stall import watcher
 from rueda.world.stall.flight_recorder import group_timeout, torch_variables
 from rueda.world.stall.limits import read_limits
@@ -71,6 +72,7 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
         numa.bind(identity, chosen)
     # Connect.
     limits = read_limits(os.environ)
+    shared = None
     if identity.size > 1 and not adopted:
         store = rendezvous.connect(identity, seconds=_timeout(timeout), generation=_generation)
         claim_device(store, identity, chosen)
@@ -88,11 +90,15 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
         atexit.register(finish)
         _forget_after_fork()
         _generation += 1
+        if chosen.type == "cpu":
+            shared = world_group.open_group(store, identity.rank, identity.size, _timeout(timeout))
     if identity.size > 1:
         watcher.start(
             dist.distributed_c10d._get_default_store(), identity.rank, identity.size,
             local=identity.local_size == identity.size, limits=limits,
         )  # fmt: skip
+    if shared is not None:
+        watcher.watch(world_group.SharedCollectives(shared, limits, watcher.end_process))
     # Seed.
     if seed is not None:
         seeds.seed_model(seed)
@@ -126,6 +132,7 @@ def finish() -> None:
     _current = None
     atexit.unregister(finish)
     watcher.stop()
+    world_group.close_group()
     if opened_here and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
         wait_for_idle_threads()

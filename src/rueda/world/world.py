@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,15 @@ from torch import Tensor, nn
 
 from rueda.errors import WorldError
 from rueda.world import seeds
-from rueda.world.device import is_gpu
+from rueda.world.device import backend_of, is_gpu
+from rueda.world.extension import provided
 from rueda.world.identity import Identity
+from rueda.world.shared_memory.group import SharedGroup
+from rueda.world.shared_memory.world_group import world_group
 from rueda.world.stall.watcher import declared_work
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 Value = TypeVar("Value")
 Parameters = ParamSpec("Parameters")
@@ -30,6 +36,7 @@ _OPERATIONS = {
     "max": dist.ReduceOp.MAX,
     "product": dist.ReduceOp.PRODUCT,
 }
+_NAMES = {"mean": "sum"}  # of operations that have another one in shared memory, which divides at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,34 +88,92 @@ class World:
 
     def all_reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
         """Return the sum, mean, min, max or product of all workers' tensors, the same on all workers."""
+        self._check_operation(tensor, operation)
+        shared = self._shared(tensor)
+        if shared is None or not shared.can_reduce(tensor, _NAMES.get(operation, operation)):
+            return self._all_reduce_in_group(tensor.detach().clone(), operation)
+        result = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+        shared.all_reduce(tensor, _NAMES.get(operation, operation), divisor=self._divisor(operation), result=result)
+        return result
+
+    def all_reduce_(self, tensor: Tensor, operation: str = "sum") -> Tensor:
+        """Overwrite a tensor with the sum, mean, min, max or product of all workers' tensors, and return it."""
+        self._check_operation(tensor, operation)
+        shared = self._shared(tensor)
+        if shared is None or not shared.can_reduce(tensor, _NAMES.get(operation, operation)):
+            self._all_reduce_in_group(tensor.detach(), operation)
+        else:
+            shared.all_reduce(tensor, _NAMES.get(operation, operation), divisor=self._divisor(operation))
+        return tensor
+
+    def _check_operation(self, tensor: Tensor, operation: str) -> None:
         if operation not in _OPERATIONS:
             raise WorldError("all_reduce", expected=f"one of {', '.join(_OPERATIONS)}", got=operation, do="choose one")
         if operation == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
             raise WorldError(
                 "the mean", expected="a floating-point tensor", got=str(tensor.dtype), do="convert it first"
             )
-        result = tensor.detach().clone()
+
+    def _all_reduce_in_group(self, result: Tensor, operation: str) -> Tensor:
         if self.size > 1:
             dist.all_reduce(result, _OPERATIONS[operation])
             if operation == "mean":
                 result /= self.size
         return result
 
+    def _divisor(self, operation: str) -> int | None:
+        return self.size if operation == "mean" else None
+
+    @property
+    def transport(self) -> str:
+        """How the tensors of an all-reduce travel between the workers: ``shared memory``, ``gloo`` or ``nccl``."""
+        on_cpu = self.device.type == "cpu" and self._shared(torch.zeros(())) is not None
+        return "shared memory" if on_cpu else backend_of(self.device)
+
+    def _shared(self, tensor: Tensor) -> SharedGroup | None:
+        """Return the group in shared memory, if the workers have one and the tensor is on the CPU."""
+        return world_group() if self.size > 1 and tensor.is_cpu else None
+
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensors of all workers in rank order; their shapes must be equal."""
+        """Return the tensors of all workers in rank order; their shapes must be equal.
+
+        Gradients pass through: that of a worker's tensor is the sum of the gradients from all workers' results. A step
+        of a task calls :func:`rueda.gather` instead, which also works in a rehearsal.
+        """
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            tensor = tensor.detach()
         if self.size == 1:
-            return [tensor.detach().clone()]
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(parts, tensor.detach().contiguous())
-        return parts
+            return [tensor.clone()]
+        from rueda.world.gathering import AllGather
+
+        return list(AllGather.apply(tensor))  # type: ignore[no-untyped-call]
+
+    def begin_all_reduce(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to sum all workers' tensors, in place, and return at once; the returned function waits for the sum."""
+        if self.size == 1:
+            return lambda: tensor
+        work = dist.all_reduce(tensor, async_op=True)
+
+        def finish() -> Tensor:
+            work.wait()
+            return tensor
+
+        return finish
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
         """Return a copy of the tensor of rank ``source`` on every worker."""
         self._check_source(source)
         result = tensor.detach().clone()
         if self.size > 1:
-            dist.broadcast(result, source)
+            self._broadcast(result, source)
         return result
+
+    def _broadcast(self, tensor: Tensor, source: int) -> None:
+        shared = self._shared(tensor)
+        if shared is not None:
+            shared.broadcast(tensor, source)
+        else:
+            dist.broadcast(tensor, source)
 
     def all_gather_object(self, value: Value) -> list[Value]:
         """Return the Python objects of all workers in rank order; they are pickled."""
@@ -166,13 +231,33 @@ class World:
             if self.local_rank == 0:
                 self.barrier()
 
+    # The data.
+
+    def loader(self, dataloader: DataLoader[Any], *, split_batch: bool = False, seed: int | None = None) -> Any:
+        """Divide what a torch ``DataLoader`` yields among the workers, and return this worker's share.
+
+        Its data set, transforms, ``collate_fn``, processes and sampler are kept; its batch size becomes that of each
+        worker, or is divided among them. The result is a :class:`rueda.Loader`: it is shuffled anew in each epoch if
+        the DataLoader shuffles, puts batches on this worker's device, and its state can be saved
+        (``rueda.Checkpoint(..., loader=loader)``) and resumed on another number of workers. Map-style and iterable data
+        sets are divided as :func:`rueda.data.dataloader.share_dataloader` says.
+
+        Args:
+            dataloader: the DataLoader, the same on all workers.
+            split_batch: whether its batch size is that of all workers together, as where the training is to stay the
+                same on any number of them; by default each worker takes batches of that size.
+            seed: seed of the order; by default that of :func:`rueda.init`, or 0.
+        """
+        seed = self.seed or 0 if seed is None else seed
+        return provided("loader")(dataloader, world=self, split_batch=split_batch, seed=seed)
+
     # The model.
 
     def synchronise(self, model: nn.Module) -> None:
         """Broadcast rank 0's parameters and buffers to all workers."""
         if self.size > 1:
             for tensor in (*model.parameters(), *model.buffers()):
-                dist.broadcast(tensor.detach(), 0)
+                self._broadcast(tensor.detach(), 0)
 
     def wrap(self, model: nn.Module, *, sync_buffers: bool = True, **options: Any) -> nn.Module:
         """Move a model to this worker's device, and wrap it so that its gradients are averaged over all workers.
@@ -200,12 +285,16 @@ class World:
             return model
         from torch.nn.parallel import DistributedDataParallel
 
+        from rueda.world.shared_memory.gradients import exchange_in_shared_memory
+
         # torch 2.13 renamed broadcast_buffers: the old name warns from then on, and the new one fails before.
         name = "forward_sync_buffers" if _knows_forward_sync(DistributedDataParallel) else "broadcast_buffers"
         devices = [self.device] if is_gpu(self.device) else None
         if not sync_buffers:
             self.synchronise(model)  # with the old name, the buffers are not broadcast at the start either
-        return DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
+        wrapped = DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
+        exchange_in_shared_memory(wrapped)
+        return wrapped
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Return the model that was passed to :meth:`wrap`; its state dict has the same keys on 1 and N workers."""

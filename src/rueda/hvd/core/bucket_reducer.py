@@ -7,6 +7,9 @@ assigned to fixed buckets, and each bucket is reduced as soon as it is full. Eve
 A bucket contains a flag besides its tensors, by which a rank leaves: a rank that joins takes part in one more step,
 with zeros, and sets this flag; all ranks see it before their next step and negotiate again from then on. They read it
 only then, because the host would have to wait for the GPU at the end of the step.
+
+Where the ranks share memory, the buckets lie in it (:mod:`rueda.world.shared_memory.fixed_buckets`): no rank sends
+anything, and the reduction takes place when a rank finishes its step.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from torch import Tensor
 from rueda.hvd.common.exceptions import HorovodInternalError
 from rueda.hvd.core.engine import Engine
 from rueda.hvd.core.entries import AVERAGE
-from rueda.hvd.core.process_groups import OPERATIONS, Transfer, record_event
+from rueda.hvd.core.process_groups import OPERATIONS, record_event
 from rueda.hvd.core.reduce import communication_operation
+from rueda.world.shared_memory.fixed_buckets import FixedBuckets, SharedBucket
+from rueda.world.shared_memory.reductions import sum_lists
 
 FIRST_BUCKET_BYTES = 2**20  # small, so that communication begins early
 BUCKET_BYTES = 25 * 2**20
@@ -34,18 +39,26 @@ class _Bucket:
     """Tensors that are reduced together: their numbers, the flat buffer, and the views of its parts."""
 
     def __init__(
-        self, label: str, numbers: list[int], shapes: list[torch.Size], dtype: torch.dtype, device: torch.device
-    ) -> None:
+        self, label: str, numbers: list[int], shapes: list[torch.Size], buffer: Tensor, shared: SharedBucket | None,
+    ) -> None:  # fmt: skip
         self.label = label
         self.numbers = numbers
-        sizes = [shape.numel() for shape in shapes]
-        self.buffer = torch.zeros(sum(sizes) + 1, dtype=dtype, device=device)
-        *parts, self.leaving = self.buffer.split([*sizes, 1])  # type: ignore[no-untyped-call]
-        self.parts = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        self.buffer = buffer
+        self._shapes = shapes
+        *self.parts, self.leaving = self.split(buffer)
+        self.shared = shared  # where the buffer lies in shared memory
+        self.slots = [] if shared is None else [self.split(slot) for slot in shared.slots]  # by rank and position
+        self.kept: dict[int, Tensor] = {}  # by position: results of a shared bucket that are read after the step
         self.num_awaited = len(numbers)
         self.own: list[int] = []  # positions of the tensors that this rank has in this step
         self.missing: list[int] = []  # positions of the others
         self.work: Any = None
+
+    def split(self, buffer: Tensor) -> list[Tensor]:
+        """Return the views of a buffer's parts: the tensors, and the flag of a rank that leaves."""
+        sizes = [shape.numel() for shape in self._shapes]
+        *parts, leaving = buffer.split([*sizes, 1])  # type: ignore[no-untyped-call]
+        return [*(part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)), leaving]
 
 
 class BucketReducer:
@@ -83,20 +96,32 @@ class BucketReducer:
         members = engine.sets[process_set]
         self._prescale = prescale
         self._factor = postscale / (len(members) if operation == AVERAGE else 1)
+        self._divisor = None if self._factor == 1.0 else 1.0 / self._factor
         self._buckets = []
-        for index, numbers in enumerate(layout):
-            first, shapes = like[numbers[0]], [like[n].shape for n in numbers]
-            label = f"{name} bucket {index}"
-            self._buckets.append(_Bucket(label, list(numbers), shapes, dtypes[numbers[0]], first.device))
-        self._bucket_of = {n: bucket for bucket in self._buckets for n in bucket.numbers}
         self._operation = OPERATIONS[communication_operation(torch.float32, operation)]
         self._device = like[layout[0][0]].device.type
+        engine.groups.close_dropped()
+        # The ranks connect now, because all of them are in this constructor.
+        sizes = [1 + sum(like[n].numel() for n in numbers) for numbers in layout]  # 1 for the flag
+        bucket_bytes = [size * dtypes[numbers[0]].itemsize for size, numbers in zip(sizes, layout, strict=True)]
+        self._shared = self._connect_shared(members, bucket_bytes)
+        self._group: Any = None if self._shared is not None else engine.groups.get(name, members, self._device)
+        for index, (numbers, size) in enumerate(zip(layout, sizes, strict=True)):
+            first, dtype, shapes = like[numbers[0]], dtypes[numbers[0]], [like[n].shape for n in numbers]
+            shared = None if self._shared is None else self._shared.bucket(index, dtype)
+            buffer = torch.zeros(size, dtype=dtype, device=first.device) if shared is None else shared.own
+            self._buckets.append(_Bucket(f"{name} bucket {index}", list(numbers), shapes, buffer, shared))
+        self._bucket_of = {n: bucket for bucket in self._buckets for n in bucket.numbers}
         self._next = 0
         self._num_steps = 0
-        engine.groups.close_dropped()
-        self._group = engine.groups.get(name, members, self._device)  # now, because all ranks are in this constructor
         engine.bucket_reducers.append(weakref.ref(self))
         weakref.finalize(self, engine.groups.drop, name)
+
+    def _connect_shared(self, members: tuple[int, ...], bucket_bytes: list[int]) -> FixedBuckets | None:
+        """Return buckets in shared memory, if they can be had."""
+        if self._device != "cpu" or len(members) == 1:
+            return None
+        return self.engine.groups.buckets(self.name, members, bucket_bytes)
 
     def __contains__(self, number: int) -> bool:
         return number in self._bucket_of
@@ -123,12 +148,20 @@ class BucketReducer:
         with torch.no_grad():
             for bucket in self._buckets:
                 self._wait(bucket)
-                if self._factor != 1.0:
-                    bucket.buffer.mul_(self._factor)
-                _copy([tensor_of(bucket.numbers[p]) for p in bucket.own], [bucket.parts[p] for p in bucket.own])
+                if bucket.shared is not None:
+                    bucket.shared.combine(self._divisor)
+            for bucket in self._buckets:
+                targets = [tensor_of(bucket.numbers[position]) for position in bucket.own]
+                if bucket.shared is not None:
+                    self._take(bucket, bucket.shared, targets)
+                else:
+                    if self._factor != 1.0:
+                        bucket.buffer.mul_(self._factor)
+                    _copy(targets, [bucket.parts[position] for position in bucket.own])
                 needed += [bucket.numbers[position] for position in bucket.missing]
                 bucket.num_awaited = len(bucket.numbers)
-        self._flag = self._buckets[0].leaving
+        first = self._buckets[0]
+        self._flag = first.leaving if first.shared is None else first.kept[len(first.numbers)]
         if self._device == "cuda":
             self._flag = torch.empty(1, dtype=self._flag.dtype, pin_memory=True).copy_(self._flag, non_blocking=True)
             self._flag_event = record_event([self._buckets[0].buffer])
@@ -136,11 +169,23 @@ class BucketReducer:
         self._num_steps += 1
         return needed
 
+    def _take(self, bucket: _Bucket, shared: SharedBucket, targets: list[Any]) -> None:
+        """Write the averages of a bucket in shared memory into the tensors of this rank, and keep those it lacks."""
+        later = [*bucket.missing, len(bucket.numbers)]  # with the flag; other ranks may soon fill the bucket again
+        bucket.kept = {position: torch.empty_like(bucket.slots[0][position]) for position in later}
+        targets, positions = [*targets, *bucket.kept.values()], [*bucket.own, *later]
+        if shared.direct:
+            sum_lists(targets, [[parts[p] for p in positions] for parts in bucket.slots], self._divisor)
+        else:
+            self._guard(shared.wait_for_parts)
+            _copy(targets, [bucket.slots[0][position] for position in positions])
+        shared.release()
+
     def result(self, number: int) -> Tensor:
         """Return the reduced value of a tensor, which is valid until the next step begins."""
         bucket = self._bucket_of[number]
-        part: Tensor = bucket.parts[bucket.numbers.index(number)]
-        return part
+        position = bucket.numbers.index(number)
+        return bucket.parts[position] if bucket.shared is None else bucket.kept[position]
 
     @property
     def ended(self) -> bool:
@@ -157,6 +202,12 @@ class BucketReducer:
         """Take part in one more step with zeros, and tell the other ranks to negotiate from then on."""
         if not self.ended:
             self._ended = True
+            for bucket in self._buckets[: self._next]:
+                if bucket.shared is not None:  # the other ranks count on this one's part of it
+                    self._wait(bucket)
+                    bucket.shared.combine(self._divisor)
+            if self._shared is not None:
+                self._shared.leave()
             for bucket in self._buckets[self._next :]:
                 self._start(bucket, lambda number: None)
 
@@ -167,17 +218,21 @@ class BucketReducer:
         if own in self.engine.bucket_reducers:
             self.engine.bucket_reducers.remove(own)
             for bucket in self._buckets:
+                if bucket.shared is not None:  # posted, which is all that the others need
+                    continue
                 try:
                     self._wait(bucket)
                 except HorovodInternalError:  # another rank has closed its group: no rank needs the values
                     if self.engine.failure is not None:
                         raise
-            self._group = None
+            self._group = self._shared = None
             self.engine.groups.close_group(self.name)
 
     def _start(self, bucket: _Bucket, tensor_of: Callable[[int], Tensor | None]) -> None:
         with torch.no_grad():
             given = [tensor_of(n) for n in bucket.numbers]
+            if bucket.shared is not None:
+                self._guard(bucket.shared.open)
             bucket.own = [position for position, tensor in enumerate(given) if tensor is not None]
             bucket.missing = [position for position, tensor in enumerate(given) if tensor is None]
             bucket.leaving.fill_(1 if self._ended else 0)
@@ -191,33 +246,41 @@ class BucketReducer:
                 raise HorovodInternalError(*self.engine.failure.args)
             if self.engine.timeline.active:
                 self.engine.timeline.begin([bucket.label], "ALLREDUCE")
-            bucket.work = self._group.allreduce([bucket.buffer], self._operation)
+            if bucket.shared is None:
+                bucket.work = self._group.allreduce([bucket.buffer], self._operation)
+            else:
+                bucket.shared.post()
+                bucket.work = bucket.shared
 
     def _wait(self, bucket: _Bucket) -> None:
         work, bucket.work = bucket.work, None
         if work is None:
             return
+        self._guard(work.wait)
+        if self.engine.timeline.active:
+            self.engine.timeline.end([bucket.label])
+
+    def _guard(self, wait: Callable[..., object]) -> None:
+        """Call a function that waits for the other ranks; that one is gone is an error of the engine."""
         try:
             if self._device == "cuda":
-                work.wait()
+                wait()
             else:
-                self._wait_and_report(work)
+                self._wait_and_report(wait)
         except HorovodInternalError:
             raise
         except RuntimeError as error:
             raise HorovodInternalError(f"{self.name}: a rank is gone ({str(error).splitlines()[0]})") from error
-        if self.engine.timeline.active:
-            self.engine.timeline.end([bucket.label])
 
-    def _wait_and_report(self, work: Transfer) -> None:
+    def _wait_and_report(self, wait: Callable[..., object]) -> None:
         """Wait; after some time report a stall to rank 0, which then names the late ranks."""
         seconds = self.engine.settings.first_stall_seconds or math.inf
         step = f"{self.name} step {self._num_steps + 1}"
         self.engine.waiting_step = (step, time.monotonic())
         try:
-            if not work.wait(seconds):
+            if not wait(seconds=seconds):
                 self.engine.report_stall(step, seconds)
-                work.wait()
+                wait()
                 self.engine.withdraw_stall(step)
         finally:
             self.engine.waiting_step = None

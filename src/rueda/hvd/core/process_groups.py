@@ -7,6 +7,9 @@ A rank that is stopped keeps its connections open, and a transfer with it neithe
 transfer. Gloo cannot: there a thread waits for a transfer in turns of a second and looks between them whether the world
 has failed meanwhile (:class:`Transfer`), and a group that was aborted is never destroyed, since that would wait for its
 transfers.
+
+CPU tensors of ranks on one host go through shared memory where that is possible
+(:mod:`rueda.world.shared_memory`), and through Gloo otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +32,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rueda.hvd.common.exceptions import HorovodInternalError
 from rueda.hvd.core.entries import MAX, MIN, PRODUCT, SUM
+from rueda.world.shared_memory.fixed_buckets import FixedBuckets
+from rueda.world.shared_memory.group import Finish, SharedGroup
+from rueda.world.shared_memory.transport import connect_buckets, connect_group, is_tried
 from rueda.world.stall.limits import GROUP_TIMEOUT
 from rueda.world.stall.peers import own_connection
 
@@ -37,6 +44,12 @@ OPERATIONS = {
     MAX: dist.ReduceOp.MAX,
     PRODUCT: dist.ReduceOp.PRODUCT,
 }
+_NAMES = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.PRODUCT: "product",
+}  # of shared memory
 _TURN_SECONDS = 1.0
 _TURN = timedelta(seconds=_TURN_SECONDS)
 
@@ -100,6 +113,84 @@ class GlooGroup:
         self._group.shutdown()
 
 
+class SharedTransfer:
+    """A collective in shared memory that has been begun; :meth:`wait` finishes it."""
+
+    __slots__ = ("_finish",)
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Finish it, however long that takes."""
+        self._finish()
+        return True
+
+
+_DONE = SharedTransfer(lambda: None)
+
+
+class SharedTransfers:
+    """A process group whose collectives go through shared memory; what that lacks goes through Gloo.
+
+    Args:
+        group: the group in shared memory.
+        connect: connects the same ranks by Gloo; all of them reach the first collective that needs it.
+    """
+
+    def __init__(self, group: SharedGroup, connect: Callable[[], GlooGroup]) -> None:
+        self._group = group
+        self._connect = connect
+        self._connected: GlooGroup | None = None
+
+    def allreduce(self, tensors: list[torch.Tensor], operation: Any) -> SharedTransfer | Transfer:
+        """Reduce one tensor in place."""
+        (tensor,) = tensors
+        name = _NAMES[operation]
+        if not self._group.can_reduce(tensor, name):
+            return self._gloo().allreduce(tensors, operation)
+        return SharedTransfer(self._group.begin_all_reduce(tensor, name))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> SharedTransfer:
+        """Broadcast a tensor in place."""
+        self._group.broadcast(tensor, root)
+        return _DONE
+
+    def _allgather_base(self, result: torch.Tensor, tensor: torch.Tensor) -> SharedTransfer:
+        self._group.all_gather(result.view(self._group.size, -1).unbind(), tensor)
+        return _DONE
+
+    def _reduce_scatter_base(
+        self, result: torch.Tensor, tensor: torch.Tensor, options: Any
+    ) -> SharedTransfer | Transfer:
+        name = next(name for operation, name in _NAMES.items() if options.reduceOp == operation)
+        if not self._group.can_reduce(tensor, name):
+            return self._gloo()._reduce_scatter_base(result, tensor, options)
+        self._group.reduce_scatter(result, tensor, name)
+        return _DONE
+
+    def __getattr__(self, name: str) -> Callable[..., Transfer]:
+        method: Callable[..., Transfer] = getattr(self._gloo(), name)
+        return method
+
+    def _gloo(self) -> GlooGroup:
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
+    def abort(self) -> None:
+        """End the transfers that are under way."""
+        self._group.shutdown()
+        if self._connected is not None:
+            self._connected.abort()
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self._group.shutdown()
+        if self._connected is not None:
+            self._connected.shutdown()
+
+
 class ProcessGroups:
     """All process groups of one world, by name.
 
@@ -131,25 +222,59 @@ class ProcessGroups:
         return self._groups[key]
 
     def _create(self, name: str, members: tuple[int, ...], device: str) -> Any:
-        """Connect in a thread of its own, where C++ code waits for the store of rank 0 and for all members."""
         store = PrefixStore(f"group/{name}", self._store)
         rank, size = members.index(self._rank), len(members)
         if device == "cuda":
             gpu = self.device or torch.device(device, torch.cuda.current_device())
             connect = partial(_connect_nccl, store, rank, size, gpu)
         else:
-            connect = partial(_connect_gloo, store, rank, size, self._patience)
+            gloo = partial(self._gloo, store, rank, size)
+            if not is_tried(os.environ, size):
+                return gloo()
+            shared = self._connect(
+                partial(self._connect_shared, connect_group, PrefixStore("shared", store), rank, size)
+            )
+            return gloo() if shared is None else SharedTransfers(shared, gloo)
+        return self._connect(connect)
+
+    def _gloo(self, store: Store, rank: int, size: int) -> GlooGroup:
+        return GlooGroup(self._connect(partial(_connect_gloo, store, rank, size, self._patience)), self._failure)
+
+    def _connect_shared(self, connect: Callable[..., Any], store: Store, *arguments: Any) -> Any:
+        return connect(own_connection(store), *arguments, self._patience, self._new_failure)
+
+    def _connect(self, connect: Callable[[], Any]) -> Any:
+        """Call a function in a thread of its own, and look meanwhile whether the world has failed."""
         created: Future[Any] = Future()
         threading.Thread(target=_keep, args=(created, connect), name="rueda.hvd connect", daemon=True).start()
         while not wait([created], timeout=_TURN_SECONDS).done:
             self._raise_failure()
         if created.exception() is not None:
             self._raise_failure()  # why a member has given up says more than that its connection is gone
-        return created.result() if device == "cuda" else GlooGroup(created.result(), self._failure)
+        return created.result()
+
+    def buckets(self, name: str, members: tuple[int, ...], bucket_bytes: list[int]) -> FixedBuckets | None:
+        """Return buckets of these sizes in shared memory, or None where that cannot be had; all members must call it.
+
+        :meth:`close_group` and :meth:`drop` close them as they close a group of this name.
+        """
+        if not is_tried(os.environ, len(members)):
+            return None
+        store, rank = PrefixStore(f"group/{name}/buckets", self._store), members.index(self._rank)
+        connect = partial(self._connect_shared, connect_buckets, store, rank, len(members), bucket_bytes)
+        found: FixedBuckets | None = self._connect(connect)
+        if found is not None:
+            self._groups[name, "buckets"] = found
+        return found
+
+    def _new_failure(self) -> HorovodInternalError | None:
+        """Return the error that ended the world as a new exception, which another thread may raise as well."""
+        failure = self._failure()
+        return None if failure is None else type(failure)(*failure.args)
 
     def _raise_failure(self) -> None:
-        if (failure := self._failure()) is not None:
-            raise type(failure)(*failure.args)
+        if (failure := self._new_failure()) is not None:
+            raise failure
 
     def close_group(self, name: str) -> None:
         """Close the process groups of this name."""

@@ -31,7 +31,7 @@ COMMON = {"maximize": False, "adapt": None, "nonfinite": "raise", "capturable": 
 
 
 @dataclass(frozen=True)
-class Work:
+class SortedTensors:
     """The sorted tensors of a step."""
 
     items: list[tuple[Group, list[Item]]]
@@ -93,9 +93,9 @@ class LayerwiseOptimizer(Optimizer):
         """Return a scalar of each tensor's state that is collected together with the norms; by default none."""
         return []
 
-    def prepare(self, work: Work) -> Work:
+    def prepare(self, tensors: SortedTensors) -> SortedTensors:
         """Change the gradients before the update, where that depends on all of them; by default do nothing."""
-        return work
+        return tensors
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -104,15 +104,15 @@ class LayerwiseOptimizer(Optimizer):
         if not torch.compiler.is_compiling():
             self.raise_late()
         bad: list[Tensor] = []
-        work = self.prepare(self._sort())
-        for group, items in work.items:
+        tensors = self.prepare(self._sort())
+        for group, items in tensors.items:
             skipped: list[Tensor] = []
             if items:
                 with torch.inference_mode():  # makes views and norms cheaper; weights and state stay ordinary tensors
                     self.update_items(group, items, skipped)
             if group["nonfinite"] == "raise":
                 bad += skipped
-        for lane in work.lanes:
+        for lane in tensors.lanes:
             bad += self._step_lane(lane)
         if bad:
             raise report(type(self).__name__, self.param_groups, bad)
@@ -132,12 +132,12 @@ class LayerwiseOptimizer(Optimizer):
         flags: LateFlags = self.__dict__.setdefault("_late_flags", LateFlags())
         return flags
 
-    def _sort(self) -> Work:
+    def _sort(self) -> SortedTensors:
         """Sort the tensors of every group, or reuse the result of the last step."""
         lanes = Lanes()
         if torch.compiler.is_compiling():
             found = [(group, sort(group, self.state, self.begin, self.buffer, lanes)) for group in self.param_groups]
-            return Work(found, lanes.all)
+            return SortedTensors(found, lanes.all)
         memos: Memos = self.__dict__.setdefault("_memos", Memos())
         memos.check(self.state)
         found = []
@@ -151,7 +151,7 @@ class LayerwiseOptimizer(Optimizer):
             if memo is not None and memo.fits:
                 memos.of_group[number] = memo
             found.append((group, items))
-        return Work(found, lanes.all)
+        return SortedTensors(found, lanes.all)
 
     def _step_lane(self, lane: Lane) -> list[Tensor]:
         """Step a lane; return the tensors that were not ok, if they must be reported and are known already."""

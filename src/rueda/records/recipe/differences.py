@@ -21,6 +21,19 @@ def describe_differences(was: Recipe, now: Recipe, names: Collection[str] | None
     return f"was trained with {_assignments(before)}, now asked: {_assignments(asked)}"
 
 
+def describe_changes(was: Recipe, now: Recipe) -> str:
+    """Return the fields in which two recipes differ, each with its former and its new value.
+
+    >>> describe_changes(Recipe(rate=0.1), Recipe(rate=0.05, clip=1.0))
+    'rate = 0.1 -> 0.05, clip = none -> 1.0'
+    """
+    before = was.changes_from(now)
+    return ", ".join(
+        f"{_assignments({name: before[name]})} -> {_assignments({name: value}).removeprefix(f'{name} = ')}"
+        for name, value in now.changes_from(was).items()
+    )
+
+
 def _assignments(values: dict[str, Any]) -> str:
     texts = {name: repr(list(value) if isinstance(value, tuple) else value) for name, value in values.items()}
     return ", ".join(f"{name} = {'none' if text == 'None' else text}" for name, text in texts.items())

@@ -35,14 +35,22 @@ def _ghost_batch_norm(base: Recipe) -> dict[str, Any]:
 
 def _growth(base: Recipe) -> dict[str, Any]:
     """Grow from one worker's batch to that of all workers by equal factors at the quarters of the training."""
-    quarters = sorted({float(max(1, round(base.epochs * quarter / 4))) for quarter in (1, 2, 3)})
+    return _grow_at(base, {float(max(1, round(base.epochs * quarter / 4))) for quarter in (1, 2, 3)})
+
+
+def _ramp_up(base: Recipe) -> dict[str, Any]:
+    """Grow from one worker's batch to that of all workers at the ends of the epochs of the first third."""
+    return _grow_at(base, {float(epoch) for epoch in range(1, max(1, round(base.epochs / 3)) + 1)})
+
+
+def _grow_at(base: Recipe, epochs: set[float]) -> dict[str, Any]:
     return {
         "batch": max(1, base.batch // base.workers),
         "largest_local_batch": base.batch,
         "largest_batch": base.batch * base.workers,
         "base_batch": base.batch,
-        "growth_factor": float(base.workers) ** (1 / len(quarters)),
-        "milestones": tuple(quarters),
+        "growth_factor": float(base.workers) ** (1 / len(epochs)),
+        "milestones": tuple(sorted(epochs)),
         "reasons": {"growth_factor": "from one worker's batch to that of all workers, in equal factors"},
     }
 
@@ -87,6 +95,10 @@ NAMED: dict[str, NamedRecipe] = {
     "batch-growth": NamedRecipe(
         "start at one worker's batch and grow it instead of decaying the rate (Smith et al. 2017)",
         {"schedule": "constant"}, _growth,
+    ),
+    "batch-ramp-up": NamedRecipe(
+        "start at one worker's batch, reach that of all after a third of the training (Brown et al. 2020)",
+        derived=_ramp_up,
     ),
     "lars": NamedRecipe(
         "layer-wise rates on SGD (You et al. 2017), sqrt scaling with warm-up",

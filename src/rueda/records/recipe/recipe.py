@@ -65,6 +65,8 @@ class Recipe:
     """trust coefficient of lars and larc; none: the optimizer's default"""
     clip: float | None = None
     """clip the norm of the whole gradient to this; none: no clipping"""
+    ema_decay: float | None = None
+    """decay, at the base batch, of the moving average of the weights that is evaluated; none: no average"""
     adascale: bool = False
     """multiply the rate by AdaScale's gain, which also advances the schedule"""
 
@@ -146,9 +148,13 @@ class Recipe:
 
     # When to stop, what to keep.
     target_accuracy: float | None = None
-    """stop when `patience` epochs in a row reach this test accuracy"""
+    """stop when `patience` epochs in a row reach this accuracy, on validation or else test data"""
+    target: float | None = None
+    """stop when `patience` epochs in a row reach this value of the metric, or of `target_metric`"""
+    target_metric: str | None = None
+    """name of the metric that `target` is about, loss included; none: the task's primary metric"""
     patience: int = 1
-    """number of epochs in a row that must reach the target accuracy"""
+    """number of epochs in a row that must reach the target"""
     log_every: int | None = None
     """also write a row of metrics every so many steps; none: one row per epoch"""
     noise_scale_every: int | None = None
@@ -190,7 +196,11 @@ class Recipe:
     @property
     def scale(self) -> float:
         """The global batch divided by the batch for which the rate was tuned."""
-        return self.global_batch / (self.base_batch or self.local_batch)
+        return self.scale_of(self.global_batch)
+
+    def scale_of(self, global_batch: int) -> float:
+        """Return a global batch, such as one that has grown, divided by the batch for which the rate was tuned."""
+        return global_batch / (self.base_batch or self.local_batch)
 
     def change(self, **changes: Any) -> Recipe:
         """Return the recipe with other values; the reasons of fields that change are dropped, new ones are added."""
@@ -289,6 +299,10 @@ class Recipe:
     def save(self, file: Path) -> None:
         """Write a recipe file atomically."""
         write_atomically(file, self.to_toml().encode())
+
+
+NO_TARGET: dict[str, Any] = {"target_accuracy": None, "target": None, "target_metric": None}
+"""the fields with which a training makes all its epochs"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,9 +95,15 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
         f"milestones = {list(r.milestones)} must rise; sort them": list(r.milestones) != sorted(set(r.milestones)),
         f"target_accuracy = {r.target_accuracy} is not a fraction; give e.g. 0.85":
             r.target_accuracy is not None and not 0 < r.target_accuracy <= 1,
+        "target_accuracy and target both say when to stop; keep one of them":
+            r.target_accuracy is not None and r.target is not None,
+        f"target_metric = {r.target_metric!r} needs a target, the value to reach; set it":
+            r.target_metric is not None and r.target is None,
         f"loader_processes = {r.loader_processes} is not a number of processes; give 0 or more":
             (r.loader_processes or 0) < 0,
         f"momentum = {r.momentum} never decays; give less than 1": r.momentum >= 1,
+        f"ema_decay = {r.ema_decay} is not a decay; give a number above 0 and below 1, such as 0.999":
+            r.ema_decay is not None and not 0 < r.ema_decay < 1,
         f"nesterov belongs to sgd, lars and larc, not to {r.optimizer}; set nesterov = false":
             r.nesterov and r.optimizer not in ("sgd", "lars", "larc"),
         f"momentum_correction is for lars, whose momentum contains the rate, not for {r.optimizer}; set "

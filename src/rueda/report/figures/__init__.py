@@ -1,12 +1,12 @@
 """The figures of training runs, studies and landscapes, one file each: functions from records to a ``Plot``.
 
 =================  ====================================================================
-``techniques``     the test accuracy that each row of a study kept, against one worker
+``techniques``     the metric of each row of a study, against one worker's
 ``progress``       accuracy and loss of each run against epochs, updates or seconds
 ``schedule``       learning rate and global batch along the same axis
-``speed``          images per second of each row
-``throughput``     images per second against the local batch
-``steps``          updates to a target accuracy against the batch size
+``speed``          the throughput of each row
+``throughput``     throughput against the local batch
+``steps``          updates to a target against the batch size
 ``linear_model``   gradient descent on the loss surface of a linear model
 ``noise_scale``    the gradient noise scale along a training
 ``loss_surfaces``  the loss around a model in three dimensions, and as contours

@@ -12,7 +12,7 @@ from rueda.report.plot import Plot
 
 def training_figures(section: Section) -> list[list[Plot]]:
     """Return the rows of figures; a figure without data is left out."""
-    measured = [entry for entry in section.entries if entry.test_accuracy is not None or entry.diverged]
+    measured = [entry for entry in section.entries if entry.test is not None or entry.diverged]
     rows = [
         [techniques(section)] if section.is_study and len(measured) > 1 else [],
         [progress(section)] if measures(section) else [],

@@ -37,7 +37,7 @@ def steps(found: StepsToTarget) -> Plot:
     ends = [math.log10(low), math.log10(high)]
     layout = {
         "xaxis": log_axis("batch", thinned(batches, 10), tickangle=0, range=ends),
-        "yaxis": {"title": f"updates to {100 * found.target_accuracy:.3g} % test accuracy", "type": "log", "dtick": 1,
+        "yaxis": {"title": f"updates to {target_words(found)}", "type": "log", "dtick": 1,
                   "range": [math.log10(min(updates) / 1.8), math.log10(max(updates) * 1.8)]},
         "showlegend": True, "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
         "legend": {**LEGEND_ABOVE, "y": -0.2, "yanchor": "top"},
@@ -50,6 +50,12 @@ def steps(found: StepsToTarget) -> Plot:
         name="steps", title="Updates to the target, against batch size", traces=[*curves, measured], layout=layout,
         note=_NOTE, half=True, narrow={"xaxis": log_axis("batch", thinned(batches, 5), tickangle=0, range=ends)},
     )  # fmt: skip
+
+
+def target_words(found: StepsToTarget) -> str:
+    """Write the target: its value and the metric."""
+    value = f"{100 * found.value:.3g} %" if found.metric.percent else f"{found.value:.4g}"
+    return f"{value} test {found.metric.name}"
 
 
 def _about(point: BatchPoint) -> Label:

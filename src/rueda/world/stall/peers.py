@@ -78,7 +78,7 @@ class Peers:
             thread.start()
 
     def close(self) -> None:
-        """Stop to listen; a thread that waits for a store which does not answer is left to itself."""
+        """Stop listening; a thread that waits for a store that does not answer is not waited for."""
         self._stopped.set()
         self._wake.send(b"!")
         for thread in self._threads:

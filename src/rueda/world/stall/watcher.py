@@ -46,7 +46,7 @@ class Watcher:
     def __init__(
         self, store: Store, rank: int, size: int, *, local: bool, limits: StallLimits, dump: str | None = None
     ) -> None:
-        self.sources: list[Source] = [TorchCollectives(limits, _end_process)]
+        self.sources: list[Source] = [TorchCollectives(limits, end_process)]
         self.declared = ""  # what this worker does while the others wait for it, as the program wants
         self._stacks = offer_stacks()
         self._dump = Dump(dump, rank, lambda text: _say(f"{PREFIX}{text}"))
@@ -65,14 +65,14 @@ class Watcher:
         self._changed.set()
 
     def remove(self, source: Source) -> None:
-        """Watch a source no more; a later one may get its ``id``."""
+        """Stop watching a source, and forget its ``id``, which a later one may get."""
         if source in self.sources:
             self.sources.remove(source)
         self._told.pop(id(source), None)
         self._look_again.pop(id(source), None)
 
     def stop(self) -> None:
-        """Stop to watch and to answer."""
+        """Stop watching, and stop answering the other workers."""
         self._stopped.set()
         self._changed.set()
         self._peers.close()
@@ -190,7 +190,7 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def _end_process(text: str) -> NoReturn:
+def end_process(text: str) -> NoReturn:
     """End this process at once: its main thread is in C++ code, from which no exception can call it back."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -1,0 +1,74 @@
+"""Notices an exploding loss while it is still finite.
+
+The loss of each update is compared with its running mean. A loss of ten times the mean is reported, unless it is still
+far below the loss of the first update: near an exact fit, single hard batches differ by such factors without harm.
+"""
+
+from __future__ import annotations
+
+import math
+
+FACTOR = 10.0
+"""how many times the running mean a loss must be"""
+FRACTION_OF_FIRST = 0.1
+"""a loss below this fraction of the first update's does not count as exploding"""
+MEMORY = 50
+"""updates over which the running mean is taken"""
+FEWEST = 10
+"""updates before the first comparison"""
+
+
+class LossWatch:
+    """Compares each update's loss with the running mean of the losses before.
+
+    >>> watch, total = LossWatch(), 0.0
+    >>> for step in range(1, 31):
+    ...     total += 2.0 if step < 30 else 45.0
+    ...     line = watch.take(total, float(step), step)
+    >>> line
+    'update 30: the loss is 45, 22 times its running mean of 2; lower the learning rate, warm up, or clip the gradients'
+    """
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+        self._first = 0.0
+        self._num_taken = 0
+        self._is_high = False
+        self.forget_sums()
+
+    def forget_sums(self) -> None:
+        """Begin anew with sums that start at zero, as an epoch does."""
+        self._sum = self._weight = 0.0
+
+    def take(self, total: float, weight: float, step: int) -> str | None:
+        """Take the sums of an epoch so far; return a line if the loss since the last call has exploded.
+
+        Args:
+            total: the sum of the losses.
+            weight: what they are averaged over.
+            step: the number of updates so far.
+        """
+        if total < self._sum and weight < self._weight:
+            self.forget_sums()
+        loss = (total - self._sum) / (weight - self._weight) if weight > self._weight else math.nan
+        self._sum, self._weight = total, weight
+        if not math.isfinite(loss):
+            return None
+        before, self._num_taken = self._mean, self._num_taken + 1
+        if before is None:
+            self._mean = self._first = loss
+            return None
+        is_high = (
+            self._num_taken > FEWEST and before > 0 and loss > FACTOR * before
+            and loss > FRACTION_OF_FIRST * self._first
+        )  # fmt: skip
+        if is_high and not self._is_high:
+            self._is_high = True
+            return (
+                f"update {step:,}: the loss is {loss:.4g}, {loss / before:.0f} times its running mean of {before:.4g}; "
+                "lower the learning rate, warm up, or clip the gradients"
+            )
+        if not is_high:
+            self._is_high = False
+            self._mean = before + (loss - before) / min(self._num_taken, MEMORY)
+        return None

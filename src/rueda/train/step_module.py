@@ -1,0 +1,58 @@
+"""A module whose forward pass is the step of a task, which is what DistributedDataParallel wraps.
+
+DistributedDataParallel prepares the all-reduce of the gradients when *its* forward pass is called. A step may call any
+method of the model (``model.encode``), so the step as a whole is that forward pass. State dicts are those of the model
+itself, without this wrapper's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rueda.data.nest import map_tensors
+from rueda.tasks import Task
+from rueda.tasks.step import Losses
+from rueda.train.layout import to_memory_format
+
+
+class StepModule(nn.Module):
+    """Computes the losses of a batch.
+
+    Args:
+        task: provides the step or the loss.
+        model: the model; it may be compiled.
+        memory_format: the memory format of batches of images.
+        parameters: what this module trains, if that is a part of the model only, as in a phase of a GAN.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        parameters: Sequence[nn.Parameter] | None = None,
+    ) -> None:
+        super().__init__()
+        self._task, self._memory_format = task, memory_format
+        if parameters is None:
+            self.model = model
+        else:  # the others are not registered, and so not reduced
+            self.trained = nn.ParameterList(parameters)
+        self._called = [model]
+
+    def forward(self, batch: Any) -> Losses:
+        """Run the task's step."""
+        return self._task.run_step(self._called[0], arranged(batch, self._memory_format))
+
+
+def arranged(batch: Any, memory_format: torch.memory_format) -> Any:
+    """Convert the images of a batch to a memory format; of a pair (inputs, targets), those of the inputs."""
+    if type(batch) in (tuple, list) and len(batch) == 2 and isinstance(batch[0], Tensor):
+        return to_memory_format(batch[0], memory_format), batch[1]
+    if memory_format is torch.contiguous_format:
+        return batch
+    return map_tensors(lambda tensor: to_memory_format(tensor, memory_format), batch)

@@ -1,0 +1,216 @@
+"""The collectives, chunk by chunk: what a rank puts into its slot, and what it does with the slots of all.
+
+A chunk is *filled* by its rank before that rank posts it. When all have posted it, it is *drained*: what the slots hold
+goes into the tensor. An operation with ``combines`` has a step between the two: each rank reduces a part of the chunk
+into the first slot, and the chunk is drained when all parts are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rueda.world.shared_memory.reductions import reduce_into
+
+
+def _all_dtypes() -> set[torch.dtype]:
+    return {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
+COMBINE_BYTES = 32768
+"""chunks of three and more ranks that are smaller are reduced by each rank itself: that saves waiting once"""
+
+
+_KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+_NUMBERS = {dtype: number for number, dtype in enumerate(sorted(_all_dtypes(), key=str))}
+
+
+class Place(NamedTuple):
+    """The place of a rank in its group."""
+
+    rank: int
+    size: int
+
+
+class Operation:
+    """A collective on one rank.
+
+    Args:
+        place: the place of this rank.
+        num_elements: the elements that pass through a slot.
+        dtype: their dtype.
+        chunk_elements: how many of them a chunk holds at most.
+        source: the rank whose chunks are awaited; None: all.
+    """
+
+    kind = ""
+
+    def __init__(
+        self, place: Place, num_elements: int, dtype: torch.dtype, chunk_elements: int, source: int | None = None
+    ) -> None:
+        self.place = place
+        self.dtype = dtype
+        self.source = source
+        self.combines = False
+        self.number = 0  # of the operation in its group, from 1
+        self.first = 0  # the number of its first chunk among all chunks of the group
+        self._num_elements = num_elements
+        self._chunk_elements = chunk_elements
+        self.num_chunks = max(1, -(-num_elements // chunk_elements))  # one also of an empty tensor: all ranks meet
+
+    @property
+    def what(self) -> int:
+        """A number that is the same on all ranks that call the same collective, with tensors of one size and dtype."""
+        return (self._num_elements * 64 + _NUMBERS[self.dtype]) * 8 + _KINDS.index(self.kind)
+
+    def __str__(self) -> str:
+        """Describe it as the flight recorder of torch describes its collectives."""
+        return f"{self.kind} of {str(self.dtype).removeprefix('torch.')}[{self._num_elements}]"
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return where a chunk begins and ends."""
+        start = index * self._chunk_elements
+        return start, min(self._num_elements, start + self._chunk_elements)
+
+    def fill(self, index: int, slot: Tensor) -> None:
+        """Write a chunk into the slot of this rank."""
+
+    def combine(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Reduce this rank's part of a chunk into the first slot."""
+
+    def drain(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Take the result of a chunk from the slots."""
+
+
+class AllReduce(Operation):
+    """Reduces a flat tensor into ``result``, which may be the tensor itself."""
+
+    kind = "all_reduce"
+
+    def __init__(
+        self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None
+    ) -> None:
+        super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements)
+        self._result = result
+        self._tensor = tensor
+        self._operation = operation
+        self._divisor = divisor
+        largest = min(chunk_elements, tensor.numel()) * tensor.element_size()
+        self.combines = place.size > 2 and largest >= COMBINE_BYTES
+
+    def fill(self, index: int, slot: Tensor) -> None:
+        """Write a chunk into the slot of this rank."""
+        start, end = self.span(index)
+        slot[: end - start].copy_(self._tensor[start:end])
+
+    def combine(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Reduce this rank's part of a chunk into the first slot."""
+        start, end = self.span(index)
+        rank, size = self.place
+        low, high = part_of(end - start, rank, size)
+        if high > low:
+            parts = [slot[low:high] for slot in slots]
+            reduce_into(parts[0], parts, self._operation, self._divisor)
+
+    def drain(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Take the result of a chunk from the slots."""
+        start, end = self.span(index)
+        result = self._result[start:end]
+        if self.combines:
+            result.copy_(slots[0][: end - start])
+            return
+        parts = [slot[: end - start] for slot in slots]
+        if self.place.size == 2:
+            parts[self.place.rank] = self._tensor[start:end]  # the slot has a copy of it, but this is in the cache
+        reduce_into(result, parts, self._operation, self._divisor)
+
+
+class Broadcast(Operation):
+    """Copies a flat tensor of one rank to the others."""
+
+    kind = "broadcast"
+
+    def __init__(self, place: Place, tensor: Tensor, chunk_elements: int, source: int) -> None:
+        super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements, source)
+        self._tensor = tensor
+
+    def fill(self, index: int, slot: Tensor) -> None:
+        """Write a chunk into the slot of this rank."""
+        if self.place.rank == self.source:
+            start, end = self.span(index)
+            slot[: end - start].copy_(self._tensor[start:end])
+
+    def drain(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Take the result of a chunk from the slots."""
+        if self.source is not None and self.place.rank != self.source:
+            start, end = self.span(index)
+            self._tensor[start:end].copy_(slots[self.source][: end - start])
+
+
+class AllGather(Operation):
+    """Copies the flat tensors of all ranks into those of ``results``."""
+
+    kind = "all_gather"
+
+    def __init__(self, place: Place, results: Sequence[Tensor], tensor: Tensor, chunk_elements: int) -> None:
+        super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements)
+        self._results = results
+        self._tensor = tensor
+
+    def fill(self, index: int, slot: Tensor) -> None:
+        """Write a chunk into the slot of this rank."""
+        start, end = self.span(index)
+        slot[: end - start].copy_(self._tensor[start:end])
+
+    def drain(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Take the result of a chunk from the slots."""
+        start, end = self.span(index)
+        for rank, (slot, result) in enumerate(zip(slots, self._results, strict=True)):
+            own = rank == self.place.rank
+            result[start:end].copy_(self._tensor[start:end] if own else slot[: end - start])
+
+
+class ReduceScatter(Operation):
+    """Reduces the rows of ``tensor``, [ranks, elements]; each rank gets its own row, in ``result``.
+
+    A slot holds a chunk of every row, so that a chunk of one row has 1 / ranks of its elements.
+    """
+
+    kind = "reduce_scatter"
+
+    def __init__(
+        self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None
+    ) -> None:
+        super().__init__(place, result.numel(), tensor.dtype, max(1, chunk_elements // place.size))
+        self._result = result
+        self._tensor = tensor
+        self._operation = operation
+        self._divisor = divisor
+
+    def _row(self, slot: Tensor, row: int, width: int) -> Tensor:
+        return slot[row * width : (row + 1) * width]
+
+    def fill(self, index: int, slot: Tensor) -> None:
+        """Write a chunk into the slot of this rank."""
+        start, end = self.span(index)
+        rows = slot[: self.place.size * (end - start)].view(self.place.size, end - start)
+        rows.copy_(self._tensor[:, start:end])
+
+    def drain(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Take the result of a chunk from the slots."""
+        start, end = self.span(index)
+        parts = [self._row(slot, self.place.rank, end - start) for slot in slots]
+        reduce_into(self._result[start:end], parts, self._operation, self._divisor)
+
+
+def part_of(num_elements: int, rank: int, size: int) -> tuple[int, int]:
+    """Return where a rank's part of some elements begins and ends; parts begin at multiples of 64 elements.
+
+    >>> [part_of(200, rank, 3) for rank in range(3)]
+    [(0, 128), (128, 200), (200, 200)]
+    """
+    width = -(-num_elements // (64 * size)) * 64
+    return min(num_elements, rank * width), min(num_elements, (rank + 1) * width)

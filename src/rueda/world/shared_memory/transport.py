@@ -1,0 +1,141 @@
+"""The choice between shared memory and Gloo, and the connection of a group through its store.
+
+``RUEDA_TRANSPORT`` decides: ``gloo`` or ``shared``. By default, shared memory is used where all ranks of a group can
+open the segment that the first of them has created, which is only so on one host; where that fails although they are on
+one host, one line tells why, and Gloo is used. All ranks come to the same decision, which the first of them takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from torch.distributed.distributed_c10d import Store
+
+from rueda.errors import WorldError
+from rueda.world.shared_memory.fixed_buckets import FixedBuckets, needed_bytes
+from rueda.world.shared_memory.group import HALVES, SharedGroup
+from rueda.world.shared_memory.segment import Segment, create, open_of
+from rueda.world.shared_memory.waiting import ORDERED, Check
+
+TRANSPORT = "RUEDA_TRANSPORT"
+CHUNK_BYTES = 1 << 21
+_LEAST_CHUNK_BYTES = 1 << 16
+_MOST_RANKS = 128
+
+Made = TypeVar("Made")
+
+
+def wanted(environ: Mapping[str, str]) -> str:
+    """Return ``gloo``, ``shared``, or nothing if shared memory is to be used where it is known to work.
+
+    >>> wanted({}), wanted({"RUEDA_TRANSPORT": "gloo"})
+    ('', 'gloo')
+    >>> wanted({"RUEDA_TRANSPORT": "tcp"})
+    Traceback (most recent call last):
+    rueda.errors.WorldError: RUEDA_TRANSPORT: expected gloo or shared, got 'tcp'; correct or unset it
+    """
+    found = environ.get(TRANSPORT, "").lower()
+    if found not in ("", "gloo", "shared"):
+        raise WorldError(TRANSPORT, expected="gloo or shared", got=environ[TRANSPORT], do="correct or unset it")
+    return found
+
+
+def is_tried(environ: Mapping[str, str], size: int) -> bool:
+    """Return whether a group of ``size`` ranks should try shared memory."""
+    choice = wanted(environ)
+    possible = 1 < size <= _MOST_RANKS and sys.platform == "linux"
+    return possible and choice != "gloo" and (ORDERED or choice == "shared")
+
+
+def connect_group(
+    store: Store, rank: int, size: int, timeout: timedelta, check: Check = lambda: None
+) -> SharedGroup | None:
+    """Connect the ranks of a group, or return None on all of them if it is not possible.
+
+    Args:
+        store: a store that is used for nothing else, the same for all ranks.
+        rank: the rank of this worker in the group.
+        size: the number of ranks.
+        timeout: how long to wait for the others.
+        check: see :class:`SharedGroup`.
+    """
+    if not is_tried(os.environ, size):
+        return None
+    most = CHUNK_BYTES * 8 // max(8, size)  # many ranks have small chunks: 32 MB for the segment
+    chunk_bytes = max(_LEAST_CHUNK_BYTES, most // 64 * 64)
+    segment = connect_segment(store, rank, size, HALVES * chunk_bytes * size, timeout)
+    return None if segment is None else SharedGroup(segment, chunk_bytes, check)
+
+
+def connect_buckets(
+    store: Store, rank: int, size: int, bucket_bytes: Sequence[int], timeout: timedelta, check: Check = lambda: None
+) -> FixedBuckets | None:
+    """Connect the ranks for buckets of these sizes; otherwise as :func:`connect_group`."""
+    if not is_tried(os.environ, size):
+        return None
+    segment = connect_segment(store, rank, size, needed_bytes(bucket_bytes, size), timeout)
+    return None if segment is None else FixedBuckets(segment, bucket_bytes, check)
+
+
+def connect_segment(store: Store, rank: int, size: int, num_bytes: int, timeout: timedelta) -> Segment | None:
+    """Let the first rank create a segment and all others open it; return None on all ranks if one of them cannot."""
+    answers = [f"opened/{other}" for other in range(1, size)]
+    if rank == 0:
+        segment, why = _attempt(lambda: Segment(create(size, num_bytes), 0, size, num_bytes))
+        descriptor = -1 if segment is None else segment.descriptor
+        nonce = "" if segment is None else segment.nonce
+        store.set("segment", json.dumps([_host(), os.getpid(), descriptor, nonce, why]))
+        store.wait(answers, timeout)
+        refused = [found for found in map(bytes.decode, map(store.get, answers)) if found != "yes"]
+        agreed = segment is not None and not refused
+        store.set("agreed", "yes" if agreed else "no")
+        if not agreed and "other host" not in refused:
+            _say(why or refused[0])
+    else:
+        store.wait(["segment"], timeout)
+        host, process, descriptor, nonce, _ = json.loads(store.get("segment"))
+        segment, why = None, "none"
+        if host != _host():
+            why = "other host"
+        elif nonce:
+            segment, why = _attempt(lambda: _opened(process, descriptor, nonce, rank, size, num_bytes))
+        store.set(answers[rank - 1], why or "yes")
+        store.wait(["agreed"], timeout)
+        agreed = store.get("agreed") == b"yes"
+    if segment is not None and not agreed:
+        segment.close()
+    return segment if agreed else None
+
+
+def _opened(process: int, descriptor: int, nonce: str, rank: int, size: int, num_bytes: int) -> Segment:
+    segment = Segment(open_of(process, descriptor), rank, size, num_bytes)
+    if segment.nonce != nonce:  # a process of the same number in another container
+        segment.close()
+        raise OSError("another file was found")
+    return segment
+
+
+def _attempt(make: Callable[[], Made]) -> tuple[Made | None, str]:
+    try:
+        return make(), ""
+    except (OSError, ValueError) as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _host() -> str:
+    """Return what identifies this host: the number of its last boot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _say(why: str) -> None:
+    sys.stderr.write(f"rueda: CPU tensors go through Gloo instead of shared memory ({why})\n")
+    sys.stderr.flush()

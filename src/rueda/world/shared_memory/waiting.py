@@ -1,0 +1,168 @@
+"""How a rank waits until the counters of the others have reached a value.
+
+A rank that is only microseconds late is best awaited by looking again and again. It must not last, however: the core,
+or Python's interpreter lock, may be just what the late rank or another thread of this process needs. So a rank looks
+without a pause for some tens of microseconds, and not at all if there are fewer cores than ranks; then it sleeps
+between its looks, longer and longer, from the shortest sleep that the system has (about 60 µs) to milliseconds. Twenty
+times a second it also looks whether the one it waits for is gone, and whether its own program has failed elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from rueda.world.cores import usable_cores
+from rueda.world.shared_memory.segment import NUM_COUNTERS, Segment
+
+Check = Callable[[], BaseException | None]
+"""returns the error that has ended the program of this rank elsewhere, or None"""
+
+_SPIN_SECONDS = 50e-6
+_SLEEP_SECONDS = (5e-6, 2e-4, 2e-3)  # the first, the longest, and that of long waits; the system adds about 60 µs
+_LONG_SECONDS = 0.2
+_LOOK_SECONDS = 0.05  # between two looks at the processes of the others
+
+ORDERED = platform.machine() in ("x86_64", "AMD64", "i686")
+"""whether this processor makes stores visible in program order, and loads in program order"""
+
+_fence_lock = threading.Lock()
+
+
+class PeerGone(RuntimeError):
+    """A rank that this one waits for has ended or has closed the group; Gloo raises a RuntimeError then, too."""
+
+
+def _fence() -> None:
+    """Order all loads and stores before it and after it, on processors that do not.
+
+    To release a lock is a store with release semantics, to acquire one a load with acquire semantics, and the second
+    of such a pair never overtakes the first: two rounds have both in this order.
+    """
+    for _ in range(2):
+        _fence_lock.acquire()
+        _fence_lock.release()
+
+
+class Counters:
+    """The counters of a segment, as one rank uses them.
+
+    Args:
+        segment: the segment.
+        check: looked at while waiting; its error is raised.
+        seconds: the time limit of a wait.
+    """
+
+    def __init__(self, segment: Segment, check: Check, seconds: float) -> None:
+        self._segment = segment
+        self._values = segment.counters
+        self._check = check
+        self._limit = seconds
+        self._own = segment.rank * NUM_COUNTERS
+        others = [rank for rank in range(segment.size) if rank != segment.rank]
+        self._others = [[rank * NUM_COUNTERS + kind for rank in others] for kind in range(NUM_COUNTERS)]
+        self._spins = _has_own_core(segment.size)
+        self.waits_since: float | None = None
+        """since when (``time.monotonic``) this rank has waited, once it looks with pauses"""
+
+    def set(self, kind: int, value: int) -> None:
+        """Set one of this rank's counters, after everything that was stored before."""
+        if not ORDERED:
+            _fence()
+        self._values[self._own + kind] = value
+
+    def get(self, kind: int, rank: int) -> int:
+        """Return a counter of any rank."""
+        value: int = self._values[rank * NUM_COUNTERS + kind]
+        if not ORDERED:
+            _fence()
+        return value
+
+    def reached(self, kind: int, value: int) -> bool:
+        """Return whether a counter of all other ranks has reached a value."""
+        values = self._values
+        for index in self._others[kind]:
+            if values[index] < value:
+                return False
+        if not ORDERED:
+            _fence()
+        return True
+
+    def wait(self, kind: int, value: int, seconds: float = math.inf) -> bool:
+        """Wait until a counter of all other ranks has reached a value; return False if not after ``seconds``.
+
+        Raises:
+            PeerGone: a rank is gone that has not reached it.
+            RuntimeError: the time limit of the group has passed.
+        """
+        return self._wait(self._others[kind], value, seconds)
+
+    def wait_for(self, rank: int, kind: int, value: int) -> None:
+        """Wait until a counter of one rank has reached a value."""
+        self._wait([rank * NUM_COUNTERS + kind], value, math.inf)
+
+    def _wait(self, indices: Sequence[int], value: int, seconds: float) -> bool:
+        values = self._values
+        for index in indices:
+            if values[index] < value and not self._wait_long(indices, value, seconds):
+                return False
+        if not ORDERED:
+            _fence()
+        return True
+
+    def _wait_long(self, indices: Sequence[int], value: int, seconds: float) -> bool:
+        values, clock = self._values, time.perf_counter
+        begun = clock()
+        late = list(indices)
+        spin_end = begun + (_SPIN_SECONDS if self._spins else 0.0)
+        while clock() < spin_end:
+            while values[late[-1]] >= value:
+                late.pop()
+                if not late:
+                    return True
+        self.waits_since = time.monotonic()
+        try:
+            return self._sleep_until(late, value, begun, seconds)
+        finally:
+            self.waits_since = None
+
+    def _sleep_until(self, late: list[int], value: int, begun: float, seconds: float) -> bool:
+        values, clock = self._values, time.perf_counter
+        sleep, longest, of_long_waits = _SLEEP_SECONDS
+        look = begun + _LOOK_SECONDS
+        while True:
+            late = [index for index in late if values[index] < value]
+            if not late:
+                return True
+            now = clock()
+            if now >= look:
+                look = now + _LOOK_SECONDS
+                self._look(late, value, now - begun)
+            if now - begun >= seconds:
+                return False
+            time.sleep(sleep)  # also lets other threads of this process have the interpreter lock
+            sleep = min(longest, sleep * 1.25) if now - begun < _LONG_SECONDS else of_long_waits
+
+    def _look(self, late: list[int], value: int, waited: float) -> None:
+        """Raise an error if there is nothing to wait for any more."""
+        error = self._check()
+        if error is not None:
+            raise error
+        gone = [index for index in late if self._segment.is_gone(index // NUM_COUNTERS)]
+        # A rank that has ended may have reached the value just before.
+        gone = [index for index in gone if self._values[index] < value]
+        if gone:
+            raise PeerGone(f"shared memory: rank {gone[0] // NUM_COUNTERS} of the group is gone")
+        if waited > self._limit:
+            ranks = ", ".join(str(index // NUM_COUNTERS) for index in late)
+            raise RuntimeError(f"shared memory: timed out after {waited:.0f} s waiting for ranks {ranks} of the group")
+
+
+def _has_own_core(size: int) -> bool:
+    """Return whether each rank of this host has a core: they share enough of them, or a launcher bound each to some."""
+    cores, mine = os.cpu_count() or 1, usable_cores()
+    return mine >= size or (mine < cores and mine * size <= cores)
