@@ -42,7 +42,8 @@ def test_a_profile_with_two_workers(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(profile.noise) == 2 and profile.noise[0].step < profile.noise[1].step
     assert Recipe.from_toml(profile.recipe).rate == 0.01
     assert (profile.examples, profile.parameters, profile.gradient_bytes) == (240, 195, 780)
-    for text in ("with 2", f"all-reduce among 2 workers ({profile.communication[0].backend})", "gradient noise scale at step"):
+    link = profile.communication[0].backend
+    for text in ("with 2", f"all-reduce among 2 workers ({link})", "gradient noise scale at step"):
         assert text in shown.out
     assert "next: rueda plan profile.json" in shown.out
     assert "1/3 step time" in shown.err and "3/3 2 workers" in shown.err
