@@ -279,12 +279,14 @@ def test_three_workers_evaluate_a_stream_without_a_hang() -> None:
 @pytest.mark.parametrize("data", [list(range(40)), dict.fromkeys(range(40)).keys()], ids=["data set", "stream"])
 def test_reading_processes_end_with_their_loader(data: Any) -> None:
     """Without a garbage collection: one that runs in the thread of a queue waits 5 seconds for each process."""
+    before = set(multiprocessing.active_children())  # workers of other tests
     loader = Loader(data, 4, num_workers=2)
     loader.next_batch()
+    assert len(set(multiprocessing.active_children()) - before) == 2
     gone = weakref.ref(loader)
     gc.disable()
     try:
         del loader
-        assert gone() is None and multiprocessing.active_children() == []
+        assert gone() is None and set(multiprocessing.active_children()) <= before
     finally:
         gc.enable()

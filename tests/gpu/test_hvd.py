@@ -53,8 +53,7 @@ def test_the_background_thread_is_on_the_device_of_its_rank() -> None:
         hvd.init()
         try:
             handle = hvd.allreduce_async(torch.ones(3, device=torch.device("cuda", hvd.local_rank())), name="async")
-            while not seen:
-                hvd.poll(handle)
+            while not seen:  # without hvd.poll, by which this thread would make the progress itself
                 threading.Event().wait(0.01)
             hvd.synchronize(handle)
             assert set(seen) == {hvd.local_rank()}
