@@ -10,7 +10,7 @@ import pytest
 
 import rueda
 from rueda.records import Run
-from rueda.train.trackers.tracker import figures
+from rueda.train.trackers.tracker import numbers
 from tinytask import tiny_task
 
 pytestmark = [
@@ -47,7 +47,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = run.rows("epoch")
     history = client.get_metric_history(found.info.run_id, "train_loss")
     assert [(each.step, each.value) for each in history] == [(row.step, row.train_loss) for row in rows]
-    assert figures(rows[-1]).items() <= found.data.metrics.items()
+    assert numbers(rows[-1]).items() <= found.data.metrics.items()
 
 
 def records(log: bytes) -> Iterator[bytes]:
