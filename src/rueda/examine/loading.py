@@ -223,7 +223,8 @@ def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -
 
 def _weights(state: dict[str, Any], file: Path) -> dict[str, Tensor]:
     inner = next((state[name] for name in STATES if isinstance(state.get(name), dict)), state)
-    inner = {**inner, **(state.get("average") or {})} if "place" in state else inner
+    if inner is state.get("model") and "place" in state:  # a checkpoint of a training, which may hold an average
+        inner = evaluated_weights(state)
     found = {}
     for name, value in inner.items():
         if not isinstance(value, Tensor):
