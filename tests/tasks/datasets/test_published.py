@@ -413,7 +413,9 @@ def test_only_the_first_worker_fetches(tmp_path: Path) -> None:
 
 
 def test_idx_files_that_are_none_are_refused() -> None:
-    for content in (b"", b"\x00\x00\x08", b"\x00\x00\x0d\x01\x00\x00\x00\x00", b"\x00\x00\x08\x02\x00\x00\x00\x01"):
+    without_dimensions, too_many = b"\x00\x00\x08\x00\x07", b"\x00\x00\x08\x50" + bytes(4 * 80)
+    for content in (b"", b"\x00\x00\x08", b"\x00\x00\x0d\x01\x00\x00\x00\x00", b"\x00\x00\x08\x02\x00\x00\x00\x01",
+                    without_dimensions, too_many):  # fmt: skip
         with pytest.raises(DataError, match="corrupt"):
             fashion_mnist.read_idx(content, "here")
 

@@ -81,6 +81,8 @@ def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise corrupt(where, "fashion-mnist", "not an IDX file of bytes")
     num_dimensions = content[3]
+    if not 1 <= num_dimensions <= 3:
+        raise corrupt(where, "fashion-mnist", f"{num_dimensions} dimensions instead of 1 to 3")
     start = 4 + 4 * num_dimensions
     if len(content) < start:
         raise corrupt(where, "fashion-mnist", "the header ends early")
