@@ -234,7 +234,7 @@ class Profile(JsonRecord):
     """measurements of several workers; a plan for the same machine prefers them to the model of ``steps``"""
     buckets: PositiveInt = 1
     """number of buckets of the gradients' all-reduce"""
-    overlap: float | None = None
+    overlap: Annotated[float, at_least(1)] | None = None
     """gamma in T = (compute^gamma + sync^gamma)^(1/gamma), of the first of ``together``; 1: no overlap; None: not
     measured"""
     contention: float | None = None
