@@ -13,6 +13,7 @@ import contextlib
 import copy
 import functools
 import gzip
+import importlib
 import io
 import json
 import os
@@ -195,6 +196,9 @@ CIFAR = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 9]}
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one valid file of each kind, in which nothing can be started, trained or downloaded."""
+    # The first optimizer loads it, which takes longer than an input may where the disk is slow.
+    importlib.import_module("torch._dynamo")
+
     from rueda import jobs, report
     from rueda.tasks.datasets import cifar10, download, fashion_mnist
     from rueda.train import job as train_job
@@ -446,6 +450,9 @@ def test_command_lines(place: Path) -> None:
     [
         ("plan profile.json --cluster dgx-h100 --speed inf", "speed: expected more than 0 and finite, got inf"),
         ("plan profile.json --cluster /dev/zero", "/dev/zero: expected a cluster file, got: more than 100 MB"),
+        ("plan profile.json --recipe-output run", "cannot write run: it is a folder; choose the name of a file"),
+        ("plan profile.json --recipe-output .", "cannot write .: it is a folder; choose the name of a file"),
+        ("plan profile.json --recipe-output /dev/null", "/dev/null: expected a regular file, with plan.json beside it"),
         ("plan /dev/zero", "/dev/zero: expected a profile, got: more than 100 MB"),
         ("train linear --recipe /dev/zero", "/dev/zero: expected a recipe file, got: more than 100 MB"),
         ("train linear --set seed=99999999999999999999", "seed: expected a whole number of at most 64 bits"),

@@ -65,6 +65,23 @@ def test_damage_and_absence_are_told(tmp_path: Path) -> None:
         run.rows()
 
 
+def test_atomic_writing_goes_into_pipes_and_through_links(tmp_path: Path) -> None:
+    """As root, a report written to /dev/null replaced the device by a file."""
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, b"page")
+        assert os.read(reader, 10) == b"page" and pipe.is_fifo()
+    finally:
+        os.close(reader)
+    file.write_bytes(b"old")
+    link.symlink_to("file")
+    write_atomically(link, b"new")
+    assert link.is_symlink() and file.read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "pipe"]
+
+
 def test_atomic_write_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "file"
     write_atomically(file, b"old")

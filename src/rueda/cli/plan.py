@@ -90,9 +90,13 @@ def plan(
         batch_norm=batch_norm, environment=environment(),
     )  # fmt: skip
     from rueda.errors import ProfileError
-    from rueda.files.atomic import write_atomically
+    from rueda.files.atomic import check_writable, write_atomically
 
+    check_writable(recipe_output)
     file = recipe_output.with_name("plan.json")
+    check_writable(file)
+    if any(path.exists() and not path.is_file() for path in (recipe_output, file)):
+        raise ProfileError(f"--recipe-output {recipe_output}: expected a regular file, with plan.json beside it")
     if recipe_output.name == file.name:
         raise ProfileError(f"--recipe-output {recipe_output}: this is the plan itself; name the recipe otherwise")
     kept = [] if _is_same_plan(found, recipe_output, file) else _rename_existing([recipe_output, file])

@@ -16,6 +16,9 @@ from rueda.errors import RunError
 def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryIO], None]) -> None:
     """Write a file atomically: after a crash at any moment it holds the old or the new contents, never a mixture.
 
+    A device or a pipe (``/dev/null``, ``/dev/stdout``) is written into, not replaced by a file, and a symbolic link
+    keeps pointing where it points.
+
     Args:
         file: the path; its folder is created if needed.
         content: the bytes, or a function that writes them to an open binary file.
@@ -25,19 +28,21 @@ def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryI
     """
     temporary: Path | None = None
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=".part")
+        if _is_device(file):
+            with open(file, "wb") as stream:
+                content(stream) if callable(content) else stream.write(content)
+            return
+        target = Path(os.path.realpath(file))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
         temporary = Path(name)
         with os.fdopen(handle, "wb") as stream:
-            if callable(content):
-                content(stream)
-            else:
-                stream.write(content)
+            content(stream) if callable(content) else stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates files that only the owner can read
-        os.replace(temporary, file)
-        _sync_folder(file.parent)
+        os.replace(temporary, target)
+        _sync_folder(target.parent)
     except OSError as error:
         _remove(temporary)
         raise RunError(f"cannot write {file}: {error.strerror or error}; free space or choose another folder") from None
@@ -48,11 +53,18 @@ def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryI
 
 def check_writable(file: Path) -> None:
     """Refuse a file that could not be written, before the work whose result it is to hold; nothing is created."""
+    if _is_device(file):
+        return
     folder = next(parent for parent in file.absolute().parents if parent.exists())
     if file.is_dir():
         raise RunError(f"cannot write {file}: it is a folder; choose the name of a file")
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         raise RunError(f"cannot write {file}: {folder} is not a folder that can be written to; choose another folder")
+
+
+def _is_device(file: Path) -> bool:
+    """Whether the path is something that exists and is neither a regular file nor a folder."""
+    return file.exists() and not (file.is_file() or file.is_dir())
 
 
 def _remove(temporary: Path | None) -> None:
