@@ -285,6 +285,7 @@ class World:
             return model
         from torch.nn.parallel import DistributedDataParallel
 
+        from rueda.world.compiler_import import default_compiler_options
         from rueda.world.shared_memory.gradients import exchange_in_shared_memory
 
         # torch 2.13 renamed broadcast_buffers: the old name warns from then on, and the new one fails before.
@@ -292,7 +293,8 @@ class World:
         devices = [self.device] if is_gpu(self.device) else None
         if not sync_buffers:
             self.synchronise(model)  # with the old name, the buffers are not broadcast at the start either
-        wrapped = DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
+        with default_compiler_options():
+            wrapped = DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
         exchange_in_shared_memory(wrapped)
         return wrapped
 
