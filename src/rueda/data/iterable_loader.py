@@ -96,6 +96,9 @@ class IterableLoader(Loader):
         self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
         self._shuffle, self._wanted_divide, self._divide = shuffle, divide, divide
         self._start = start_state(dataset)
+        if self._start is not None:  # it moves as it is read, which other loaders of the same data set must not see
+            with suppress(Exception):
+                self.dataset = copy.deepcopy(dataset)
         self._hides_rank = type(dataset).__module__.startswith("webdataset") and divide != "ranks"
         self._taken: list[list[int]] = []  # batches of this epoch: (local batch, how many of it)
         self._snapshot: Snapshot | None = None
