@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from rueda.jobs import Stopped
 from rueda.jobs.messages import write_error
 from rueda.jobs.stopping import as_stopped, raise_if_stopped, signals_raise_stopped
 from rueda.records import Recipe
+from rueda.train.interruption import Interruption
+from rueda.world import World
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -131,6 +134,26 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_stop_that_a_library_has_caught_is_not_lost() -> None:
+    """As torch does while it imports NumPy: the import fails, and something that needs it later."""
+
+    def stop_and_catch() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    with pytest.raises(Stopped) as stop, signals_raise_stopped():
+        stop_and_catch()
+        raise AttributeError("module 'numpy' has no attribute 'iterable'")
+    assert stop.value.signal == signal.SIGTERM
+    with signals_raise_stopped():
+        stop_and_catch()
+        with pytest.raises(Stopped), Interruption(World()):
+            pass
+    with Interruption(World()):  # no longer: the block has ended
+        pass
 
 
 def test_the_users_own_handler_of_sigusr1_stays() -> None:

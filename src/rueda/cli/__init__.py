@@ -29,10 +29,26 @@ def main() -> None:
 
 
 def run_command() -> int:
-    """Run the command that ``sys.argv`` holds and return its exit status; a user's mistake is printed as one line."""
+    """Run the command that ``sys.argv`` holds and return its exit status; a user's mistake is printed as one line.
+
+    So is a signal that arrives before the command handles signals itself.
+    """
+    from rueda.jobs.stopping import as_stopped, signals_raise_stopped
+
+    try:
+        with signals_raise_stopped():
+            return _run_command()
+    except KeyboardInterrupt as interrupt:
+        stopped = as_stopped(interrupt)
+        print(f"rueda: stopped by {signal.Signals(stopped.signal).name}", file=sys.stderr)
+        return stopped.exit_status
+
+
+def _run_command() -> int:
     from rueda.cli.app import app
     from rueda.cli.usage import UsageError, usage_message
     from rueda.errors import RuedaError
+    from rueda.jobs.stopping import raise_if_caught
     from rueda.world.cores import waiting
 
     if isinstance(sys.stdout, TextIOWrapper):  # as stderr does: a path that is no valid text is printed, not an error
@@ -42,6 +58,7 @@ def run_command() -> int:
     try:
         try:
             status = app(prog_name="rueda", standalone_mode=False) or 0
+            raise_if_caught()  # by typer, for which every signal is SIGINT
         except UsageError as error:
             print(usage_message(error), file=sys.stderr)
             status = error.exit_code

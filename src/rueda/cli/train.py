@@ -103,7 +103,7 @@ def train(
         rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip
-    with stoppable():
+    with stoppable("stopped; nothing new was saved" if running_identity().rank == 0 else None):
         answer = _train(request)
     if running_identity().rank == 0:
         _tell(Run(answer.folder), run or answer.folder, answer, as_json)

@@ -20,7 +20,7 @@ def main(folder: Path) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     gc.disable()  # imports create little garbage, and each collection would visit all of torch's objects
     from rueda.errors import RuedaError
-    from rueda.jobs.messages import call, load, read_job, write_answer, write_error
+    from rueda.jobs.messages import call, load, read_job, write_answer, write_error, write_saved
     from rueda.jobs.stopping import as_stopped, signals_raise_stopped
 
     job = read_job(folder)
@@ -41,7 +41,10 @@ def main(folder: Path) -> int:
         write_error(folder, rank, error)
         return error.exit_status
     except KeyboardInterrupt as interrupt:
-        return as_stopped(interrupt).exit_status
+        stopped = as_stopped(interrupt)
+        if stopped.saved:
+            write_saved(folder)
+        return stopped.exit_status
     return 0
 
 

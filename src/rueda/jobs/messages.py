@@ -5,6 +5,7 @@
     job.json            which function, its request, what the user typed
     answer.json         what the function returned; rank 0 writes it
     error-RANK.json     a RuedaError that the function raised on that rank
+    saved               an empty file: a signal stopped the function, which has saved its state
 """
 
 from __future__ import annotations
@@ -93,6 +94,16 @@ def write_error(folder: Path, rank: str, error: RuedaError) -> None:
     kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     about = {"kind": kind, "message": " ".join(str(error).strip().splitlines()), "exit_status": error.exit_status}
     _write(folder / f"error-{rank}.json", {**about, "seconds": time.time()})
+
+
+def write_saved(folder: Path) -> None:
+    """Write down that the function has saved its state after a signal."""
+    (folder / "saved").touch()
+
+
+def has_saved(folder: Path) -> bool:
+    """Return whether the function has saved its state after a signal."""
+    return (folder / "saved").exists()
 
 
 def raise_first_error(folder: Path) -> None:
