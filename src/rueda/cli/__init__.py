@@ -73,8 +73,8 @@ def _run_command() -> int:
         print(f"rueda: {error}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG):
             raise
         what = f"cannot open {error.filename}" if error.filename else "cannot write the output"
         print(f"rueda: {what}: {error.strerror}", file=sys.stderr)
-        return 1
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
