@@ -18,9 +18,9 @@ import typer
 from jobfunctions import Answer, Narrow, Request, job
 from rueda import jobs
 from rueda.cli.stopping import stoppable
-from rueda.errors import DataError, JobError, MissingExtra, RuedaError
+from rueda.errors import DataError, JobError, MissingExtra, PeerError, RuedaError
 from rueda.jobs import Stopped
-from rueda.jobs.messages import write_error
+from rueda.jobs.messages import raise_first_error, write_error
 from rueda.jobs.stopping import as_stopped, raise_if_stopped, signals_raise_stopped
 from rueda.records import Recipe
 from rueda.train.interruption import Interruption
@@ -337,6 +337,15 @@ def launches(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
         return status
 
     monkeypatch.setattr("rueda.jobs.run_job.launch", launch)
+
+
+def test_an_error_counts_before_those_that_only_report_it(tmp_path: Path) -> None:
+    write_error(tmp_path, "1", PeerError("rank 0 failed while the others waited: DataError: the disk is gone"))
+    with pytest.raises(PeerError):  # better than nothing
+        raise_first_error(tmp_path)
+    write_error(tmp_path, "0", DataError("the disk is gone"))
+    with pytest.raises(DataError, match=r"^the disk is gone$"):
+        raise_first_error(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
