@@ -184,3 +184,11 @@ def test_a_signal_before_the_command_begins(
     with hearing_ctrl_c():
         status = rueda_here("plan", "profile.json")
     assert (status, capsys.readouterr().err) == (exit_status(number), f"rueda: stopped by {number.name}\n")
+
+
+def test_a_warning_is_one_line() -> None:
+    code = (
+        "import warnings; from rueda.cli import app, main; app.app = lambda **_: warnings.warn('it is skipped'); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
+    assert done.stderr == "warning: it is skipped\n"

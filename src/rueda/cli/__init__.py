@@ -18,10 +18,12 @@ from io import TextIOWrapper
 def main() -> None:
     """Run the ``rueda`` command, then end the process with its exit status."""
     from rueda.files.patient_output import prepare_standard_streams
+    from rueda.files.plain_warnings import print_plain_warnings
     from rueda.world.leaving import leave
     from rueda.world.signals import HANDLED
 
     prepare_standard_streams()
+    print_plain_warnings()
     status = run_command()
     for number in HANDLED:  # srun sends SIGTERM once another worker has ended: this one keeps its exit status
         signal.signal(number, signal.SIG_IGN)
