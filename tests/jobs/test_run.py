@@ -62,6 +62,7 @@ def test_request_and_answer_are_the_same_on_both_sides(monkeypatch: pytest.Monke
     assert answer.request == Request(**asked)  # type: ignore[arg-type]
     assert answer.command == "/usr/bin/rueda train task" and answer.environment == "its value"
     assert not answer.torch  # the starter's part of the child loads none
+    assert answer.numpy_before  # torch would import it from C++, and ignore a signal that arrives meanwhile
 
 
 @pytest.mark.parametrize("show", [True, False])

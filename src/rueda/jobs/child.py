@@ -19,7 +19,7 @@ def main(folder: Path) -> int:
     from rueda.errors import RuedaError
     from rueda.files.plain_warnings import print_plain_warnings
     from rueda.jobs.messages import call, load, read_job, write_answer, write_error, write_saved
-    from rueda.jobs.stopping import as_stopped, signals_raise_stopped
+    from rueda.jobs.stopping import as_stopped, import_numpy, signals_raise_stopped
 
     print_plain_warnings()
     job = read_job(folder)
@@ -30,6 +30,7 @@ def main(folder: Path) -> int:
     rank = "0" if alone else os.environ.get("RANK", "0")
     try:
         with signals_raise_stopped():
+            import_numpy()
             function = load(job["function"])
             gc.freeze()  # imported modules are never freed, so later collections need not visit them
             gc.enable()

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -93,6 +94,11 @@ def signals_raise_stopped(save: Callable[[], None] | None = None) -> Iterator[No
         raise
     finally:
         del _raised[num_before:]
+
+
+def import_numpy() -> None:
+    """Import NumPy before torch does, which imports it from C++ and ignores a :class:`Stopped` that is raised there."""
+    import_module("numpy")
 
 
 def raise_if_caught() -> None:
