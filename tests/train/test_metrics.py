@@ -260,6 +260,17 @@ def test_an_exploding_loss_is_said_while_it_is_finite(capfd: pytest.CaptureFixtu
     assert [index for index, line in enumerate(lines, 1) if line] == [31]  # once for an excursion
 
 
+@pytest.mark.parametrize(("weight", "told"), [(24.0, [11]), (4.0, [])], ids=["many examples", "few by chance"])
+def test_a_loss_that_explodes_in_the_first_updates_is_said(weight: float, told: list[int]) -> None:
+    """The running mean has exploded with it; the loss of the first update has not."""
+    watch, total, lines = LossWatch(), 0.0, []
+    for step, loss in enumerate([1.1, 40.0, *[150.0, 90.0] * 40], 1):
+        total += weight * loss
+        lines.append(watch.take(total, weight * step, step))
+    assert [index for index, line in enumerate(lines, 1) if line] == told
+    assert told == [] or "the loss is 150, 136 times that of the first update, 1.1; lower" in str(lines[10])
+
+
 def test_sums_of_an_older_checkpoint_are_read() -> None:
     found = former_sums([12.0, 3.0, 4.0], (metrics.accuracy(),))
     assert found == {"loss": [12.0, 4.0, 4.0], "accuracy": [3.0, 4.0, 0.0]}

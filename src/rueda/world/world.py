@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rueda.errors import WorldError
+from rueda.errors import PeerError, WorldError
 from rueda.world import seeds
 from rueda.world.device import backend_of, is_gpu
 from rueda.world.extension import provided
@@ -216,7 +216,7 @@ class World:
         if error is not None:
             raise error
         if message is not None:
-            raise WorldError(f"rank 0 failed while the others waited: {message}")
+            raise PeerError(f"rank 0 failed while the others waited: {message}")
         return value  # type: ignore[return-value]
 
     @contextmanager
