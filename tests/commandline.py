@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,16 @@ def rueda(*words: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["rueda", *words])
         return run_command()
+
+
+@contextmanager
+def hearing_ctrl_c() -> Iterator[None]:
+    """Let this process hear SIGINT, which the background of a script ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def environ(**more: str) -> dict[str, str]:

@@ -14,6 +14,8 @@ from rueda.errors import DataError, MissingExtra
 from rueda.jobs import Job, Stopped
 from rueda.records import Recipe
 
+NUMPY_BEFORE = "numpy" in sys.modules
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -30,6 +32,7 @@ class Answer:
     command: str = ""
     environment: str = ""
     torch: bool = False
+    numpy_before: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ def echo(request: Request) -> Answer:
     warnings.warn("a warning of the job", RuntimeWarning, stacklevel=2)
     return Answer(
         request=request, command=" ".join(sys.argv), environment=os.environ.get(request.text, ""),
-        torch="torch" in sys.modules,
+        torch="torch" in sys.modules, numpy_before=NUMPY_BEFORE,
     )  # fmt: skip
 
 

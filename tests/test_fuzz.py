@@ -445,6 +445,9 @@ def test_command_lines(place: Path) -> None:
     check("words", place, command_lines(), try_words)
 
 
+LONG_NAME = 300 * "x"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -458,6 +461,9 @@ def test_command_lines(place: Path) -> None:
         ("train linear --set seed=99999999999999999999", "seed: expected a whole number of at most 64 bits"),
         ("train glyphs-cnn --set model.width=-1", "cannot be built with model = {'width': -1}"),
         ("run -np 2 --hostfile /dev/zero python train.py", "host file /dev/zero: cannot be read (more than 100 MB)"),
+        (f"train {LONG_NAME}", f"got '{LONG_NAME}'"),
+        (f"train {LONG_NAME}.py", f"expected a Python file that exists, got '{LONG_NAME}.py'"),
+        (f"report {LONG_NAME}", f"cannot open {LONG_NAME}: File name too long"),
     ],
 )
 def test_known_bad_inputs(words: str, told: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "nn": {"errors", "lazy", "world"},
     "keras": {"errors", "nn", "optim"},
     "integrations": {"data", "errors", "lazy", "nn", "optim", "records", "train"},
-    "jobs": {"errors", "records", "world"},
+    "jobs": {"errors", "files", "lazy", "records", "world"},
     "tasks": {"errors", "files", "lazy", "records", "world", "data"},
     "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
     "study": {

@@ -120,6 +120,17 @@ def group_methods() -> None:
     """Tested on two workers below."""
 
 
+def compiler_wrappers() -> None:
+    """The wrappers that load the compiler have the free variables of those that stand in for them."""
+    optimizer = torch.optim.Optimizer
+    for method in (optimizer.add_param_group, optimizer.zero_grad, optimizer.state_dict, optimizer.load_state_dict):
+        assert method.__code__.co_freevars == ("fn", "recursive")
+    step: Any = torch.optim.SGD.step
+    while step.__code__.co_name != "_use_grad":  # others call its hooks
+        step = step.__wrapped__
+    assert step.__code__.co_freevars == ("func",)
+
+
 TWO = [torch.tensor([2.0]), torch.tensor([3.0])]
 WHAT: dict[str, Callable[[], None]] = {
     "_foreach_add_": _foreach("_foreach_add_", [3.0, 7.0], TWO),
@@ -157,6 +168,7 @@ WHAT: dict[str, Callable[[], None]] = {
     "_world": group_methods,
     "_dump_fr_trace": group_methods,
     "_dump_fr_trace_json": group_methods,
+    "_dynamo": compiler_wrappers,
     "_is_mkldnn_fp16_supported": lambda: isinstance(torch.ops.mkldnn._is_mkldnn_fp16_supported(), bool),
     "_is_mkldnn_bf16_supported": lambda: isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool),
 }

@@ -4,7 +4,8 @@
 
     RuedaError                 every error that Rueda raises on purpose
     ├── WorldError             the workers: a wrong environment, a rendezvous that times out
-    │   └── LaunchError        a script, host or slot that cannot be started
+    │   ├── LaunchError        a script, host or slot that cannot be started
+    │   └── PeerError          another worker has failed, and its own error says why
     ├── TaskError              a task that cannot be loaded or does not fit together
     ├── DataError              a data set that is missing, corrupt or of the wrong shape
     ├── RecipeError            a recipe that contradicts itself or cannot be read
@@ -54,6 +55,10 @@ class WorldError(RuedaError):
 
 class LaunchError(WorldError):
     """A script, a host or a slot cannot be started."""
+
+
+class PeerError(WorldError):
+    """Another worker, for which this one has waited, has failed; its own error says why."""
 
 
 class TaskError(RuedaError):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from commandline import hearing_ctrl_c, rueda_without_torch
 from commandline import rueda as rueda_here
-from commandline import rueda_without_torch
 from rueda.records import Recipe
+from rueda.world.signals import exit_status
 
 TASK = """
 import sys
@@ -160,3 +163,32 @@ def test_version_and_help() -> None:
     text = rueda("--help").stdout
     for command in ("run", "train", "recipe", "data", "demo"):
         assert command in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
+def test_a_signal_before_the_command_begins(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While modules are imported; typer knows only Ctrl-C and makes status 130 of every signal."""
+
+    def app(**_: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)  # has no effect yet
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            return 130
+        return 0
+
+    monkeypatch.setattr("rueda.cli.app.app", app)
+    with hearing_ctrl_c():
+        status = rueda_here("plan", "profile.json")
+    assert (status, capsys.readouterr().err) == (exit_status(number), f"rueda: stopped by {number.name}\n")
+
+
+def test_a_warning_is_one_line() -> None:
+    code = (
+        "import warnings; from rueda.cli import app, main; app.app = lambda **_: warnings.warn('it is skipped'); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
+    assert done.stderr == "warning: it is skipped\n"

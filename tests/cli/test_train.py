@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from commandline import environ, rueda, settle_in
+from commandline import environ, hearing_ctrl_c, rueda, settle_in
 from rueda.records import Run
 
 
@@ -141,3 +143,18 @@ def test_a_resumed_run_says_where_it_goes_on(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.startswith("clouds on 1 worker, resuming at epoch 2, step 10\n")
     assert rueda(*words, "--epochs", "2", "--resume") == 0
     assert capsys.readouterr().err.startswith("clouds on 1 worker, already trained to its end\n")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR2, 75)])
+def test_a_signal_before_the_first_step_says_that_nothing_was_saved(
+    number: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)  # has no effect yet
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    monkeypatch.setattr("rueda.train.loop.load_task_and_data", load)
+    with hearing_ctrl_c():
+        assert rueda("train", "clouds.py", "--run", "a") == status
+    assert capsys.readouterr().err == "stopped; nothing new was saved\n"

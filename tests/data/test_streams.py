@@ -227,15 +227,14 @@ def test_a_data_set_with_states_is_not_read_from_the_start(stop: int, shuffle: i
     whole = Loader(Stateful(), 6, **options)
     expected = epoch_of(whole) + epoch_of(whole)
     got, state = states(Loader(Stateful(), 6, **options), stop)
-    dataset = Stateful()
-    again = Loader(dataset, 6, **options)
+    again = Loader(Stateful(), 6, **options)
     again.load_state_dict(state)
     rest = epoch_of(again)
-    first_epoch = dataset.num_read
+    first_epoch = again.dataset.num_read
     rest += epoch_of(again)
     assert got + rest == expected
     if not num_workers:  # else the processes count
-        assert first_epoch <= 1500 - 12 * stop + max(512, 20 * shuffle)
+        assert 0 < first_epoch <= 1500 - 12 * stop + max(512, 20 * shuffle)
         assert stop < 100 or first_epoch < 1000
 
 
@@ -295,6 +294,21 @@ def test_a_rehearsal_reads_what_real_workers_read(kind: Any, size: int, micro: i
         assert num >= 2
         for loader in real:
             loader.set_epoch(rehearsed.epoch)
+
+
+def test_loaders_of_one_data_set_with_states_do_not_disturb_each_other() -> None:
+    """The second began where the first had come to, at worst at the end, with a length of 0."""
+    dataset = Stateful(40)
+    first, second = (Loader(dataset, 4, shuffle=0, world=Place()) for _ in range(2))
+    reading, other = iter(first), iter(second)
+    begun = [next(reading).tolist() for _ in range(3)]
+    late = Loader(dataset, 4, shuffle=0, world=Place())
+    assert late.num_examples == 40
+    interleaved = [(next(reading).tolist(), next(other).tolist()) for _ in range(7)]
+    begun += [one for one, _ in interleaved]
+    assert [int(number) for batch in begun for number in batch] == list(range(40))
+    assert [int(number) for _, batch in interleaved for number in batch] == list(range(28))
+    assert [int(number) for batch in epoch_of(late) for number in batch] == list(range(40))
 
 
 def test_reading_does_not_change_the_random_numbers_of_the_training() -> None:

@@ -1,4 +1,7 @@
-"""Tasks on data of Hugging Face ``datasets`` and ``webdataset``: the same parameters on 1, 2 and 3 workers, resumed."""
+"""Tasks on data of Hugging Face ``datasets`` and ``webdataset``: the same parameters on 1, 2 and 3 workers, resumed.
+
+They are also measured, planned and studied.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anystage import measured_and_planned, studied
 from anytask import archive, archives, language, padded, sentence, tar_files, two_keys, vector
 from anytraining import recipe_of, resumes_bit_for_bit, same_as_one_worker
 from harness import workers
@@ -125,6 +129,20 @@ def test_resuming_alone(name: str, tmp_path: Path) -> None:
 def test_resuming_on_three_workers(name: str, tmp_path: Path) -> None:
     with their_warnings():
         resumes_bit_for_bit(TASKS[name](), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", TASKS)
+@workers(2, framework="hugging-face")
+def test_measured_and_planned(name: str) -> None:
+    with their_warnings():
+        measured_and_planned(TASKS[name]())
+
+
+@pytest.mark.parametrize("name", TASKS)
+@workers(1, framework="hugging-face")
+def test_studied(name: str, tmp_path: Path) -> None:
+    with their_warnings():
+        studied(TASKS[name](), tmp_path / "study")
 
 
 # Streams that divide themselves: which examples meet in a batch depends on the number of workers.

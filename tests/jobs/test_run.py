@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,11 +18,13 @@ import typer
 from jobfunctions import Answer, Narrow, Request, job
 from rueda import jobs
 from rueda.cli.stopping import stoppable
-from rueda.errors import DataError, JobError, MissingExtra, RuedaError
+from rueda.errors import DataError, JobError, MissingExtra, PeerError, RuedaError
 from rueda.jobs import Stopped
-from rueda.jobs.messages import write_error
+from rueda.jobs.messages import raise_first_error, write_error
 from rueda.jobs.stopping import as_stopped, raise_if_stopped, signals_raise_stopped
 from rueda.records import Recipe
+from rueda.train.interruption import Interruption
+from rueda.world import World
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -59,6 +62,7 @@ def test_request_and_answer_are_the_same_on_both_sides(monkeypatch: pytest.Monke
     assert answer.request == Request(**asked)  # type: ignore[arg-type]
     assert answer.command == "/usr/bin/rueda train task" and answer.environment == "its value"
     assert not answer.torch  # the starter's part of the child loads none
+    assert answer.numpy_before  # torch would import it from C++, and ignore a signal that arrives meanwhile
 
 
 @pytest.mark.parametrize("show", [True, False])
@@ -131,6 +135,26 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_stop_that_a_library_has_caught_is_not_lost() -> None:
+    """As torch does while it imports NumPy: the import fails, and something that needs it later."""
+
+    def stop_and_catch() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    with pytest.raises(Stopped) as stop, signals_raise_stopped():
+        stop_and_catch()
+        raise AttributeError("module 'numpy' has no attribute 'iterable'")
+    assert stop.value.signal == signal.SIGTERM
+    with signals_raise_stopped():
+        stop_and_catch()
+        with pytest.raises(Stopped), Interruption(World()):
+            pass
+    with Interruption(World()):  # no longer: the block has ended
+        pass
 
 
 def test_the_users_own_handler_of_sigusr1_stays() -> None:
@@ -314,6 +338,15 @@ def launches(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
         return status
 
     monkeypatch.setattr("rueda.jobs.run_job.launch", launch)
+
+
+def test_an_error_counts_before_those_that_only_report_it(tmp_path: Path) -> None:
+    write_error(tmp_path, "1", PeerError("rank 0 failed while the others waited: DataError: the disk is gone"))
+    with pytest.raises(PeerError):  # better than nothing
+        raise_first_error(tmp_path)
+    write_error(tmp_path, "0", DataError("the disk is gone"))
+    with pytest.raises(DataError, match=r"^the disk is gone$"):
+        raise_first_error(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])

@@ -113,3 +113,4 @@ def test_batches_for_several_workers_fit_the_time() -> None:
     assert _batches_together(steps, own=32, seconds=100.0) == [8, 16, 32, 64, 1024]
     assert _batches_together(steps, own=1024, seconds=1.0) == [1024]
     assert _batches_together(steps, own=32, seconds=2.5) == [8, 16, 32, 64]
+    assert _batches_together(steps[:2], own=32, seconds=1e-6) == [8]  # there were none where all steps are slow

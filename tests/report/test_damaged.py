@@ -28,7 +28,7 @@ from rueda.report.collect import collect
 from rueda.report.markdown import markdown_tables
 from rueda.report.page import render
 
-WRONG: tuple[Any, ...] = (None, math.nan, math.inf, -1, 0, 10**400, "eight", [])
+WRONG: tuple[Any, ...] = (None, math.nan, math.inf, -1, 0, 5e-324, 1.7e308, 10**400, "eight", [])
 NOISE = {
     "kind": "noise", "epoch": 1, "step": 2, "seconds": 1.0, "examples": 64, "value": 100.0, "low": 50.0, "high": 400.0,
     "global_batch": 64, "group": None, "variance": 10.0, "square": 0.1, "steps": 2,

@@ -14,6 +14,7 @@ from anytraining import recipe_of, resumes_bit_for_bit, same_as_one_worker, trai
 from harness import workers
 from rueda.errors import RecipeError, TaskError
 from rueda.tasks import Task
+from rueda.train.evaluate import Evaluator
 from rueda.world import current
 from tinytask import parameters, rehearsal, run, training
 
@@ -94,6 +95,8 @@ def test_a_batch_without_weight_changes_nothing() -> None:
     before = parameters(job.model)
     job.step()
     assert torch.equal(parameters(job.model), before)
+    with pytest.raises(TaskError, match=r"weights of an evaluation: expected a sum above 0 over \d+ examples, got 0"):
+        Evaluator(job).run()  # it reported a loss of 0, the best of all
 
 
 # What works on gradients sees those of the weighted mean.

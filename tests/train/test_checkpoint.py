@@ -66,6 +66,7 @@ def test_only_intact_files_count(tmp_path: Path) -> None:
     assert [load_checkpoint(file)["step"] for file in list_checkpoints(tmp_path)] == [4, 1]
     damaged, _ = list_checkpoints(tmp_path)
     damaged.write_bytes(b"")
+    (tmp_path / "step-00000003.0123456789abcdef.pt").mkdir()  # no file at all
     save_checkpoint(tmp_path, {"step": 2}, step=2, keep=3)  # resumed from step 1: the damaged step 4 is not in its way
     assert [load_checkpoint(file)["step"] for file in list_checkpoints(tmp_path)] == [2, 1]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import rueda
 from harness import workers
-from rueda.errors import DataError, TaskError
+from rueda.errors import CheckpointError, DataError, TaskError
 from rueda.records import Recipe, Run
 from rueda.records.metric import ACCURACY, LOSS
 from rueda.tasks import metrics
@@ -30,6 +30,7 @@ from rueda.train.loaders import evaluation_loader
 from rueda.train.loss_watch import LossWatch
 from rueda.train.recorder import Recorder
 from rueda.train.totals import former_sums
+from rueda.train.training import Training
 from rueda.world import World, current
 from tinytask import clouds, network, run, tiny_task, training
 
@@ -259,6 +260,17 @@ def test_an_exploding_loss_is_said_while_it_is_finite(capfd: pytest.CaptureFixtu
     assert [index for index, line in enumerate(lines, 1) if line] == [31]  # once for an excursion
 
 
+@pytest.mark.parametrize(("weight", "told"), [(24.0, [11]), (4.0, [])], ids=["many examples", "few by chance"])
+def test_a_loss_that_explodes_in_the_first_updates_is_said(weight: float, told: list[int]) -> None:
+    """The running mean has exploded with it; the loss of the first update has not."""
+    watch, total, lines = LossWatch(), 0.0, []
+    for step, loss in enumerate([1.1, 40.0, *[150.0, 90.0] * 40], 1):
+        total += weight * loss
+        lines.append(watch.take(total, weight * step, step))
+    assert [index for index, line in enumerate(lines, 1) if line] == told
+    assert told == [] or "the loss is 150, 136 times that of the first update, 1.1; lower" in str(lines[10])
+
+
 def test_sums_of_an_older_checkpoint_are_read() -> None:
     found = former_sums([12.0, 3.0, 4.0], (metrics.accuracy(),))
     assert found == {"loss": [12.0, 4.0, 4.0], "accuracy": [3.0, 4.0, 0.0]}
@@ -314,6 +326,23 @@ def test_a_changed_option_reaches_the_optimizers_of_all_phases(tmp_path: Path) -
     Recorder(now, Run(tmp_path), resume="last")
     decays = [max(group["weight_decay"] for group in each.optimizer.param_groups) for each in now.updaters]
     assert decays == [0.25, 0.25]
+
+
+def test_a_changed_recipe_of_a_phase_applies_on_resume(tmp_path: Path) -> None:
+    """It was ignored without a word: an optimizer continued with the options of the checkpoint."""
+    task = two_phases()
+    rueda.fit(task, folder=tmp_path, progress=False)
+
+    def resumed(**recipe: object) -> Training:
+        phases = (task.phases[0], replace(task.phases[1], recipe=recipe))
+        now = training(replace(task, phases=phases), task.recipe.change(epochs=2))
+        Recorder(now, Run(tmp_path), resume="last")
+        return now
+
+    decays = [group["weight_decay"] for group in resumed(weight_decay=0.25).updaters[1].optimizer.param_groups]
+    assert max(decays) == 0.25
+    with pytest.raises(CheckpointError, match=r"phase last of .* with optimizer = 'sgd', now asked: .*'adam'"):
+        resumed(optimizer="adam")
 
 
 def test_choices_can_be_made_without_the_test_data() -> None:

@@ -29,7 +29,7 @@ from rueda.train.recorder import Recorder
 from rueda.train.resume import MAY_CHANGE
 from rueda.train.update import Updater
 from rueda.world import current
-from tinytask import parameters, tiny_task
+from tinytask import network, parameters, tiny_task
 
 NUM_KILLS = 10
 RECIPE = Recipe(
@@ -262,6 +262,14 @@ def test_what_may_not_change_is_refused_and_nothing_written(
             progress=False,
         )  # fmt: skip
     assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert contents(tmp_path) == before
+
+
+def test_the_checkpoint_of_a_loop_of_ones_own_is_refused(tmp_path: Path) -> None:
+    rueda.Checkpoint(tmp_path / "checkpoints", model=network()).save(3)
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match="expected a checkpoint of rueda train, got one of another program"):
+        rueda.fit(tiny_task(), RECIPE, folder=tmp_path, resume=True, progress=False)
     assert contents(tmp_path) == before
 
 

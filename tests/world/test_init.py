@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+
+from rueda.world.identity import Identity
+from rueda.world.rendezvous import _wait_for_all_ranks, local_store
 
 SCRIPT = """
 import os, rueda, torch
@@ -132,3 +137,22 @@ rueda.init(); print(torch.get_num_threads())
 """
     assert answer(start(code))[1].split() == ["True", "True", "1"]
     assert answer(start(code, RUEDA_MALLOC="default"))[1].split() == ["False", "False", "1"]
+
+
+def test_a_signal_is_heard_while_a_worker_waits_for_the_others() -> None:
+    """The others may have left at the same signal, and would never come."""
+    heard, told = threading.Event(), []
+
+    def send() -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        told.append(heard.wait(5))
+        store.set("here/1", "late")
+
+    store = local_store(60)
+    before = signal.signal(signal.SIGUSR2, lambda *_: heard.set())
+    try:
+        threading.Timer(0.05, send).start()
+        _wait_for_all_ranks(store, Identity(rank=0, size=2), 60)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert told == [True]

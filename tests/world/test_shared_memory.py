@@ -428,10 +428,10 @@ KILLED = """
     from rueda.world.shared_memory.world_group import world_group
     assert world_group() is not None
     x = torch.ones(1_000_000)
-    if world.rank == 1:
-        threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     world.all_reduce_(x)
     print("begun", flush=True)
+    if world.rank == 1:
+        threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     begun = time.monotonic()
     try:
         while time.monotonic() < begun + 100:

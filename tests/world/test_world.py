@@ -14,6 +14,7 @@ import rueda
 from harness import workers
 from rueda.errors import WorldError
 from rueda.world import World, current
+from rueda.world.gathering import gather, own_first
 
 CASES = [  # operation, the result for the tensors [r + 1, 2] on ranks r = 0, 1, 2
     ("sum", [6.0, 6.0]),
@@ -43,6 +44,26 @@ def test_gather_and_broadcast() -> None:
     assert world.broadcast_object(f"from {world.rank}", source=1) == "from 1"
     with pytest.raises(WorldError, match="a rank below 3, got 3"):
         world.broadcast(torch.zeros(1), source=3)
+
+
+@workers(3)
+def test_gather_takes_different_numbers_of_rows() -> None:
+    """Gloo returned wrong numbers on one rank and aborted the other; the truth is one worker with all rows."""
+    world = current()
+    rows, factors = (
+        torch.arange(12.0).reshape(6, 2).split([3, 1, 2]),
+        torch.arange(1.0, 13).reshape(6, 2).split([3, 1, 2]),
+    )
+    own = rows[world.rank].clone().requires_grad_()
+    found = gather(own)
+    assert torch.equal(found, own_first(list(rows), world.rank))
+    (found * own_first(list(factors), world.rank) * (world.rank + 1)).sum().backward()
+    assert own.grad is not None
+    assert torch.equal(own.grad, factors[world.rank] * (1 + 2 + 3))  # what the losses of all three contribute
+    with pytest.raises(WorldError, match=r"rows of shape \(2,\) on every worker, as on rank 0, got .*\(3,\) on rank 1"):
+        gather(torch.ones(2, 3 if world.rank == 1 else 2))
+    with pytest.raises(WorldError, match=r"float32 rows .* got .*float64 rows"):
+        gather(torch.ones(2, 2, dtype=torch.float64 if world.rank == 2 else torch.float32))
 
 
 @workers(2)

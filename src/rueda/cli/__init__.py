@@ -18,10 +18,12 @@ from io import TextIOWrapper
 def main() -> None:
     """Run the ``rueda`` command, then end the process with its exit status."""
     from rueda.files.patient_output import prepare_standard_streams
+    from rueda.files.plain_warnings import print_plain_warnings
     from rueda.world.leaving import leave
     from rueda.world.signals import HANDLED
 
     prepare_standard_streams()
+    print_plain_warnings()
     status = run_command()
     for number in HANDLED:  # srun sends SIGTERM once another worker has ended: this one keeps its exit status
         signal.signal(number, signal.SIG_IGN)
@@ -29,10 +31,26 @@ def main() -> None:
 
 
 def run_command() -> int:
-    """Run the command that ``sys.argv`` holds and return its exit status; a user's mistake is printed as one line."""
+    """Run the command that ``sys.argv`` holds and return its exit status; a user's mistake is printed as one line.
+
+    So is a signal that arrives before the command handles signals itself.
+    """
+    from rueda.jobs.stopping import as_stopped, signals_raise_stopped
+
+    try:
+        with signals_raise_stopped():
+            return _run_command()
+    except KeyboardInterrupt as interrupt:
+        stopped = as_stopped(interrupt)
+        print(f"rueda: stopped by {signal.Signals(stopped.signal).name}", file=sys.stderr)
+        return stopped.exit_status
+
+
+def _run_command() -> int:
     from rueda.cli.app import app
     from rueda.cli.usage import UsageError, usage_message
     from rueda.errors import RuedaError
+    from rueda.jobs.stopping import raise_if_caught
     from rueda.world.cores import waiting
 
     if isinstance(sys.stdout, TextIOWrapper):  # as stderr does: a path that is no valid text is printed, not an error
@@ -42,6 +60,7 @@ def run_command() -> int:
     try:
         try:
             status = app(prog_name="rueda", standalone_mode=False) or 0
+            raise_if_caught()  # by typer, for which every signal is SIGINT
         except UsageError as error:
             print(usage_message(error), file=sys.stderr)
             status = error.exit_code
@@ -56,8 +75,8 @@ def run_command() -> int:
         print(f"rueda: {error}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG):
             raise
         what = f"cannot open {error.filename}" if error.filename else "cannot write the output"
         print(f"rueda: {what}: {error.strerror}", file=sys.stderr)
-        return 1
+        return 2 if error.errno == errno.ENAMETOOLONG else 1

@@ -11,9 +11,10 @@ import typer
 
 @contextmanager
 def stoppable(line: str | None = None) -> Iterator[None]:
-    """End the command if a signal stops the block, after printing ``line``; :mod:`rueda.world.signals` has the status.
+    """End the command if a signal stops the block; :mod:`rueda.world.signals` has the status.
 
-    SIGUSR1 has no effect before the command trains.
+    Before that ``line`` is printed, unless the block has saved its state and has said so. SIGUSR1 has no effect before
+    the command trains.
     """
     from rueda.jobs.stopping import as_stopped, signals_raise_stopped
 
@@ -22,7 +23,7 @@ def stoppable(line: str | None = None) -> Iterator[None]:
             yield
     except KeyboardInterrupt as interrupt:
         stopped = as_stopped(interrupt)
-        if line is not None and stopped.signal != signal.SIGPIPE:
+        if line is not None and not stopped.saved and stopped.signal != signal.SIGPIPE:
             typer.echo(line, err=True)
         raise typer.Exit(stopped.exit_status) from None
 

@@ -103,7 +103,7 @@ def train(
         rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip
-    with stoppable():
+    with stoppable("stopped; nothing new was saved" if running_identity().rank == 0 else None):
         answer = _train(request)
     if running_identity().rank == 0:
         _tell(Run(answer.folder), run or answer.folder, answer, as_json)
@@ -131,11 +131,13 @@ def _task_of(run: Path | None) -> str:
 def _train(request: TrainRequest) -> TrainAnswer:
     """Train in this process if it is the only worker or was started by a launcher; otherwise start the workers."""
     from rueda.jobs import run
+    from rueda.jobs.stopping import import_numpy
     from rueda.train.request import train_job
     from rueda.world.running import running_identity
 
     workers = 1 if request.rehearse or running_identity().size > 1 else request.known_workers()
     if workers is None or workers <= 1:
+        import_numpy()
         from rueda.tasks import load_task
         from rueda.train.job import resolved_recipe, train_task
 

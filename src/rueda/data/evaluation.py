@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 from rueda.data.arrays import Arrays
 from rueda.data.batcher import Batcher
 from rueda.data.dataset_loader import BatchReader, Requests, read_examples, unchanged
-from rueda.data.iterable_loader import start_state
+from rueda.data.iterable_loader import own_stream
 from rueda.data.loader import is_stream
 from rueda.data.partition import check_examples, check_worker, evaluation_share
 from rueda.data.stream import Ranked, batch_device, current_world
@@ -84,7 +84,9 @@ class EvalLoader:
         self.device = batch_device(world, device)
         self._batcher = Batcher(data, dtype=dtype, device=self.device) if is_arrays else None
         self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
-        self._start = start_state(data) if self._is_stream else None
+        self._start: Any = None
+        if self._is_stream:
+            self.data, self._start = own_stream(data)
 
     def __len__(self) -> int:
         """Return the number of batches, the same on every worker."""

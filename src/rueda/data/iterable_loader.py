@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import copy
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakMethod
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
 from rueda.data import hugging_face, partition
-from rueda.data.agreement import Agreement
-from rueda.data.dataset_loader import checked_options, unchanged
+from rueda.data.dataset_loader import checked_options
 from rueda.data.loader import Loader
 from rueda.data.loader_info import Told
 from rueda.data.own_random import OwnRandom
+from rueda.data.read_ahead import ReadAhead
 from rueda.data.stream import Batch, Ranked, Stream, batch_device, current_world
-from rueda.data.stream_reader import DIVISIONS, Collating, LoaderProcess, Plan, Read, Snapshot, StreamReader
+from rueda.data.stream_reader import DIVISIONS, Collating, LoaderProcess, Plan, Snapshot, StreamReader
+from rueda.data.stream_sequence import InProcesses, InThisProcess, Sequence
 from rueda.data.transfer import Transfer
 from rueda.data.waiting import Waiting
 from rueda.errors import DataError
@@ -95,11 +95,11 @@ class IterableLoader(Loader):
         self._pins = self._options.pop("pin_memory", self.device is not None and self.device.type == "cuda")
         self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
         self._shuffle, self._wanted_divide, self._divide = shuffle, divide, divide
-        self._start = start_state(dataset)
+        self.dataset, self._start = own_stream(dataset)
         self._hides_rank = type(dataset).__module__.startswith("webdataset") and divide != "ranks"
         self._taken: list[list[int]] = []  # batches of this epoch: (local batch, how many of it)
         self._snapshot: Snapshot | None = None
-        self._ahead: _Ahead | None = None
+        self._ahead: ReadAhead | None = None
         self._waiting = Waiting(num_workers, speaks=self.rank == 0)
 
     # The length.
@@ -221,17 +221,19 @@ class IterableLoader(Loader):
             position=self._position, snapshot=self._snapshot, start=self._start, hides_rank=self._hides_rank,
         )  # fmt: skip
 
-    def _begin(self, local_batch: int, micro_batch: int | None) -> _Ahead:
+    def _begin(self, local_batch: int, micro_batch: int | None) -> ReadAhead:
         """Begin to read at the current position, and read a batch ahead."""
         num = self._num_virtual_workers
         if micro_batch is None and num > 1 and self.divide != "examples":
             do = "use next_parts, or divide='examples'"
             raise DataError("next_batch", expected="one worker in this process", got=f"{num} virtual ones", do=do)
-        ahead = _Ahead(self, local_batch, micro_batch)
+        ahead = ReadAhead(
+            WeakMethod(self._sequences), self._world, local_batch, micro_batch, fills=self.remainder != "drop"
+        )
         ahead.read()
         return ahead
 
-    def _sequences(self, local_batch: int, micro_batch: int | None, *, again: bool = False) -> list[_Sequence]:
+    def _sequences(self, local_batch: int, micro_batch: int | None, *, again: bool = False) -> list[Sequence]:
         """Return the batches of each virtual worker that reads by itself, from the current position on."""
         plan = self._plan()
         if again:
@@ -247,7 +249,7 @@ class IterableLoader(Loader):
             plans = [plan]
         return [self._replayed(each, local_batch // num, collate, again) for each in plans]
 
-    def _replayed(self, plan: Plan, local_batch: int, collate: Collating, again: bool) -> _Sequence:
+    def _replayed(self, plan: Plan, local_batch: int, collate: Collating, again: bool) -> Sequence:
         """Return the batches of a share, without those that were taken in this epoch already."""
         taken, first = [0] * plan.num_processes, 0  # examples of each process, and whose turn it is
         num_filled = 0
@@ -264,18 +266,16 @@ class IterableLoader(Loader):
         sequence.num_filled = num_filled
         return sequence
 
-    def _sequence(
-        self, plan: Plan, local_batch: int, collate: Collating, taken: list[int], first: int = 0
-    ) -> _Sequence:
+    def _sequence(self, plan: Plan, local_batch: int, collate: Collating, taken: list[int], first: int = 0) -> Sequence:
         """Return the batches of one worker; ``taken`` has the examples that each process took before."""
         if self._num_workers > 0 and self._num_virtual_workers == 1:
             dataset = LoaderProcess(plan, local_batch, collate, taken, first)
-            return _InProcesses(dataset, num_workers=self._num_workers, pin_memory=self._pins, **self._options)
+            return InProcesses(dataset, num_workers=self._num_workers, pin_memory=self._pins, **self._options)
         if plan.divide == "examples":
             plan = replace(plan, num_processes=1)
         turns = [(first + turn) % plan.num_processes for turn in range(plan.num_processes)]
         plans = [replace(plan, process=number, skip=taken[number]) for number in turns]
-        return _InThisProcess([StreamReader(each) for each in plans], local_batch, collate)
+        return InThisProcess([StreamReader(each) for each in plans], local_batch, collate)
 
     # The state.
 
@@ -321,114 +321,19 @@ class IterableLoader(Loader):
         partition.check_remainder(self.remainder)
 
 
-class _Ahead:
-    """The next batch, which is read before it is asked for, and whether all workers have one."""
+def own_stream(dataset: Any) -> tuple[Any, Any]:
+    """Return the data set for one loader, and its state before it is read, if it has states.
 
-    def __init__(self, loader: IterableLoader, local_batch: int, micro_batch: int | None) -> None:
-        # A proxy: in a reference cycle, reading processes would live on until a garbage collection.
-        self._loader: IterableLoader = weakref.proxy(loader)
-        self._local_batch, self._micro_batch = local_batch, micro_batch
-        self._sequences = loader._sequences(local_batch, micro_batch)
-        self._fillers: dict[int, _Sequence] = {}
-        self._fills = loader.remainder != "drop"
-        self._agreement = Agreement(loader._world, by_any=self._fills)
-        self._found: list[_Item | None] = []
-        self.snapshot: Snapshot | None = None
-
-    def fits(self, local_batch: int, micro_batch: int | None) -> bool:
-        """Return whether the batch that was read is the one that is wanted."""
-        same_parts = micro_batch == self._micro_batch or all(each.collates_late for each in self._sequences)
-        return local_batch == self._local_batch and same_parts
-
-    def read(self) -> None:
-        """Read the next batch, and tell the other workers whether there was one."""
-        self._found = [sequence.next() for sequence in self._sequences]
-        exists = any if self._fills else all
-        self._agreement.tell(exists(found is not None for found in self._found))
-
-    def exists(self) -> bool:
-        """Return whether there is another batch, on all workers."""
-        return self._agreement.answer()
-
-    def take(self, micro_batch: int | None) -> tuple[list[list[Any]], int]:
-        """Return the batch in parts, and the number of its examples."""
-        items = [found or self._filler(number) for number, found in enumerate(self._found)]
-        self.snapshot = items[0][0].snapshot
-        parts = []
-        for sequence, (read, made, _) in zip(self._sequences, items, strict=True):
-            parts += sequence.parts(read, micro_batch) if made is None else made
-        return parts, sum(item[2] for item in items)
-
-    def _filler(self, number: int) -> _Item:
-        """Return the next batch of a share that is read again from its start, because other workers have more."""
-        if number not in self._fillers:
-            self._begin_filler(number)
-            for _ in range(self._sequences[number].num_filled):  # those that were taken before a resume
-                self._filler(number)
-        item = self._fillers[number].next()
-        if item is None:  # once through the share: again from its start
-            self._begin_filler(number)
-            item = self._fillers[number].next()
-        if item is None:
-            do = "use divide='examples', or a smaller batch or fewer workers"
-            raise DataError("data", expected="an example for every worker", got="an empty share", do=do)
-        return item
-
-    def _begin_filler(self, number: int) -> None:
-        sequences = self._loader._sequences(self._local_batch, self._micro_batch, again=True)
-        self._fillers[number] = sequences[number]
+    A data set with states moves as it is read, so each loader has its own copy: a second one would begin where the
+    first has come to.
+    """
+    start = _start_state(dataset)
+    with suppress(Exception):  # some cannot be copied
+        return (dataset if start is None else copy.deepcopy(dataset)), start
+    return dataset, start
 
 
-_Item = tuple[Read, list[list[Any]] | None, int]  # what was read, collated if in another process, number of examples
-
-
-class _InThisProcess:
-    """The batches of one worker, from readers that take turns; they are collated when they are taken."""
-
-    collates_late = True
-    num_filled = 0
-    """batches of this epoch for which the share was read again, since it had ended before those of other workers"""
-
-    def __init__(self, readers: list[StreamReader], local_batch: int, collate: Collating) -> None:
-        self._readers, self._local_batch, self._collate = deque(readers), local_batch, collate
-
-    def next(self) -> _Item | None:
-        """Return the next batch; None at the end."""
-        while self._readers:
-            reader = self._readers.popleft()
-            read = reader.read(self._local_batch)
-            if read is not None:
-                self._readers.append(reader)
-                return read, None, len(read.examples)
-        return None
-
-    def parts(self, read: Read, micro_batch: int | None) -> list[list[Any]]:
-        """Collate what was read, in micro-batches of this size."""
-        return replace(self._collate, micro_batch=micro_batch)(read)
-
-
-class _InProcesses:
-    """The batches of one worker, read and collated in other processes."""
-
-    collates_late = False
-    num_filled = 0
-
-    def __init__(self, dataset: LoaderProcess, **options: Any) -> None:
-        loader = DataLoader(dataset, batch_size=None, collate_fn=unchanged, **options)
-        self._batches: Iterator[tuple[Read, list[list[Any]], int]] = iter(loader)
-
-    def next(self) -> _Item | None:
-        """Return the next batch; None at the end."""
-        return next(self._batches, None)
-
-    def parts(self, read: Read, micro_batch: int | None) -> list[list[Any]]:
-        raise NotImplementedError
-
-
-_Sequence = _InThisProcess | _InProcesses
-
-
-def start_state(dataset: Any) -> Any:
+def _start_state(dataset: Any) -> Any:
     """Return the state of a data set before it is read; None if it has no states from which it continues exactly."""
     if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
         return None

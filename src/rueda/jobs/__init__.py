@@ -24,9 +24,17 @@ that killed the process or the last line that it wrote.
 
 from __future__ import annotations
 
-from rueda.jobs.messages import Job
-from rueda.jobs.processes import run_many
-from rueda.jobs.run_job import run
-from rueda.jobs.stopping import Stopped
+from typing import TYPE_CHECKING
+
+from rueda.lazy import lazily
+
+if TYPE_CHECKING:
+    from rueda.jobs.messages import Job
+    from rueda.jobs.processes import run_many
+    from rueda.jobs.run_job import run
+    from rueda.jobs.stopping import Stopped
 
 __all__ = ["Job", "Stopped", "run", "run_many"]
+
+# A command handles signals (rueda.jobs.stopping) before it imports anything else.
+__getattr__ = lazily(__name__, {"Job": "messages", "Stopped": "stopping", "run": "run_job", "run_many": "processes"})

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 
 
@@ -16,13 +15,13 @@ def main(folder: Path) -> int:
     """Run the job and return the exit status: 0, that of a RuedaError, or that of :class:`rueda.jobs.Stopped`."""
     # A process inherits ignored signals from its parent (nohup, a background job); SIGINT must mean: save and exit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A warning is meant for the user of a command, to whom a line of source code says nothing.
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     gc.disable()  # imports create little garbage, and each collection would visit all of torch's objects
     from rueda.errors import RuedaError
-    from rueda.jobs.messages import call, load, read_job, write_answer, write_error
-    from rueda.jobs.stopping import as_stopped, signals_raise_stopped
+    from rueda.files.plain_warnings import print_plain_warnings
+    from rueda.jobs.messages import call, load, read_job, write_answer, write_error, write_saved
+    from rueda.jobs.stopping import as_stopped, import_numpy, signals_raise_stopped
 
+    print_plain_warnings()
     job = read_job(folder)
     alone = bool(job["leave_with_parent"])
     if alone:
@@ -31,6 +30,7 @@ def main(folder: Path) -> int:
     rank = "0" if alone else os.environ.get("RANK", "0")
     try:
         with signals_raise_stopped():
+            import_numpy()
             function = load(job["function"])
             gc.freeze()  # imported modules are never freed, so later collections need not visit them
             gc.enable()
@@ -41,7 +41,10 @@ def main(folder: Path) -> int:
         write_error(folder, rank, error)
         return error.exit_status
     except KeyboardInterrupt as interrupt:
-        return as_stopped(interrupt).exit_status
+        stopped = as_stopped(interrupt)
+        if stopped.saved:
+            write_saved(folder)
+        return stopped.exit_status
     return 0
 
 

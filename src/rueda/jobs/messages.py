@@ -5,6 +5,7 @@
     job.json            which function, its request, what the user typed
     answer.json         what the function returned; rank 0 writes it
     error-RANK.json     a RuedaError that the function raised on that rank
+    saved               an empty file: a signal stopped the function, which has saved its state
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from rueda import errors
-from rueda.errors import JobError, RuedaError
+from rueda.errors import JobError, PeerError, RuedaError
 from rueda.records.json_record import read_record
 
 Answer = TypeVar("Answer")
@@ -95,11 +96,24 @@ def write_error(folder: Path, rank: str, error: RuedaError) -> None:
     _write(folder / f"error-{rank}.json", {**about, "seconds": time.time()})
 
 
+def write_saved(folder: Path) -> None:
+    """Write down that the function has saved its state after a signal."""
+    (folder / "saved").touch()
+
+
+def has_saved(folder: Path) -> bool:
+    """Return whether the function has saved its state after a signal."""
+    return (folder / "saved").exists()
+
+
 def raise_first_error(folder: Path) -> None:
-    """Raise the error that was written first, if any; those of other ranks may be its consequences."""
+    """Raise the error that was written first, if any; those of other ranks may be its consequences.
+
+    A rank that only reports the error of another one may have written its own first.
+    """
     found = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("error-*.json")]
     if found:
-        first = min(found, key=lambda one: one["seconds"])
+        first = min(found, key=lambda one: (one["kind"] == PeerError.__name__, one["seconds"]))
         kind = getattr(errors, first["kind"])
         error = kind.__new__(kind, first["message"])  # some classes take other arguments in __init__
         error.exit_status = first["exit_status"]

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rueda.errors import JobError
-from rueda.jobs.messages import Answer, Job, raise_first_error, read_answer, write_job
+from rueda.jobs.messages import Answer, Job, has_saved, raise_first_error, read_answer, write_job
 from rueda.jobs.processes import Process, ask_to_save, stop
 from rueda.jobs.stopping import Stopped, raise_if_stopped, signals_raise_stopped
 from rueda.world.launch import Host, LaunchPlan, OutputOptions, launch
@@ -73,7 +73,7 @@ def _run_workers(job: Job[Answer], workers: int) -> Answer:
             return read_answer(folder, job)
         if status == 128 + signal.SIGPIPE:  # the reader of the output has gone, so an error message would not be read
             raise Stopped(signal.SIGPIPE)
-        raise_if_stopped(status)
+        raise_if_stopped(status, saved=has_saved(folder))
         raise_first_error(folder)
         raise JobError(_reason(failures, workers, status), status)
 

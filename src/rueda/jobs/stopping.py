@@ -8,7 +8,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -22,11 +23,15 @@ class Stopped(KeyboardInterrupt):
 
     >>> Stopped(signal.SIGTERM).exit_status, Stopped(signal.SIGUSR2).exit_status
     (143, 75)
+
+    Args:
+        number: the signal.
+        saved: whether the job has saved its state since, and has said so.
     """
 
-    def __init__(self, number: int = signal.SIGINT) -> None:
+    def __init__(self, number: int = signal.SIGINT, *, saved: bool = False) -> None:
         super().__init__()
-        self.signal = int(number)
+        self.signal, self.saved = int(number), saved
 
     @property
     def exit_status(self) -> int:
@@ -48,7 +53,7 @@ def shell_status(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def raise_if_stopped(status: int) -> None:
+def raise_if_stopped(status: int, *, saved: bool = False) -> None:
     """Raise :class:`Stopped` if a process ended by SIGINT, SIGTERM, SIGHUP or SIGUSR2; otherwise do nothing.
 
     >>> raise_if_stopped(0), raise_if_stopped(2), raise_if_stopped(-signal.SIGKILL)
@@ -56,12 +61,20 @@ def raise_if_stopped(status: int) -> None:
     """
     number = int(signal.SIGUSR2) if status == REQUEUE_STATUS else shell_status(status) - 128
     if number in STOPPING:
-        raise Stopped(number)
+        raise Stopped(number, saved=saved)
 
 
-def signals_raise_stopped(save: Callable[[], None] | None = None) -> AbstractContextManager[object]:
-    """Make the signals that stop a job raise :class:`Stopped` inside a block; SIGUSR1 calls ``save``."""
-    signals = SignalFilter()
+_raised: list[Stopped] = []  # by the handlers of the blocks that have not ended
+
+
+@contextmanager
+def signals_raise_stopped(save: Callable[[], None] | None = None) -> Iterator[None]:
+    """Make the signals that stop a job raise :class:`Stopped` inside a block; SIGUSR1 calls ``save``.
+
+    Code of a library may catch the exception and go on, as torch does while it imports NumPy. An error that leaves the
+    block later, perhaps in consequence, is therefore raised as :class:`Stopped` as well.
+    """
+    signals, num_before = SignalFilter(), len(_raised)
 
     def handle(number: int, frame: FrameType | None) -> None:
         request = signals.request(number)
@@ -69,9 +82,29 @@ def signals_raise_stopped(save: Callable[[], None] | None = None) -> AbstractCon
             if save is not None:
                 save()
         elif request is not None:
-            raise Stopped(number)
+            _raised.append(Stopped(number))
+            raise _raised[-1]
 
-    return handled_signals(handle)
+    try:
+        with handled_signals(handle):
+            yield
+    except Exception as error:
+        if len(_raised) > num_before:
+            raise _raised[num_before] from error
+        raise
+    finally:
+        del _raised[num_before:]
+
+
+def import_numpy() -> None:
+    """Import NumPy before torch does, which imports it from C++ and ignores a :class:`Stopped` that is raised there."""
+    import_module("numpy")
+
+
+def raise_if_caught() -> None:
+    """Raise :class:`Stopped` again if the code inside a block of :func:`signals_raise_stopped` has caught it."""
+    if _raised:
+        raise _raised[-1]
 
 
 @contextmanager

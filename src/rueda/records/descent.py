@@ -9,6 +9,7 @@ from rueda.records.json_record import Finite, JsonRecord, NotNegative, Positive,
 
 MEASURED = ("epochs", "updates", "w", "b", "loss")
 """the values of which a row has the mean over the seeds, and as ``_spread`` the standard deviation"""
+_LARGEST = 1e100  # far above any data, and its square times a number of points is finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +78,12 @@ class GradientDescent(JsonRecord):
     kind: str = "gd"
 
     def check(self) -> None:
-        """Raise ValueError if lists that belong together have different lengths."""
+        """Raise ValueError if lists that belong together have different lengths, or points have no finite squares."""
         for index, path in enumerate(self.paths):
             _demand_equal(f"gd.paths[{index}]", w=path.w, b=path.b, loss=path.loss)
         _demand_equal("gd.data", x=self.data.x, y=self.data.y)
+        largest = max(map(abs, (*self.data.x, *self.data.y)))
+        demand(largest <= _LARGEST, "gd.data", f"x and y from {-_LARGEST:g} to {_LARGEST:g}", largest)
 
 
 def _demand_equal(where: str, **lists: tuple[float, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -57,6 +58,7 @@ def steps_table(found: StepsToTarget) -> Table:
 
     def fitted(point: BatchPoint) -> Cell:
         value = None if found.fit is None else found.fit.updates(point.batch)
+        value = value if value is not None and math.isfinite(value) else None  # the sum of two terms may overflow
         return value, _rounded(value)
 
     columns: dict[str, Callable[[BatchPoint], Cell]] = {

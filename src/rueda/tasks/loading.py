@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import traceback
 from dataclasses import replace
@@ -43,7 +44,7 @@ def load_measurable(name: str) -> Task | KerasTask:
     file = task_file(name)
     if file is not None:
         return _from_file(file)
-    known = [*BUILTIN_TASKS, *([f"{name}.py"] if Path(f"{name}.py").is_file() else [])]
+    known = [*BUILTIN_TASKS, *([f"{name}.py"] if os.path.isfile(f"{name}.py") else [])]
     do = suggest(name, known, "choose one", cutoff=0.4)
     raise TaskError("task", expected=f"a built-in name ({', '.join(BUILTIN_TASKS)}) or a Python file", got=name, do=do)
 
@@ -68,11 +69,11 @@ def task_file(name: str) -> Path | None:
     """
     file = Path(name)
     is_builtin = split_file(name)[0] in BUILTIN_TASKS
-    return file if not is_builtin and (file.suffix == ".py" or file.exists()) else None
+    return file if not is_builtin and (file.suffix == ".py" or os.path.exists(file)) else None
 
 
 def _from_file(file: Path) -> Task | KerasTask:
-    if not file.is_file():
+    if not os.path.isfile(file):  # unlike Path's method, it takes names that are too long
         raise TaskError("task", expected="a Python file that exists", got=str(file), do="check the path")
     spec = importlib.util.spec_from_file_location(f"rueda_task_{file.stem}", file)
     if spec is None or spec.loader is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import stat
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -85,8 +86,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
     found = []
     for file in folder.glob("step-*.pt"):
         with suppress(FileNotFoundError):  # the training that writes it may remove it meanwhile
-            if match := _NAME.fullmatch(file.name):  # of one step, the file that was written last comes first
-                found.append((int(match[1]), file.stat().st_mtime_ns, file))
+            about = file.stat()
+            if (match := _NAME.fullmatch(file.name)) and stat.S_ISREG(about.st_mode):
+                found.append((int(match[1]), about.st_mtime_ns, file))  # of one step, the last one written comes first
     return [file for _, _, file in sorted(found, reverse=True)]
 
 

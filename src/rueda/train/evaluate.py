@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.data.nest import check_divisible, num_examples, select
-from rueda.errors import DataError
+from rueda.errors import DataError, TaskError
 from rueda.records import Recipe
 from rueda.records.metric import MetricInfo
 from rueda.tasks import Task
@@ -94,6 +94,9 @@ def evaluate(
         autocast: the context of mixed precision.
         memory_format: the memory format of the inputs.
         memory: how many examples fit, if several evaluations shall share what was found.
+
+    Raises:
+        TaskError: the weights of all examples are 0, so that there is no mean loss.
     """
     memory = memory or FittingBatch()
     totals = Totals(task, world.device, evaluates=True)
@@ -110,7 +113,11 @@ def evaluate(
             memory.run(one_part, *_real_examples(without_weights(item), item[-1]))
     finally:
         model.train(was_training)
-    return totals.over(world)
+    found = totals.over(world)
+    if found.num_examples and not found.weight:  # the sums of all workers: every worker raises it
+        expected, do = f"a sum above 0 over {found.num_examples} examples", "return weights that are not all 0"
+        raise TaskError("the weights of an evaluation", expected=expected, got=0, do=do)
+    return found
 
 
 def _real_examples(batch: Any, weights: Tensor) -> tuple[Any, int, bool]:

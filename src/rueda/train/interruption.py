@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from rueda.jobs.stopping import Stopped, handled_signals
+from rueda.jobs.stopping import Stopped, handled_signals, raise_if_caught
 from rueda.world import World
 from rueda.world.signals import SAVING, Request, SignalFilter
 
@@ -41,6 +41,7 @@ class Interruption:
         self._since = 0
 
     def __enter__(self) -> Interruption:
+        raise_if_caught()  # by a library, while the training was prepared
         self._handling.__enter__()
         return self
 

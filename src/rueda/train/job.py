@@ -44,7 +44,7 @@ def train_task(task: Task, request: TrainRequest) -> TrainAnswer:
         track=request.track, progress=request.progress, rehearse=request.rehearse,
     )  # fmt: skip
     if result.status == "interrupted":
-        raise Stopped(*([result.signal] if result.signal else []))
+        raise Stopped(*([result.signal] if result.signal else []), saved=True)
     if result.divergence is None:
         return TrainAnswer(folder=folder, status=result.status)
     newest = find_checkpoint(Run(folder).checkpoints, "last")

@@ -1,7 +1,9 @@
 """Notices an exploding loss while it is still finite.
 
 The loss of each update is compared with its running mean. A loss of ten times the mean is reported, unless it is still
-far below the loss of the first update: near an exact fit, single hard batches differ by such factors without harm.
+far below the loss of the first update: near an exact fit, single hard batches differ by such factors without harm. A
+learning rate that is far too high raises the loss within the first few updates, and the mean with it; until the mean is
+one of many updates, the loss is therefore compared with that of the first update as well.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ MEMORY = 50
 """updates over which the running mean is taken"""
 FEWEST = 10
 """updates before the first comparison"""
+FEWEST_EXAMPLES = 8
+"""examples, or tokens, of the first update for its loss to be compared with; that of a few may be small by chance"""
 
 
 class LossWatch:
@@ -32,6 +36,7 @@ class LossWatch:
     def __init__(self) -> None:
         self._mean: float | None = None
         self._first = 0.0
+        self._first_counts = False
         self._num_taken = 0
         self._is_high = False
         self.forget_sums()
@@ -57,15 +62,18 @@ class LossWatch:
         before, self._num_taken = self._mean, self._num_taken + 1
         if before is None:
             self._mean = self._first = loss
+            self._first_counts = weight >= FEWEST_EXAMPLES
             return None
+        usual, of = before, "its running mean of"
+        if self._first_counts and self._first < before and self._num_taken <= MEMORY:
+            usual, of = self._first, "that of the first update,"
         is_high = (
-            self._num_taken > FEWEST and before > 0 and loss > FACTOR * before
-            and loss > FRACTION_OF_FIRST * self._first
-        )  # fmt: skip
+            self._num_taken > FEWEST and usual > 0 and loss > FACTOR * usual and loss > FRACTION_OF_FIRST * self._first
+        )
         if is_high and not self._is_high:
             self._is_high = True
             return (
-                f"update {step:,}: the loss is {loss:.4g}, {loss / before:.0f} times its running mean of {before:.4g}; "
+                f"update {step:,}: the loss is {loss:.4g}, {loss / usual:.0f} times {of} {usual:.4g}; "
                 "lower the learning rate, warm up, or clip the gradients"
             )
         if not is_high:

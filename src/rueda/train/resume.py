@@ -52,8 +52,14 @@ def check_same_recipe(file: Path, now: Recipe, contents: dict[str, Any]) -> None
     """Refuse to resume a checkpoint with a recipe that differs in a field that may not change.
 
     Raises:
-        CheckpointError: it differs; the message names the fields.
+        CheckpointError: it differs; the message names the fields. Or the checkpoint is not that of a training by a
+            recipe.
     """
+    if not isinstance(contents.get("recipe"), str):
+        raise CheckpointError(
+            f"{file}: expected a checkpoint of rueda train, got one of another program; resume it with the script that "
+            "wrote it, or choose another folder"
+        )
     was = Recipe.from_toml(contents["recipe"])
     fixed = now.changes_from(was).keys() - MAY_CHANGE
     if fixed:

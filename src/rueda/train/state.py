@@ -17,8 +17,11 @@ from torch.optim import Optimizer
 
 from rueda.errors import CheckpointError
 from rueda.records import Recipe
+from rueda.records.recipe.differences import describe_differences
+from rueda.tasks.phase import OPTIONS
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.random_state import random_state, restore_random_state
+from rueda.train.resume import MAY_CHANGE
 from rueda.train.totals import Sums, added, former_sums
 
 if TYPE_CHECKING:
@@ -105,6 +108,7 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
             {"optimizer": each.optimizer.state_dict(), "scaler": each.scaler.state_dict()}
             for each in training.updaters[1:]
         ],
+        "phase_recipes": [each.recipe.to_toml() for each in training.updaters] if training.task.phases else [],
     }
 
 
@@ -133,8 +137,9 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         if training.average is not None:  # of a training without one, its weights
             training.average.load_state_dict(contents.get("average") or contents["model"])
         of_phases = [{name: contents[name] for name in ("optimizer", "scaler")}, *contents.get("phases", [])]
-        for updater, state in zip(training.updaters, of_phases, strict=True):
-            _restore_optimizer(updater.optimizer, state["optimizer"], training.given_recipe.changes_from(former))
+        changes = _changes_of_phases(training, file, contents)
+        for updater, state, changed in zip(training.updaters, of_phases, changes, strict=True):
+            _restore_optimizer(updater.optimizer, state["optimizer"], changed)
             if state["scaler"] and former.precision == training.recipe.precision == "fp16":
                 updater.scaler.load_state_dict(state["scaler"])
         training.loader.load_state_dict(contents["loader"])
@@ -148,6 +153,30 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         ) from None
     if len(contents["random"]) == training.world.size:
         restore_random_state(contents["random"][training.world.rank])
+
+
+def _changes_of_phases(training: Training, file: Path, contents: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return for each phase the fields of its recipe that differ from those of the checkpoint.
+
+    Raises:
+        CheckpointError: the task has since given a phase another optimizer, or changed what may not change otherwise.
+    """
+    of_all = training.given_recipe.changes_from(Recipe.from_toml(contents["recipe"]))
+    formers = [Recipe.from_toml(text) for text in contents.get("phase_recipes", [])]
+    if len(formers) != len(training.updaters):  # a task without phases, or an older checkpoint
+        return [of_all] * len(training.updaters)
+    found = []
+    for number, (updater, former) in enumerate(zip(training.updaters, formers, strict=True)):
+        changes = updater.recipe.changes_from(former)
+        fixed = (changes.keys() & set(OPTIONS)) - MAY_CHANGE
+        if fixed:
+            difference = describe_differences(former, updater.recipe, fixed)
+            raise CheckpointError(
+                f"phase {training.task.phases[number].name} of {file} {difference}; resume with its own, or start a "
+                "new run in another folder"
+            )
+        found.append(changes)
+    return found
 
 
 def _restore_optimizer(optimizer: Optimizer, state: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -81,6 +81,8 @@ class Updater:
         optimizer: Optimizer,
         groups: Groups,
     ) -> None:
+        self.recipe = recipe
+        """the recipe of this phase"""
         self._skips = recipe.on_divergence == "skip"
         self._scales = recipe.precision == "fp16"
         self.scaler = torch.amp.GradScaler(

@@ -16,9 +16,10 @@ as ``torch.distributed.all_gather`` does, trains each worker's features against 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -27,15 +28,19 @@ from torch import Tensor
 from rueda.errors import WorldError
 from rueda.world.shared_memory.world_group import world_group
 
+if TYPE_CHECKING:
+    from rueda.world.world import World
+
 _replacement: Callable[[Tensor], Tensor] | None = None
 
 
 def gather(tensor: Tensor) -> Tensor:
     """Return the rows of all workers' tensors, with their gradient: this worker's first, then those of the next ranks.
 
-    Every worker must call it, with tensors of one shape. Since its own rows come first, on any number of workers row i
-    of the result is row i of the argument. A worker alone gets its tensor back; in a rehearsal each virtual worker gets
-    the rows of all. In an evaluation every worker compares its own examples only.
+    Every worker must call it; the tensors may differ in their number of rows, as those of an epoch's last batch do, and
+    in nothing else. Since its own rows come first, on any number of workers row i of the result is row i of the
+    argument. A worker alone gets its tensor back; in a rehearsal each virtual worker gets the rows of all. In an
+    evaluation every worker compares its own examples only.
 
     >>> gather(torch.tensor([[1.0], [2.0]])).tolist()
     [[1.0], [2.0]]
@@ -49,7 +54,28 @@ def gather(tensor: Tensor) -> Tensor:
     world = current()
     if world.size == 1 or torch.is_inference_mode_enabled():
         return tensor
-    return own_first(world.all_gather(tensor), world.rank)
+    rows = _rows_of_all(world, tensor)
+    missing = max(rows) - len(tensor)
+    padded = tensor if missing == 0 else torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+    parts = world.all_gather(padded)
+    return own_first([part[:count] for part, count in zip(parts, rows, strict=True)], world.rank)
+
+
+def _rows_of_all(world: World, tensor: Tensor) -> list[int]:
+    """Return the number of rows on each rank; refuse tensors that differ in another dimension or in their data type."""
+    trailing = f"{tensor.dtype} rows of shape {tuple(tensor.shape[1:])}"
+    own = torch.tensor([len(tensor), zlib.crc32(trailing.encode())], device=tensor.device)
+    counts, checksums = zip(*(part.tolist() for part in world.all_gather(own)), strict=True)
+    if len(set(checksums)) > 1:
+        of_all = world.all_gather_object(trailing)
+        do = "gather tensors that differ in their number of rows only"
+        raise WorldError(
+            "gather",
+            expected=f"{of_all[0]} on every worker, as on rank 0",
+            got="; ".join(f"{other} on rank {rank}" for rank, other in enumerate(of_all) if other != of_all[0]),
+            do=do,
+        )
+    return list(counts)
 
 
 def own_first(parts: list[Tensor], rank: int) -> Tensor:

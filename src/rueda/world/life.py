@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from rueda.errors import WorldError
 from rueda.world import instruction_sets, malloc, numa, rendezvous, seeds
+from rueda.world.compiler_import import spare_compiler
 from rueda.world.device import choose_backend, choose_device, choose_threads, claim_device
 from rueda.world.identity import Identity, identify
 from rueda.world.idle_threads import wait_for_idle_threads
@@ -55,7 +56,7 @@ def init(*, seed: int | None = None, device: str | None = None, timeout: float |
 def open_world(*, seed: int | None = None, device: str | None = None, timeout: float | None = None) -> World:
     """Do what :func:`init` does except for the AMX check, which a training does itself once its precision is known.
 
-    Phases: identify, tune (threads and malloc of a CPU worker), choose the device, connect, seed.
+    Phases: identify, tune (start-up, and threads and malloc of a CPU worker), choose the device, connect, seed.
 
     Args:
         seed: as for :func:`init`.
@@ -70,6 +71,7 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
     identity = adopted_identity() if adopted else identify(os.environ)
     # Tune.
     malloc.tune()
+    spare_compiler()
     torch.set_num_threads(choose_threads(identity))
     # Choose the device.
     chosen = choose_device(identity, device, adopted=adopted)

@@ -29,6 +29,7 @@ from rueda.world.relay import StoreGateway, StoreRelay, reach
 # The server runs until the process ends, so that init() after finish() can use it again.
 _stores: dict[tuple[str, int | None, str | None, int], Store] = {}
 _mpi_key = b""
+_LONGEST_PAUSE = 0.2  # seconds between two questions whether all are here
 
 
 def connect(identity: Identity, *, seconds: float, generation: int) -> Store:
@@ -198,10 +199,10 @@ def _wait_for_all_ranks(store: Store, identity: Identity, seconds: float) -> Non
     store.set(f"here/{identity.rank}", socket.gethostname())
     try:
         if identity.rank == 0:
-            store.wait([f"here/{rank}" for rank in range(identity.size)], timedelta(seconds=seconds))
+            _wait(store, [f"here/{rank}" for rank in range(identity.size)], seconds)
             store.set("all", "here")
         else:
-            store.wait(["all"], timedelta(seconds=seconds + 5))  # longer than rank 0, which names the missing ranks
+            _wait(store, ["all"], seconds + 5)  # longer than rank 0, which names the missing ranks
     except RuntimeError:
         try:
             missing = [rank for rank in range(identity.size) if not store.check([f"here/{rank}"])]
@@ -212,6 +213,20 @@ def _wait_for_all_ranks(store: Store, identity: Identity, seconds: float) -> Non
             f"WORLD_SIZE: expected {identity.size} workers within {seconds:g} s, but some did not connect (ranks: "
             f"{who}); start them all, correct the number of workers, or set RUEDA_TIMEOUT to more seconds"
         ) from None
+
+
+def _wait(store: Store, keys: list[str], seconds: float) -> None:
+    """Wait for keys of a store by asking again and again: Python handles no signal during ``store.wait``.
+
+    Raises:
+        RuntimeError: they were not set in time, or the store is gone.
+    """
+    begun = time.monotonic()
+    while not store.check(keys):
+        waited = time.monotonic() - begun
+        if waited > seconds:
+            raise RuntimeError("timed out")
+        time.sleep(min(_LONGEST_PAUSE, 0.002 + waited / 8))
 
 
 def _choose_interface(store: Store, identity: Identity) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rueda.errors import WorldError
+from rueda.errors import PeerError, WorldError
 from rueda.world import seeds
 from rueda.world.device import backend_of, is_gpu
 from rueda.world.extension import provided
@@ -221,7 +221,7 @@ class World:
         if error is not None:
             raise error
         if message is not None:
-            raise WorldError(f"rank 0 failed while the others waited: {message}")
+            raise PeerError(f"rank 0 failed while the others waited: {message}")
         return value  # type: ignore[return-value]
 
     @contextmanager
@@ -290,6 +290,7 @@ class World:
             return model
         from torch.nn.parallel import DistributedDataParallel
 
+        from rueda.world.compiler_import import default_compiler_options
         from rueda.world.shared_memory.gradients import exchange_in_shared_memory
 
         # torch 2.13 renamed broadcast_buffers: the old name warns from then on, and the new one fails before.
@@ -297,7 +298,8 @@ class World:
         devices = [self.device] if is_gpu(self.device) else None
         if not sync_buffers:
             self.synchronise(model)  # with the old name, the buffers are not broadcast at the start either
-        wrapped = DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
+        with default_compiler_options():
+            wrapped = DistributedDataParallel(model, device_ids=devices, **{name: sync_buffers, **options})
         exchange_in_shared_memory(wrapped)
         return wrapped
 

@@ -18,6 +18,7 @@ LEGEND_ABOVE = {
     "itemclick": False, "itemdoubleclick": False,
 }  # fmt: skip
 """A legend above the figure whose entries do not hide traces."""
+_SMALLEST, _LARGEST = 1e-307, 1e308  # powers of ten, and their multiples, that a float holds
 
 
 def colour(index: int) -> str:
@@ -35,6 +36,7 @@ def one_two_five(low: float, high: float, decades: float = 3) -> list[float]:
     >>> one_two_five(0.08, 3), one_two_five(1, 50_000)
     ([0.1, 0.2, 0.5, 1.0, 2.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
     """
+    low, high = max(low, _SMALLEST), min(high, _LARGEST)  # the caller's margin may make 0 or infinity of a number
     first, last = math.log10(low), math.log10(high)
     powers = range(math.floor(first), math.ceil(last) + 1)
     ticks = [float(f"{digit}e{power}") for power in powers for digit in ((1,) if last - first > decades else (1, 2, 5))]
