@@ -30,6 +30,9 @@ nitpick_ignore_regex = [("py:.*", r"(?!rueda\b).*")]  # other packages' names; d
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "deflist"]
 
+smartquotes_action = "qe"  # quotation marks and ellipses, but no dashes: --set stays --set
+napoleon_numpy_docstring = False  # the docstrings are Google's; two passes would split "a: b" twice
+
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"

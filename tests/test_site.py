@@ -49,7 +49,8 @@ LANGUAGES = {
     "bash": "shell commands; the lines that begin with `rueda` are parsed",
 }
 _DIRECTIVES = ("{toctree}", "{include}", "{eval-rst}", "{sequence}", "{import-graph}", "{recipe-fields}",
-    "{named-recipes}", "{record-formats}", "{metrics-rows}", "{python-api}", "{literalinclude}")  # fmt: skip
+    "{named-recipes}", "{format-number}", "{record-formats}", "{metrics-rows}", "{package}",
+    "{python-api}", "{literalinclude}")  # fmt: skip
 
 
 def python_blocks() -> Iterator[tuple[str, console.Block]]:

@@ -3,10 +3,15 @@
 ==================  ====================================================================================
 ``recipe-fields``   every field of a recipe with its default and meaning, in the groups of the source
 ``named-recipes``   the recipes that ``rueda recipe list`` names
+``format-number``   the number of the format that the records describe
 ``record-formats``  every JSON record with its fields, as its dataclass declares them
 ``metrics-rows``    the lines of ``metrics.jsonl``
+``package``         the docstring of one package
 ``python-api``      the public names of one package, with the docstrings of the modules that define them
 ==================  ====================================================================================
+
+A directive that writes headings must not write text before the first: MyST adds the sections to the page at once, and
+the text after the last of them.
 """
 
 from __future__ import annotations
@@ -38,10 +43,12 @@ def setup(app: Sphinx) -> None:
     for name, write in (
         ("recipe-fields", recipe_fields),
         ("named-recipes", named_recipes),
+        ("format-number", format_number),
         ("record-formats", record_formats),
         ("metrics-rows", metrics_rows),
     ):
         app.add_directive(name, _markdown_directive(write))
+    app.add_directive("package", _Package)
     app.add_directive("python-api", _PythonInterface)
 
 
@@ -95,16 +102,23 @@ def named_recipes() -> str:
     return "\n".join(["| name | what it changes |", "|---|---|", *rows])
 
 
+def format_number() -> str:
+    """Say which number the format of the records has."""
+    from rueda.records.json_record import FORMAT
+
+    return f"The format described here is number {FORMAT}; each file names it in its field `format`."
+
+
 def record_formats() -> str:
     """Write a section for each JSON record, the records that it holds below it."""
     import pkgutil
 
     import rueda.records
-    from rueda.records.json_record import FORMAT, JsonRecord
+    from rueda.records.json_record import JsonRecord
 
     for module in pkgutil.iter_modules(rueda.records.__path__, "rueda.records."):
         importlib.import_module(module.name)
-    lines = [f"The format described here is number {FORMAT}; each file names it in its field `format`."]
+    lines: list[str] = []
     for record in sorted(JsonRecord.__subclasses__(), key=lambda kind: kind.FILE):
         lines += ["", f"## {record.FILE}", "", f"{_sentence(record)} Written by `{record.COMMAND}`.", ""]
         lines += _table_of(record)
@@ -137,12 +151,13 @@ def _held_by(record: type) -> list[Any]:
 
 
 def _table_of(record: Any) -> list[str]:
+    """Write the table of a record's fields; without a meaning of any field there is no column for it."""
     hints, meanings = typing.get_type_hints(record), _meanings(record)
     rows = [
-        f"| `{item.name}` | {_type_words(hints[item.name])} | {_cell(meanings.get(item.name, ''))} |"
-        for item in fields(record)
+        [f"`{item.name}`", _type_words(hints[item.name]), _cell(meanings.get(item.name, ""))] for item in fields(record)
     ]
-    return ["| field | type | meaning |", "|---|---|---|", *rows]
+    head = ["field", "type", "meaning"] if any(row[2] for row in rows) else ["field", "type"]
+    return [f"| {' | '.join(row[: len(head)])} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def _meanings(record: type) -> dict[str, str]:
@@ -190,6 +205,15 @@ def _cell(text: str) -> str:
     return " ".join(re.sub(r":\w+:(`)", r"\1", text).replace("|", "\\|").replace("<", "&lt;").split())
 
 
+class _Package(SphinxDirective):
+    """Insert the docstring of a package."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(_autodoc("module", self.arguments[0], "no-members"))
+
+
 class _PythonInterface(SphinxDirective):
     """Document the public names of a package; the docstring of each defining module stands before its names."""
 
@@ -201,7 +225,7 @@ class _PythonInterface(SphinxDirective):
 
 def python_interface(package: str) -> str:
     """Write the autodoc directives for a package: a section for each module that defines some of its names."""
-    blocks = [_autodoc("module", package, "no-members")]
+    blocks: list[str] = []
     public = _public_names()
     earlier = {home for other in PACKAGES[: PACKAGES.index(package)] for home in public[other]}
     for home, names in public[package].items():
@@ -231,7 +255,8 @@ def _public_names() -> dict[str, dict[str, list[str]]]:
         found[package] = {}
         for name in module.__all__:
             value = getattr(module, name)
-            if callable(value) and not any(value is other for other in seen):
+            is_alias = typing.get_origin(value) is not None  # of a type: it has neither arguments nor a docstring
+            if callable(value) and not is_alias and not any(value is other for other in seen):
                 seen.append(value)
                 found[package].setdefault(value.__module__, []).append(name)
     return found

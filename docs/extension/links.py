@@ -38,7 +38,7 @@ def _replace_folder_links(app: Sphinx, page: str, source: list[str]) -> None:
         if (folder / target / "README.md").is_file() and (folder / target).is_relative_to(app.srcdir):
             return f"[{text}]({target}/README.md)"
         path = (folder / target).resolve().relative_to(Path(app.srcdir).parent)
-        return f"`{path}`" if text == str(path) else f"{text} (`{path}`)"
+        return f"`{path}`" if text in (str(path), path.name) else f"{text} (`{path}`)"
 
     source[0] = _LINK.sub(replace, source[0])
 

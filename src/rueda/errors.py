@@ -31,6 +31,13 @@ class RuedaError(Exception):
 
     >>> WorldError("WORLD_SIZE", expected="a positive whole number", got="two", do="unset it or correct it")
     WorldError("WORLD_SIZE: expected a positive whole number, got 'two'; unset it or correct it")
+
+    Args:
+        message: the whole message, or, with ``expected``, what the message is about.
+        more: further arguments of the exception, as of any other in Python.
+        expected: what would have been right.
+        got: what was found instead.
+        do: what the user should do.
     """
 
     exit_status = 2

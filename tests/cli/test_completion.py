@@ -12,9 +12,11 @@ import pytest
 
 from commandline import rueda
 from rueda.records.recipe.named import NAMED
+from rueda.records.recipe.recipe import describe_fields
 from rueda.tasks.naming import BUILTIN_TASKS
 
 SHELLS = ("bash", "zsh", "fish")
+SETTABLE = [name for name, _, _ in describe_fields() if name != "model"]
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,7 @@ CASES = {
     "a row after a comma": ("rueda study glyphs-cnn --rows naive,ada", ["naive,adascale"]),
     "a row after a plus": ("rueda study glyphs-cnn --rows naive,batch-norm+lam", ["naive,batch-norm+lamb"]),
     "fields of a recipe": ("rueda train linear --set opt", ["optimizer="]),
+    "all fields of a recipe": ("rueda train linear --set ", [f"{name}=" for name in SETTABLE]),
     "runs and studies": ("rueda examine ", ["runs/one", "runs/table"]),
     "runs elsewhere": ("rueda report kept/", ["kept/two"]),
     "a second path": ("rueda report runs/one ru", ["runs/one", "runs/table"]),

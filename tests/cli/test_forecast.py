@@ -108,7 +108,7 @@ MISTAKES = {
     "a size too large": (["--target-error", ".1", "--sizes", "10,9999"], "size: expected from 1 to 240"),
     "two ways to choose sizes": (
         ["--target-error", ".1", "--sizes", "10,20", "--largest-fraction", "0.5"],
-        "--largest-fraction chooses the sizes that --sizes gives",
+        "--sizes and --largest-fraction both choose the sizes of the subsets",
     ),
     "a target accuracy": (
         ["--target-error", ".1", "--set", "target_accuracy=.9"],

@@ -55,7 +55,7 @@ def test_an_empty_name_and_a_recipe_of_the_users(capsys: pytest.CaptureFixture[s
     Path("recipe.toml").write_text(mine)
     for words in ((), ("--resume",)):
         assert rueda("train", "clouds.py", "--recipe", "recipe.toml", "--run", ".", "--epochs", "1", *words) == 2
-        told = "recipe.toml is not that of a run, and a run would overwrite it; choose another folder"
+        told = "recipe.toml was not written by a run, and a run here would overwrite it; choose another folder"
         assert told in " ".join(capsys.readouterr().err.split())
     assert Path("recipe.toml").read_text() == mine and sorted(one.name for one in Path().iterdir()) == [
         "clouds.py", "recipe.toml",

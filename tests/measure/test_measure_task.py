@@ -39,7 +39,7 @@ def test_under_a_launcher_its_workers_are_measured() -> None:
 
 @workers(2)
 def test_other_workers_than_those_that_run() -> None:
-    with pytest.raises(RecipeError, match="2 workers are running; leave --workers out"):
+    with pytest.raises(RecipeError, match="a launcher started 2 workers already; leave --workers out"):
         measure(tiny_task(), workers=[4], budget=LITTLE)
 
 

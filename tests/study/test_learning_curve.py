@@ -135,7 +135,7 @@ MISTAKES = {
     "too large": ({"sizes": [30, 999]}, RecipeError, "size: expected from 1 to 240, the training set, got 999"),
     "nothing": ({"sizes": []}, RecipeError, "sizes: expected one or more"),
     "fraction": ({"largest_fraction": 25}, RecipeError, "--largest-fraction: expected above 0 and up to 1, got 25"),
-    "check": ({"sizes": [30, 240], "check": True}, RecipeError, "--check keeps the whole set"),
+    "check": ({"sizes": [30, 240], "check": True}, RecipeError, "--check compares with a training on the whole set"),
 }
 
 
@@ -153,7 +153,7 @@ def test_a_task_without_a_metric_is_forecast_by_its_loss(tmp_path: Path, monkeyp
     assert all(error > 1 for point in found.points for error in point.errors)  # no fractions
     assert Forecast.load(tmp_path) == found
     rising = replace(tiny_task(), metrics=(Metric(name="gain", measure=lambda outputs, batch: outputs[:, 0]),))
-    with pytest.raises(TaskError, match="of gain, task clouds, higher is better, and it is no fraction"):
+    with pytest.raises(TaskError, match="the gain of task clouds is better the higher it is, and is no fraction"):
         measure_learning_curve(rising, folder=tmp_path / "other", **words)  # type: ignore[arg-type]
     with pytest.raises(TaskError, match="--target-metric of task linear: expected loss, got 'AUC'"):
         measure_learning_curve("linear", folder=tmp_path, metric="AUC", **words)  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_two_ways_of_training_do_not_mix(tmp_path: Path) -> None:
     measure_learning_curve(tiny_task(), **words)
     with pytest.raises(RunError, match="choose another --folder"):
         measure_learning_curve(tiny_task(), growth=1.0, **words)
-    with pytest.raises(RunError, match="was trained with epochs = 2, now asked: epochs = 3"):
+    with pytest.raises(RunError, match="was trained with epochs = 2, but now the request is epochs = 3"):
         measure_learning_curve(tiny_task(), epochs=3, **words)
     run = tmp_path / "runs" / "m30-seed0"
     assert json.loads((run / "subset.json").read_text())["examples"] == 30 and Run(run).rows("epoch")[-1].epoch == 2

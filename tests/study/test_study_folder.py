@@ -46,8 +46,8 @@ def test_rows_of_two_settings_do_not_mix(first: str, changes: dict[str, Any], tm
     with pytest.raises(RunError) as error:
         table(tmp_path, "lamb", settings=["clip=2", "momentum=0.5"])
     assert str(error.value) == (
-        f"{tmp_path} was trained with momentum = 0.9, clip = none, now asked: momentum = 0.5, clip = 2.0; "
-        "choose another --folder"
+        f"{tmp_path} was trained with momentum = 0.9, clip = none, but now the request is "
+        "momentum = 0.5, clip = 2.0; choose another --folder"
     )
     assert not (tmp_path / "runs" / "lamb-seed0").exists()
     # The same settings go on, with further seeds too.

@@ -201,9 +201,12 @@ def test_a_folder_holds_one_study(tmp_path: Path) -> None:
     study_techniques(tiny_task(), 4, epochs=1, **options)
     for changes, message in (
         ({"task": replace(tiny_task(), name="other"), "epochs": 1}, "holds a study of task clouds"),
-        ({"workers": 2, "epochs": 1}, "4 workers, 1 epochs, now asked: task clouds, 2 workers"),
+        ({"workers": 2, "epochs": 1}, "4 workers, 1 epochs, but now the request is task clouds, 2 workers"),
         ({"epochs": 2}, "choose another --folder"),
-        ({"epochs": 1, "settings": ["rate=0.3"]}, "was trained with rate = 0.1, now asked: rate = 0.3; choose another"),
+        (
+            {"epochs": 1, "settings": ["rate=0.3"]},
+            "was trained with rate = 0.1, but now the request is rate = 0.3; choose another",
+        ),
     ):
         with pytest.raises(RunError, match=message):
             study_techniques(**{"task": tiny_task(), "workers": 4, **options, **changes})  # type: ignore[arg-type]

@@ -250,6 +250,6 @@ def test_resume_and_record(tmp_path) -> None:  # type: ignore[no-untyped-def]
 
 @workers(2)
 def test_a_rehearsal_is_one_process() -> None:
-    with pytest.raises(RecipeError, match="a rehearsal is one process, but 2 workers run"):
+    with pytest.raises(RecipeError, match="a rehearsal runs in one process, but 2 workers are running"):
         rueda.fit(tiny_task(), BASE, rehearse=True, progress=False)
     assert World().size == 1

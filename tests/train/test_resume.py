@@ -239,10 +239,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 REFUSED = {
-    "another optimizer": ({}, {"optimizer": "lamb"}, "optimizer = 'adam', now asked: optimizer = 'lamb'"),
-    "another model": ({}, {"model": {}}, "model = {'dropout': 0.2, 'batch_norm': True}, now asked: model = {}"),
-    "another seed": ({}, {"seed": 5, "rate": 0.2}, "seed = 0, now asked: seed = 5"),
-    "another task of the same shapes": ({"name": "fog"}, {}, "trained on task clouds, now asked: fog"),
+    "another optimizer": ({}, {"optimizer": "lamb"}, "optimizer = 'adam', but now the request is optimizer = 'lamb'"),
+    "another model": (
+        {},
+        {"model": {}},
+        "model = {'dropout': 0.2, 'batch_norm': True}, but now the request is model = {}",
+    ),
+    "another seed": ({}, {"seed": 5, "rate": 0.2}, "seed = 0, but now the request is seed = 5"),
+    "another task of the same shapes": ({"name": "fog"}, {}, "trained on task clouds, but now the request is fog"),
 }
 
 

@@ -8,7 +8,11 @@ completes file names. None of them loads torch, so that a completion takes a fra
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
+
+_WIDEST = 72
+"""characters of a description: typer breaks longer ones into lines, and fish takes the second line for a candidate"""
 
 
 def tasks(incomplete: str) -> list[str]:
@@ -19,10 +23,10 @@ def tasks(incomplete: str) -> list[str]:
 
 
 def recipes() -> list[tuple[str, str]]:
-    """Return the named recipes with their summaries, without the references: typer breaks lines of 80 characters."""
+    """Return the named recipes with their summaries, without the references."""
     from rueda.records.recipe.named import NAMED
 
-    return [(name, named.summary.partition(" (")[0]) for name, named in NAMED.items()]
+    return [(name, _short(named.summary.partition(" (")[0])) for name, named in NAMED.items()]
 
 
 def trackers() -> list[str]:
@@ -43,14 +47,24 @@ def rows(incomplete: str) -> list[tuple[str, str]]:
 
 
 def settings() -> list[tuple[str, str]]:
-    """Return the fields of a recipe for ``--set``, with the beginning of their meanings: typer breaks long lines.
+    """Return the fields of a recipe for ``--set``, with the beginning of their meanings.
 
     >>> [field for field, _ in settings() if field.startswith("opt")]
     ['optimizer=']
     """
     from rueda.records.recipe.recipe import describe_fields
 
-    return [(f"{name}=", meaning.partition(":")[0]) for name, _, meaning in describe_fields() if name != "model"]
+    fields = [(name, meaning.partition(":")[0]) for name, _, meaning in describe_fields() if name != "model"]
+    return [(f"{name}=", _short(meaning)) for name, meaning in fields]
+
+
+def _short(text: str) -> str:
+    """Leave out the last words of a long description.
+
+    >>> _short("loss " * 20)
+    'loss loss loss loss loss loss loss loss loss loss loss loss loss ...'
+    """
+    return textwrap.shorten(text, _WIDEST, placeholder=" ...")
 
 
 def clusters() -> list[str]:

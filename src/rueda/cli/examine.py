@@ -154,9 +154,10 @@ def _show_results(folder: Path, runs: list[Path], png: Path | None, as_json: boo
         typer.echo("\n".join(file.read_text(encoding="utf-8").strip() for file in files))
         return
     from rueda.examine.words import summary
+    from rueda.terminal.table import print_prose
 
     for line in summary(folder):
-        typer.echo(line)
+        print_prose(line, indent="  ")
     for kind, found in (("record", files), ("page", [page]), ("figure", figures)):
         for file in found:
             typer.echo(f"{kind}: {file}")

@@ -64,7 +64,7 @@ def forecast(
         expected = "a fraction between 0 and 1, or a loss"
         raise RecipeError("--target-error", expected=expected, got=target_error, do="give e.g. 0.05")
     if sizes is not None and largest_fraction is not None:
-        raise RecipeError("--largest-fraction chooses the sizes that --sizes gives: leave one of them out")
+        raise RecipeError("--sizes and --largest-fraction both choose the sizes of the subsets; leave one of them out")
     asked = {"--cluster": cluster, "--workers": workers, "--local-batch": local_batch}
     needless = next((name for name, value in asked.items() if value is not None), None)
     if profile is None and needless is not None:

@@ -58,10 +58,10 @@ def measure(
         typer.echo(profile.to_json())
         return
     from rueda.measure.table import lines_of, table_of
-    from rueda.terminal.table import print_table
+    from rueda.terminal.table import print_prose, print_table
 
     print_table(table_of(profile))
     for line in lines_of(profile):
-        typer.echo(line)
+        print_prose(line, indent="  ")
     counts = "1,2,4,8" if profile.communication else "1"  # without a measured link only one worker can be planned here
     typer.echo(f"profile: {output}\nnext: rueda plan {shlex.quote(str(output))} --workers {counts}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,11 @@ def reference() -> str:
         rows = [record for item in command.params if (record := item.get_help_record(_context(command, path)))]
         lines += [f"- `{name}`: {text}" if text else f"- `{name}`" for name, text in rows]
         lines += [""] if rows else []
-        lines += [inspect.cleandoc(command.epilog), ""] if command.epilog else []
+        lines += (
+            [re.sub(r"(?m)^Example: (.+)$", r"Example: `\1`", inspect.cleandoc(command.epilog)), ""]
+            if command.epilog
+            else []
+        )
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -33,14 +33,16 @@ def show_result(
         kind: "study" or "forecast".
     """
     from rueda.report import write_report
-    from rueda.terminal.table import print_table
+    from rueda.terminal.table import print_prose, print_table
 
     file = folder / found.FILE
     if as_json:
         typer.echo(found.to_json())
     else:
         print_table(table)
-        typer.echo("\n".join([*lines, f"{kind}: {file}"]))
+        for line in lines:
+            print_prose(line)
+        typer.echo(f"{kind}: {file}")
     page = write_report([folder if kind == "study" else file], folder / "report.html")
     if not as_json:
         typer.echo(f"page: {page}")

@@ -81,6 +81,11 @@ class Arrays:
         """Convert raw inputs: ``uint8`` to ``(x / 255 - mean) / std``, floats to ``dtype``; others are not changed.
 
         The formula is computed as one multiplication and one addition: ``x * (1 / (255 std)) - mean / std``.
+
+        Args:
+            inputs: raw inputs [B, ...], such as a batch of those in memory.
+            dtype: the type of the result where the inputs are ``uint8`` or floats.
+            out: a tensor for the result, of its shape and type; by default a new one.
         """
         if inputs.dtype != torch.uint8:
             wanted = dtype if inputs.is_floating_point() else inputs.dtype

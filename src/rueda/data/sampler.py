@@ -18,6 +18,14 @@ class PartitionSampler(Stream, Sampler[list[int]]):
     DataLoader requests them in advance. For runs that are to be resumed, use :class:`DatasetLoader`, which counts the
     batches that it returned.
 
+    Args:
+        num_examples: the length of the data set.
+        batch: the local batch size, that of this worker.
+        world: gives the rank and the number of workers; by default the current world.
+        seed: seed of the order; the same on all workers.
+        partition: ``shards``, ``random`` or ``sequential``.
+        remainder: ``drop``, ``pad`` or ``short``.
+
     >>> sampler = PartitionSampler(6, batch=2, seed=1)
     >>> list(sampler), list(sampler)
     ([[4, 3], [0, 2], [1, 5]], [[2, 0], [5, 4], [3, 1]])

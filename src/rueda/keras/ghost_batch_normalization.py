@@ -45,7 +45,13 @@ class GhostBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[
         self.ghost_batch = checked_ghost_batch(ghost_batch)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Normalise ghost by ghost in training, by the moving statistics in inference."""
+        """Normalise ghost by ghost in training, by the moving statistics in inference.
+
+        Args:
+            inputs: a batch, with the channels in ``axis``.
+            training: whether this is a training step, as Keras passes it.
+            mask: values that are False do not count for the statistics.
+        """
         if not (training and self.trainable):
             return super().call(inputs, training=training, mask=mask)
         x = ops.cast(inputs, precise(inputs.dtype))

@@ -25,7 +25,7 @@ class MomentumSGD(LayerwiseOptimizer):
 
     Args:
         learning_rate: a number or a schedule.
-        momentum: m.
+        momentum: the factor m of the velocity.
         weight_decay: part of the gradient: g + d w.
         nesterov: move by g + m v instead of v.
         **options: see :class:`~rueda.keras.layerwise.LayerwiseOptimizer`; ``adapt`` only decides about weight decay.

@@ -18,7 +18,7 @@ class NovoGrad(LayerwiseOptimizer):
         beta_1: the decay rate of the momentum.
         beta_2: the decay rate of the squared norm.
         epsilon: added to sqrt(v); above 0.
-        weight_decay: d.
+        weight_decay: the factor d of the decay.
         grad_averaging: multiply what enters the momentum by 1 - beta_1.
         **options: see :class:`~rueda.keras.layerwise.LayerwiseOptimizer`; ``adapt`` only decides about weight decay.
     """

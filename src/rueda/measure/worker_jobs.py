@@ -126,7 +126,9 @@ def _numbers(request: MeasureRequest, world: World) -> tuple[int, ...]:
     """Return the numbers of workers to measure together; under a launcher only the running workers."""
     if world.size > 1:
         if request.workers is not None and request.workers != (world.size,):
-            raise RecipeError(f"{world.size} workers are running; leave --workers out, or start no launcher")
+            raise RecipeError(
+                f"a launcher started {world.size} workers already; leave --workers out, or do not use a launcher"
+            )
         return (world.size,)
     if request.workers is None:
         module = torch.get_device_module(world.device) if is_gpu(world.device) else None

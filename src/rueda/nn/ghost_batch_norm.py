@@ -95,12 +95,30 @@ class GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class GhostBatchNorm1d(GhostBatchNorm, nn.BatchNorm1d):
-    """Ghost batch norm of [N, C] or [N, C, L]; see `GhostBatchNorm`."""
+    """Ghost batch norm of [N, C] or [N, C, L]; see `GhostBatchNorm`.
+
+    Args:
+        num_features: the number of channels C.
+        ghost_batch: examples per ghost, at least 2.
+        options: those of `torch.nn.BatchNorm1d`.
+    """
 
 
 class GhostBatchNorm2d(GhostBatchNorm, nn.BatchNorm2d):
-    """Ghost batch norm of [N, C, H, W]; see `GhostBatchNorm`."""
+    """Ghost batch norm of [N, C, H, W]; see `GhostBatchNorm`.
+
+    Args:
+        num_features: the number of channels C.
+        ghost_batch: examples per ghost, at least 2.
+        options: those of `torch.nn.BatchNorm2d`.
+    """
 
 
 class GhostBatchNorm3d(GhostBatchNorm, nn.BatchNorm3d):
-    """Ghost batch norm of [N, C, D, H, W]; see `GhostBatchNorm`."""
+    """Ghost batch norm of [N, C, D, H, W]; see `GhostBatchNorm`.
+
+    Args:
+        num_features: the number of channels C.
+        ghost_batch: examples per ghost, at least 2.
+        options: those of `torch.nn.BatchNorm3d`.
+    """

@@ -65,6 +65,16 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     `to_sync_batch_norm` creates it. In training its forward and backward passes are collectives: every worker must make
     the same number of them, but may have any number of examples, even none.
+
+    Args:
+        num_features: the number of channels C.
+        eps: added to the variance.
+        momentum: weight of a batch in the running averages; None averages all batches equally.
+        affine: learn a weight and a bias for each channel.
+        track_running_stats: keep the running averages, which evaluation uses.
+        device: where the parameters are made.
+        dtype: the type of the parameters.
+        bias: learn a bias as well, with ``affine``.
     """
 
     process_group: dist.ProcessGroup | None = None

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 def gain(sum_local_square_norms: float, mean_square_norm: float, num_workers: int) -> float:
     """Return AdaScale's gain of one step from the squared norms of the workers' gradients and of their mean.
 
+    Args:
+        sum_local_square_norms: the sum of the squared norms over the workers.
+        mean_square_norm: the squared norm of the mean of their gradients.
+        num_workers: S, the number of workers.
+
     >>> gain(4 * 1.0, 1.0, 4)                   # four equal gradients: no noise, no gain
     1.0
     >>> gain(4 * 1.0, 0.25, 4)                  # orthogonal ones: nothing but noise

@@ -35,10 +35,10 @@ class NovoGrad(LayerwiseOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: a.
+        lr: the learning rate a.
         betas: b1 of the momentum, b2 of the squared norm.
         eps: added to sqrt(v); above 0.
-        weight_decay: d.
+        weight_decay: the factor d of the decay.
         grad_averaging: multiply what enters the momentum by 1 - b1.
         maximize, adapt, nonfinite, capturable, fused: see :class:`~rueda.optim.engine.base.LayerwiseOptimizer`.
 

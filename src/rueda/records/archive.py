@@ -150,7 +150,7 @@ def _refuse_something_else(to: Path, study: Study) -> None:
         old = Study.load(to)
         other = "choose another folder"
         if old.settings != study.settings:
-            raise RunError(f"{to} holds a study of {old.settings}, now asked: {study.settings}; {other}")
+            raise RunError(f"{to} holds a study of {old.settings}, but now the request is {study.settings}; {other}")
         recipes = [one.base_recipe(where, other) for one, where in ((old, to), (study, Path(Study.FILE))) if one.recipe]
         if len(recipes) == 2 and recipes[0] != recipes[1]:  # an older study has no recipe
             raise RunError(f"{to} holds a study with another base recipe; choose another folder")

@@ -244,7 +244,9 @@ class Run:
             )
         recipe = self.folder / "recipe.toml"
         if recipe.exists() and not (self.folder / "environment.json").exists():
-            raise RunError(f"{recipe} is not that of a run, and a run would overwrite it; choose another folder")
+            raise RunError(
+                f"{recipe} was not written by a run, and a run here would overwrite it; choose another folder"
+            )
 
     @property
     def metrics_file(self) -> Path:

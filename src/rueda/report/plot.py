@@ -82,9 +82,9 @@ class Plot:
     """A figure as plotly's own traces and layout; the page adds fonts, margins and colours.
 
     ``@blue`` as a colour stands for the page's blue, light or dark: ink, muted, grid, edge, card, blue, red, orange,
-    green, purple, sky. An axis may be given as its title alone, or with a :class:`Fit` under ``fit``. Without
-    ``showlegend`` a figure has a legend only on paper. A text is shown literally; a
-    :class:`~rueda.report.escape.Label` may have plotly's tags.
+    green, purple, sky. Letters take ``@blue-text``, which is dark enough to be read. An axis may be given as its title
+    alone, or with a :class:`Fit` under ``fit``. Without ``showlegend`` a figure has a legend only on paper. A text is
+    shown literally; a :class:`~rueda.report.escape.Label` may have plotly's tags.
 
     A trace or an annotation with a ``row`` belongs to that row of the section's table and is hidden with it; the
     annotations are moved apart where they overlap. Under ``spans`` a trace has a :class:`Span` of each fitted axis.

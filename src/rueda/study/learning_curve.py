@@ -202,7 +202,10 @@ def _sizes(sizes: Sequence[int] | None, largest_fraction: float, whole: int, che
             f"give {fraction}--sizes"
         )
     if check and whole in chosen:
-        raise RecipeError(f"--check keeps the whole set ({whole:,}) apart, but the sizes hold it; leave one out")
+        raise RecipeError(
+            f"--check compares with a training on the whole set ({whole:,}), which must not be one of the sizes; "
+            "leave one of them out"
+        )
     return [*chosen, whole] if check else chosen
 
 
@@ -218,7 +221,7 @@ def _record_subset(run: SubsetRun) -> None:
             f"{file}: expected the subset of a run, got: {read_failure(error)}; remove {run.folder}"
         ) from None
     if old != wanted:
-        raise RunError(f"{run.folder} was trained on {old}, now asked: {wanted}; choose another --folder")
+        raise RunError(f"{run.folder} was trained on {old}, but now the request is {wanted}; choose another --folder")
     write_atomically(file, json.dumps(wanted).encode())
 
 
@@ -241,8 +244,8 @@ def _metric(about: Forecast, planned: Sequence[SubsetRun]) -> MetricInfo:
         metric = known.get(metric.name, row.metric)
     if metric.higher_is_better and not metric.percent:
         raise TaskError(
-            f"a forecast needs an error that falls with more data; of {metric.name}, task {about.task}, higher is "
-            "better, and it is no fraction; choose another with --target-metric, such as loss"
+            f"a forecast needs an error that falls with more data, but the {metric.name} of task {about.task} is "
+            "better the higher it is, and is no fraction; choose another metric with --target-metric, such as loss"
         )
     return metric
 

@@ -52,7 +52,7 @@ def refuse_another(folder: Path, was: Recipe | None, now: Recipe) -> None:
 
     >>> refuse_another(Path("runs/a"), Recipe(rate=0.1), Recipe(rate=3, clip=1.0))
     Traceback (most recent call last):
-    rueda.errors.RunError: runs/a was trained with rate = 0.1, clip = none, now asked: rate = 3, clip = 1.0; choose ...
+    rueda.errors.RunError: runs/a was trained with rate = 0.1, clip = none, but now the request is rate = 3, ...
     """
     if was is not None and was != now:
         raise RunError(f"{folder} {describe_differences(was, now)}; choose another --folder")

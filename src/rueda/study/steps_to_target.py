@@ -229,8 +229,8 @@ def _target(
     if accuracy is not None:
         if not known:
             raise TaskError(
-                f"steps to a target accuracy need an accuracy, which task {task.name} has not; add a metric, or give "
-                "--target with a loss"
+                f"steps to a target accuracy need an accuracy, which task {task.name} does not have; add a metric, or "
+                "give --target with a loss"
             )
         primary = task.all_metrics[0]
         return (primary.resolved(counts=True) if primary.percent is None else primary.info), accuracy

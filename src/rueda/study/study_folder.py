@@ -64,7 +64,7 @@ class StudyFolder:
     def _check_settings(self, old: Study, base: Recipe) -> None:
         was, now = old.settings, self._study.settings
         if was != now:
-            raise RunError(f"{self.root} holds a study of {was}, now asked: {now}; choose another --folder")
+            raise RunError(f"{self.root} holds a study of {was}, but now the request is {now}; choose another --folder")
         recorded = _base_of(old, self._file)
         refuse_another(self.root, None if recorded is None else recorded.change(seed=base.seed), base)
 

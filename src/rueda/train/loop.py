@@ -125,7 +125,9 @@ def fit(
     world = open_world()
     recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
-        raise RecipeError(f"a rehearsal is one process, but {world.size} workers run; start one, or do not rehearse")
+        raise RecipeError(
+            f"a rehearsal runs in one process, but {world.size} workers are running; start one, or do not rehearse"
+        )
     if not rehearse and recipe.workers not in (1, world.size):
         raise RecipeError(
             f"the recipe is for {recipe.workers} workers, but {world.size} run; pass workers={recipe.workers} to start "

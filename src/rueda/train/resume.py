@@ -86,7 +86,8 @@ def check_same_task(run: Run, task: Task) -> None:
     else:
         return
     raise RunError(
-        f"{run.folder} was trained on task {was}, now asked: {now}; resume with its own, or choose another folder"
+        f"{run.folder} was trained on task {was}, but now the request is {now}; "
+        "resume with its own, or choose another folder"
     )
 
 

@@ -3,11 +3,13 @@
 =============  =====================  =========================  ===========================  ======================
 launcher       rank                   size                       local rank, local size       rendezvous
 =============  =====================  =========================  ===========================  ======================
-torchrun,      ``RANK``               ``WORLD_SIZE``             ``LOCAL_RANK``,              ``MASTER_ADDR``,
-``rueda run``                                                    ``LOCAL_WORLD_SIZE``         ``MASTER_PORT``
+``rueda run``  ``RANK``               ``WORLD_SIZE``             ``LOCAL_RANK``,              ``MASTER_ADDR``,
+                                                                 ``LOCAL_WORLD_SIZE``         ``MASTER_PORT``
+torchrun       the same               the same                   the same                     the same
 Open MPI       ``OMPI_COMM_WORLD_*``  ``OMPI_COMM_WORLD_*``      ``OMPI_COMM_WORLD_LOCAL_*``  over MPI itself
-MPICH, Intel   ``PMI_RANK``           ``PMI_SIZE``               ``MPI_LOCALRANKID``,         over MPI itself
-MPI (Hydra)                                                      ``MPI_LOCALNRANKS``
+MPICH          ``PMI_RANK``           ``PMI_SIZE``               ``MPI_LOCALRANKID``,         over MPI itself
+                                                                 ``MPI_LOCALNRANKS``
+Intel MPI      the same               the same                   the same                     over MPI itself
 Slurm (srun)   ``SLURM_PROCID``       ``SLURM_STEP_NUM_TASKS``,  ``SLURM_LOCALID``,           first host of the node
                                       ``SLURM_NTASKS``           ``SLURM_TASKS_PER_NODE``     list, port from job id
 (none)         0                      1                          0, 1                         none

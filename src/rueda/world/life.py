@@ -57,6 +57,11 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
     """Do what :func:`init` does except for the AMX check, which a training does itself once its precision is known.
 
     Phases: identify, tune (start-up, and threads and malloc of a CPU worker), choose the device, connect, seed.
+
+    Args:
+        seed: as for :func:`init`.
+        device: as for :func:`init`.
+        timeout: as for :func:`init`.
     """
     global _current, _generation
     if _current is not None:

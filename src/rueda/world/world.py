@@ -200,6 +200,11 @@ class World:
         """Call a function on rank 0 only, and return its result on all workers; an error is raised on all workers.
 
         Use it for printing, saving and logging: ``world.on_main(torch.save, model.state_dict(), "model.pt")``.
+
+        Args:
+            function: the function; its result is pickled, so that all workers receive it.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
         """
         if self.size == 1:
             return function(*args, **kwargs)

@@ -238,7 +238,9 @@ class Engine:
         """Let go of the connections in a forked process: they belong to its parent, which goes on using them."""
         self.forked = True
         self.tensor_queue.refuse(
-            HorovodInternalError(f"this process was forked from rank {self.rank}, and only that can run collectives")
+            HorovodInternalError(
+                f"this process was forked from rank {self.rank}; only rank {self.rank} itself can run collectives"
+            )
         )
         self._channels.close()
         self.timeline.after_fork()

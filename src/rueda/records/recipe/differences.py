@@ -12,13 +12,13 @@ def describe_differences(was: Recipe, now: Recipe, names: Collection[str] | None
     """Return the fields in which two recipes differ, or only those of ``names``, with both values.
 
     >>> describe_differences(Recipe(rate=0.1), Recipe(rate=3, clip=1.0))
-    'was trained with rate = 0.1, clip = none, now asked: rate = 3, clip = 1.0'
+    'was trained with rate = 0.1, clip = none, but now the request is rate = 3, clip = 1.0'
     """
     before, asked = (
         {name: value for name, value in one.changes_from(other).items() if names is None or name in names}
         for one, other in ((was, now), (now, was))
     )
-    return f"was trained with {_assignments(before)}, now asked: {_assignments(asked)}"
+    return f"was trained with {_assignments(before)}, but now the request is {_assignments(asked)}"
 
 
 def describe_changes(was: Recipe, now: Recipe) -> str:

@@ -109,7 +109,7 @@ def _end_labels(section: Section, shown: list[Line], measure: str) -> list[dict[
                 {
                     "row": row, "x": 1, "xref": "paper", "xanchor": "left", "xshift": 8, "y": sum(ends) / len(ends),
                     "yref": "y", "showarrow": False, "align": "left", "text": brief(entry.name, 30),
-                    "font": {"color": f"@{colour}", "size": 13},
+                    "font": {"color": f"@{colour}-text", "size": 13},
                 }
             )  # fmt: skip
     return labels

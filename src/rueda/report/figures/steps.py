@@ -84,6 +84,6 @@ def _regimes(fit: BatchCurve, low: float, high: float) -> dict[str, Any]:
     found["annotations"].append(
         {"x": math.log10(fit.critical_batch), "y": 0.97, "yref": "paper", "yanchor": "top", "xanchor": "left",
          "xshift": 6, "showarrow": False, "align": "left", "text": f"critical batch {count(fit.critical_batch)}",
-         "font": {"color": "@red"}}
+         "font": {"color": "@red-text"}}
     )  # fmt: skip
     return found

@@ -21,7 +21,7 @@ def throughput(found: Throughput) -> Plot:
         plot.layout["shapes"] = [upright(end)]
         plot.layout["annotations"] = [
             {"x": math.log10(end), "y": 0.04, "yref": "paper", "xanchor": "right", "xshift": -6, "showarrow": False,
-             "text": f"saturates at {count(end)}", "font": {"color": "@red"}}
+             "text": f"saturates at {count(end)}", "font": {"color": "@red-text"}}
         ]  # fmt: skip
     return plot
 
