@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rueda.optim.rates import adapted
 from rueda.study.runs import last_row
 from rueda.terminal.bar import ProgressDisplay
+from rueda.terminal.metrics import write_value
 from rueda.terminal.numbers import duration
 
 if TYPE_CHECKING:
@@ -67,6 +68,6 @@ def _result_line(run: PlannedRun) -> str:
     if row.diverged:
         return f"{title}: diverged in the epoch that ended at update {row.step:,}"
     value = row.value()
-    shown = "" if value is None else f"{100 * value:.1f} %" if row.metric.percent else f"{value:.4g}"
-    test = f"test {row.metric.name} {shown}, " if shown else ""
+    shown = write_value(row.metric, value).replace("\N{NO-BREAK SPACE}", " ")
+    test = "" if value is None else f"test {row.metric.name} {shown}, "
     return f"{title}: {test}{row.step:,} updates, {duration(row.seconds)}"
