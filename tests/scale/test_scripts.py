@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import runpy
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from harness import workers
+from scalehere import flat, scaled, serial
 
-SCRIPTS = Path(__file__).parent / "scripts"
 EXACT = [
     "accumulation", "arguments", "balanced", "by_hand", "cnn_augmentation", "ema", "gan", "grad_scaler", "lstm", "mlp",
     "processes", "progress", "stream", "trainer_class", "transformer", "vae",
 ]  # fmt: skip
-
-
-@contextlib.contextmanager
-def within(folder: Path) -> Any:
-    kept = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(kept)
-
-
-def serial(name: str, folder: Path) -> Any:
-    """Run a script as it is, in this process, and return what it has saved."""
-    folder.mkdir()
-    kept = sys.argv
-    sys.argv = [name]
-    try:
-        with within(folder):
-            runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
-    finally:
-        sys.argv = kept
-    return flat(torch.load(folder / "model.pt"))
-
-
-def flat(state: Any) -> dict[str, torch.Tensor]:
-    found = {}
-    for key, value in state.items():
-        found.update({f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
-    return found
-
-
-def scaled(name: str, folder: str, **options: Any) -> Any:
-    """Run a script on the workers of the harness, in the process of each."""
-    from rueda.check.scale.options import ScaleOptions
-    from rueda.check.scale.scaling import Scaling
-    from rueda.world import current
-
-    with within(Path(folder)):
-        scaling = Scaling(current(), ScaleOptions(**options))
-        scaling.run([str(SCRIPTS / f"{name}.py")])
-    return scaling
 
 
 def check(name: str, folder: str) -> None:
@@ -92,3 +45,27 @@ def test_the_parameters_are_those_of_the_serial_script(name: str, tmp_path: Path
         for key, value in expected.items():
             difference = float((found[key].double() - value.double()).abs().max() / value.double().abs().max().clamp(1))
             assert difference < 1e-6, f"{name} on {size} workers: {key} differs by {difference:.2g}"
+
+
+@workers(2)
+def synchronised_on_2(folder: str) -> None:
+    scaled("batch_norm", folder, batch_norm="synchronised")
+
+
+@workers(2)
+def by_worker_on_2(folder: str) -> None:
+    scaling = scaled("batch_norm", folder)
+    assert any("statistics of each worker's share" in note for note in scaling.notes.said)
+
+
+def test_batch_norm_is_synchronised_or_of_each_worker(tmp_path: Path) -> None:
+    expected = serial("batch_norm", tmp_path / "serial")
+    found = {}
+    for name, run in (("synchronised", synchronised_on_2), ("worker", by_worker_on_2)):
+        (tmp_path / name).mkdir()
+        run(folder=str(tmp_path / name))
+        found[name] = flat(torch.load(tmp_path / name / "model.pt"))
+    for key, value in expected.items():
+        torch.testing.assert_close(found["synchronised"][key], value, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(found["worker"]["0.weight"], expected["0.weight"], atol=1e-5)
+    assert torch.allclose(found["worker"]["1.running_mean"], expected["1.running_mean"], atol=0.02)

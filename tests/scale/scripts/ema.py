@@ -23,7 +23,7 @@ x, y = torch.randn(40, 4), torch.randint(0, 3, (40,))
 loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
 ema = EMA(model, 0.9)
-optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01)
+optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, eps=1e-4)
 for _ in range(3):
     for inputs, targets in loader:
         optimizer.zero_grad()

@@ -6,11 +6,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(2)
 x = torch.randn(48, 6)
-y = x @ torch.randn(6, 1)
+y = 40 + x @ torch.randn(6, 1)
 loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
 model = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, growth_interval=1000)
 for _ in range(3):
     for inputs, targets in loader:
         optimizer.zero_grad()

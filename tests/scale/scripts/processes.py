@@ -20,9 +20,7 @@ def collate(examples):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    loader = DataLoader(
-        Noisy(), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=collate
-    )
+    loader = DataLoader(Noisy(), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=collate)
     model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):

@@ -31,7 +31,7 @@ for _ in range(3):
         loss.backward()
         optimizer.step()
 
-second = torch.optim.LBFGS(model.encoder.parameters(), lr=0.1, max_iter=3)
+second = torch.optim.LBFGS(model.encoder.parameters(), lr=0.1, max_iter=2)
 for (x,) in loader:
 
     def closure():

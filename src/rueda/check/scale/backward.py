@@ -57,10 +57,15 @@ class SharedBackward:
         self._world, self._tracker, self._parameters = world, tracker, parameters
         self._batch_norms, self._generator, self._notes = batch_norms, generator, notes
         self.averaged: set[int] = set()
-        """numbers of the parameters whose gradients were averaged since the last step"""
+        """numbers of the parameters whose gradients were averaged"""
+
+    def has_reached(self, parameter: Tensor) -> bool:
+        """Return whether a backward pass has given a parameter a gradient."""
+        return self._parameters.number(parameter) in self.averaged
 
     def install(self, patches: Patches) -> None:
         """Replace the function."""
+        self._tracker.is_trained = self.has_reached
         patches.replace(torch.autograd, "backward", self._shared)
 
     def _shared(self, original: Any) -> Any:
@@ -100,6 +105,7 @@ class SharedBackward:
         values = {
             "backward": self._tracker.num_backward,
             "order": self._tracker.order,
+            "share": -1 if self._tracker.share is None else self._tracker.share.whole,
             "generator": self._generator.agreed(),
             "gradients": zlib.crc32(repr(numbers).encode()),
         }
@@ -108,7 +114,7 @@ class SharedBackward:
                 numbers = self._united(parameters, numbers)
             elif name == "generator":
                 self._generator.reconcile()
-            elif name == "order":
+            elif name in ("order", "share"):
                 self._notes.refuse(
                     "the workers have drawn different batches: a sampler takes its order from something else than "
                     "torch, numpy or random (the time, a set, a file); seed it"

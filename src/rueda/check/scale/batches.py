@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.patches import Patches
@@ -62,11 +62,13 @@ class BatchTracker:
         size: the number of workers.
         loss: ``mean`` or ``sum``.
         notes: where a refusal goes.
+        is_trained: says whether a backward pass has reached a parameter.
     """
 
     size: int
     loss: str
     notes: Notes
+    is_trained: Callable[[Tensor], bool] = lambda parameter: True
     share: Share | None = None
     """the share of the last batch that the script drew; None: an entire one, or none yet"""
     is_suspended: bool = False
@@ -76,11 +78,11 @@ class BatchTracker:
     num_shared_backward: int = 0
     order: int = 0
     """checksum of all indices that were drawn, which must be the same on all ranks"""
-    is_evaluating: bool = False
     _memories: dict[Site, LoaderMemory] = field(default_factory=dict)
     _fresh: list[tuple[Drawing, Share | None]] = field(default_factory=list)  # batches since the last backward pass
     _last_factor: float = 1.0
-    _inner: WeakSet[nn.Module] = field(default_factory=WeakSet)  # modules within others
+    _outer: WeakSet[nn.Module] = field(default_factory=WeakSet)  # those whose mode the script has set
+    _inner: WeakSet[nn.Module] = field(default_factory=WeakSet)  # modules within them
     _depth: int = 0
 
     def memory(self, site: Site) -> LoaderMemory:
@@ -89,7 +91,7 @@ class BatchTracker:
 
     def begin(self, site: Site) -> Drawing:
         """Begin a pass over a loader; without gradients, or with a model in evaluation mode, it is not shared out."""
-        may_share = torch.is_grad_enabled() and not self.is_evaluating and self.size > 1
+        may_share = self.size > 1 and torch.is_grad_enabled() and not self._is_evaluating()
         return Drawing(memory=self.memory(site), may_share=may_share, site=site)
 
     def drew_indices(self, indices: Iterable[Any]) -> None:
@@ -155,15 +157,17 @@ class BatchTracker:
         return share.factor(self.size)
 
     def follow_modes(self, patches: Patches) -> None:
-        """Follow ``model.train()`` and ``model.eval()``; those of a layer within a model do not count."""
+        """Follow ``model.train()`` and ``model.eval()``."""
         patches.replace(nn.Module, "train", self._train)
+
+    def _is_evaluating(self) -> bool:
+        """Return whether a model that is trained is in evaluation mode; a layer within it or a copy does not count."""
+        models = [one for one in self._outer if not one.training and one not in self._inner]
+        return any(self.is_trained(parameter) for one in models for parameter in one.parameters())
 
     def _train(self, original: Any) -> Any:
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
-            if self._depth > 0:
-                self._inner.add(module)
-            elif module not in self._inner:
-                self.is_evaluating = not mode
+            (self._inner if self._depth else self._outer).add(module)
             self._depth += 1
             try:
                 return original(module, mode)  # type: ignore[no-any-return]

@@ -184,7 +184,7 @@ class SharedDraws:
             if found is None:
                 return original(input, p, training, inplace)  # type: ignore[no-any-return]
             with torch.no_grad():
-                ones = input.new_ones(widened(input.shape, *found))
+                ones = _spread(input, *found).fill_(1.0)
                 mask = narrowed(original(ones, p, True, False), *found)
             return input.mul_(mask) if inplace else input * mask
 
@@ -220,8 +220,15 @@ def _size_of(size: tuple[Any, ...], options: dict[str, Any]) -> list[int] | None
 
 
 def _spread(tensor: Tensor, place: tuple[int, int], share: Share) -> Tensor:
-    """Return a tensor with the shape of the entire batch, in which the rows of the share are those of ``tensor``."""
-    whole = tensor.detach().new_zeros(widened(tensor.shape, place, share))
+    """Return a tensor with the shape of the entire batch, in which the rows of the share are those of ``tensor``.
+
+    The order of its dimensions in memory is that of ``tensor``, since torch draws in that order. Of two dimensions with
+    the same stride one has a single row, and is the inner one.
+    """
+    shape = widened(tensor.shape, place, share)
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda one: (-strides[one], -tensor.shape[one]))
+    whole = tensor.detach().new_zeros([shape[one] for one in order]).permute(*map(order.index, range(tensor.dim())))
     narrowed(whole, place, share).copy_(tensor.detach())
     return whole
 

@@ -101,7 +101,8 @@ class SharedSampler:
         assert drawing is not None
         for batch in self._sampler:
             indices = list(batch)
-            self._tracker.drew_indices(indices)
+            if indices and indices[0] is not None:  # an iterable data set has none
+                self._tracker.drew_indices(indices)
             yield Indices(indices, shared=drawing.may_share and drawing.memory.trains)
 
     def __len__(self) -> int:

@@ -47,6 +47,10 @@ class ParameterRegistry:
         found = self._found.get(id(tensor))
         return found is not None and found[1]() is tensor
 
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of a parameter's registration, from 1; 0 if it is not known."""
+        return self._found[id(tensor)][0] if tensor in self else 0
+
     def alive(self) -> dict[int, Tensor]:
         """Return the parameters that still exist, by the number of their registration, in its order."""
         found = {number: parameter for number, one in self._found.values() if (parameter := one()) is not None}

@@ -55,7 +55,7 @@ class StepChecks:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._notes.check()
         self.num_steps += 1
-        has_closure = bool(args and args[0] is not None) or kwargs.get("closure") is not None
+        has_closure = any(callable(one) for one in (*args[1:], kwargs.get("closure")))  # args[0] is the optimizer
         if not has_closure:
             self._check_gradients(optimizer)
         shared = self._tracker.num_shared_backward > self._num_shared_seen
@@ -75,8 +75,7 @@ class StepChecks:
         if self._world.size == 1:
             return
         with_gradient = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
-        known = {id(one) for number, one in self._parameters.alive().items() if number in self._backward.averaged}
-        if any(id(one) not in known for one in with_gradient):
+        if not all(map(self._backward.has_reached, with_gradient)):
             self._notes.refuse(
                 "an optimizer's step has gradients that do not come from backward() (torch.autograd.grad, or p.grad "
                 "set by hand), so they cannot be averaged; call backward()"
