@@ -11,8 +11,8 @@ from harness import workers
 from scalehere import flat, scaled, serial
 
 EXACT = [
-    "accumulation", "arguments", "balanced", "by_hand", "cnn_augmentation", "ema", "gan", "grad_scaler", "lstm", "mlp",
-    "processes", "progress", "stream", "trainer_class", "transformer", "vae",
+    "accumulation", "arguments", "balanced", "by_hand", "cnn_augmentation", "compiled", "ema", "gan", "grad_scaler",
+    "lstm", "mlp", "processes", "progress", "stream", "trainer_class", "transformer", "vae",
 ]  # fmt: skip
 
 
@@ -69,3 +69,46 @@ def test_batch_norm_is_synchronised_or_of_each_worker(tmp_path: Path) -> None:
         torch.testing.assert_close(found["synchronised"][key], value, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(found["worker"]["0.weight"], expected["0.weight"], atol=1e-5)
     assert torch.allclose(found["worker"]["1.running_mean"], expected["1.running_mean"], atol=0.02)
+
+
+@workers(3)
+def with_draws_of_their_own(folder: str) -> None:
+    from rueda.check.scale.generator import GeneratorWatch
+    from rueda.world import current
+
+    scaling = scaled("lstm_dropout", folder)
+    assert any("cannot be shared out" in note for note in scaling.notes.said)
+    assert len(set(current().all_gather_object(GeneratorWatch.checksum()))) == 1  # after the last batch
+
+
+def test_dropout_within_an_operation_is_said_and_workers_stay_in_step(tmp_path: Path) -> None:
+    expected = serial("lstm_dropout", tmp_path / "serial")
+    with_draws_of_their_own(folder=str(tmp_path))
+    found = flat(torch.load(tmp_path / "model.pt"))
+    assert all(torch.allclose(found[key], value, atol=0.2) for key, value in expected.items())
+
+
+@workers(2)
+def loading_shares(folder: str) -> None:
+    scaling = scaled("cnn_augmentation", folder, load="share")
+    assert scaling.tracker.num_shared_backward == 11
+
+
+@workers(2)
+def summed(folder: str) -> None:
+    scaled("summed", folder, loss="sum")
+
+
+def test_a_share_with_draws_of_its_own_is_the_same_training_in_kind(tmp_path: Path) -> None:
+    expected = serial("cnn_augmentation", tmp_path / "serial")
+    loading_shares(folder=str(tmp_path))
+    found = flat(torch.load(tmp_path / "model.pt"))
+    assert all(torch.allclose(found[key], value, atol=0.2) for key, value in expected.items())
+
+
+def test_a_loss_that_is_a_sum(tmp_path: Path) -> None:
+    expected = serial("summed", tmp_path / "serial")
+    summed(folder=str(tmp_path))
+    found = flat(torch.load(tmp_path / "model.pt"))
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, atol=1e-6, rtol=1e-6)

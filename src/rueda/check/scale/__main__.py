@@ -6,7 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from rueda.check.scale.gpu import num_gpus, one_gpu
+from rueda.check.scale.options import ScaleOptions
 from rueda.errors import RuedaError
+from rueda.world.identity import identify
 from rueda.world.leaving import leave
 
 
@@ -26,14 +29,16 @@ def main() -> None:
 
 
 def _run(command: list[str]) -> None:
+    options = ScaleOptions.of(os.environ)
+    if not options.is_reference:  # which shares the GPU of rank 0
+        os.environ.update(one_gpu(os.environ, identify(os.environ).local_rank, num_gpus()))
+
     from rueda.check.scale import seeds
     from rueda.check.scale.notes import Notes
-    from rueda.check.scale.options import ScaleOptions
     from rueda.check.scale.scaling import Scaling
     from rueda.check.scale.verification import ComparedWithReference, Reference, Verification
     from rueda.world import World, finish, init
 
-    options = ScaleOptions.of(os.environ)
     world = World() if options.is_reference else init()
     os.environ[seeds.VARIABLE] = str(seeds.seed_alike(world))
 

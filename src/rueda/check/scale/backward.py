@@ -58,6 +58,8 @@ class SharedBackward:
         self._batch_norms, self._generator, self._notes = batch_norms, generator, notes
         self.averaged: set[int] = set()
         """numbers of the parameters whose gradients were averaged"""
+        self.is_running = False
+        """whether a backward pass is under way"""
 
     def has_reached(self, parameter: Tensor) -> bool:
         """Return whether a backward pass has given a parameter a gradient."""
@@ -77,6 +79,9 @@ class SharedBackward:
             grad_variables: Any = None,
             inputs: Any = None,
         ) -> None:
+            if self.is_running:  # a checkpointed part of the model: the pass around it averages
+                original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+                return
             self._generator.before_draw()
             factor = self._tracker.begin_backward()
             if create_graph and self._world.size > 1:
@@ -89,7 +94,12 @@ class SharedBackward:
             earlier = {number: one.grad for number, one in parameters.items() if one.grad is not None}
             for number in earlier:
                 parameters[number].grad = None
-            original(tensors, _scaled(roots, given, factor), retain_graph, create_graph, inputs=inputs)
+            self.is_running = True
+            try:
+                with self._generator.paused():
+                    original(tensors, _scaled(roots, given, factor), retain_graph, create_graph, inputs=inputs)
+            finally:
+                self.is_running = False
             self._average(parameters, [] if retain_graph else roots, factor)
             for number, grad in earlier.items():
                 new = parameters[number].grad

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -39,7 +40,7 @@ class BatchNorms:
 
     def _following(self, original: Any) -> Any:
         def forward(layer: Any, x: Tensor) -> Tensor:
-            share = self._tracker.share
+            share = None if torch.compiler.is_compiling() else self._tracker.share
             if share is None or not layer.training or isinstance(layer, SyncBatchNorm):
                 return original(layer, x)  # type: ignore[no-any-return]
             self._used[id(layer)] = layer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -81,6 +82,7 @@ class BatchTracker:
     _memories: dict[Site, LoaderMemory] = field(default_factory=dict)
     _fresh: list[tuple[Drawing, Share | None]] = field(default_factory=list)  # batches since the last backward pass
     _last_factor: float = 1.0
+    _last_shared: bool = False
     _outer: WeakSet[nn.Module] = field(default_factory=WeakSet)  # those whose mode the script has set
     _inner: WeakSet[nn.Module] = field(default_factory=WeakSet)  # modules within them
     _depth: int = 0
@@ -106,7 +108,7 @@ class BatchTracker:
         drawing.num_shared += share is not None
         if not drawing.may_share:  # an evaluation, or a training in evaluation mode, of which every worker has all
             self._fresh.clear()
-            self._last_factor = 1.0
+            self._last_factor, self._last_shared = 1.0, False
             return
         if any(other is drawing for other, _ in self._fresh):
             drawing.is_ahead = True
@@ -114,6 +116,7 @@ class BatchTracker:
 
     def ended(self, drawing: Drawing) -> None:
         """Note the end of a pass: one whose shares no backward pass has used was not a training."""
+        self.share = None
         if not drawing.num_backward:
             self._fresh = [entry for entry in self._fresh if entry[0] is not drawing]
         if drawing.num_shared and drawing.num_shared == drawing.num_batches and not drawing.num_backward:
@@ -122,6 +125,15 @@ class BatchTracker:
                 f"a loop over the DataLoader of {file}:{line}, which trains elsewhere, calls no backward(), so each "
                 "worker has evaluated its share alone; put that loop under torch.no_grad(), or call model.eval() first"
             )
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let random numbers be drawn as they are: for a sampler, or in the processes that a loader starts here."""
+        kept, self.is_suspended = self.is_suspended, True
+        try:
+            yield
+        finally:
+            self.is_suspended = kept
 
     def begin_backward(self) -> float:
         """Return the factor of this worker's gradient in the average over all workers."""
@@ -144,8 +156,10 @@ class BatchTracker:
                 "divides, and drop_last=True"
             )
         self._last_factor = factors.pop()
+        if self._fresh:
+            self._last_shared = any(share is not None for _, share in self._fresh)
         self._fresh.clear()
-        self.num_shared_backward += self.share is not None
+        self.num_shared_backward += self._last_shared
         return self._last_factor
 
     def factor(self, share: Share | None) -> float:

@@ -95,6 +95,8 @@ class SharedDraws:
             shared = make(original)
 
             def draw(*args: Any, **options: Any) -> Any:
+                if torch.compiler.is_compiling():  # a compiled graph draws in its own way, which the watch sees
+                    return original(*args, **options)
                 if self._tracker.share is None or self._tracker.is_suspended or self._depth:
                     return original(*args, **options)
                 self._generator.before_draw()

@@ -9,6 +9,8 @@ of one order.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -62,6 +64,15 @@ class GeneratorWatch:
         """Note the state after a draw that was followed."""
         if self._known is not None:
             self._known = self.checksum()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not watch: a part of the model that is computed again in the backward pass draws its numbers again."""
+        kept, self._known = self._known, None
+        try:
+            yield
+        finally:
+            self._known = None if kept is None or self.is_own else self.checksum()
 
     def draws_own(self) -> None:
         """Let each worker draw its own numbers from the next batch on."""

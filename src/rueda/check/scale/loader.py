@@ -123,7 +123,8 @@ class SharedIterator:
     def __init__(self, make: Any, tracker: BatchTracker, generator: GeneratorWatch, view: Any, site: Site) -> None:
         self._tracker, self._generator, self._view, self._site = tracker, generator, view, site
         self._drawing = self._begin()
-        self._inner = make(view)
+        with tracker.suspended():
+            self._inner = make(view)
 
     def _begin(self) -> Drawing:
         self._drawing = self._view.batch_sampler.drawing = self._tracker.begin(self._site)
@@ -133,7 +134,8 @@ class SharedIterator:
         """Begin another pass, with the processes of the last one (``persistent_workers``)."""
         self._generator.leave_batch()
         self._begin()
-        self._inner._reset(self._view, first_iter)
+        with self._tracker.suspended():
+            self._inner._reset(self._view, first_iter)
 
     def __iter__(self) -> SharedIterator:
         return self
@@ -141,14 +143,12 @@ class SharedIterator:
     def __next__(self) -> Any:
         tracker = self._tracker
         self._generator.leave_batch()
-        was_suspended, tracker.is_suspended = tracker.is_suspended, True
         try:
-            batch: Batch = next(self._inner)
+            with tracker.suspended():
+                batch: Batch = next(self._inner)
         except StopIteration:
             tracker.ended(self._drawing)
             raise
-        finally:
-            tracker.is_suspended = was_suspended
         memory = self._drawing.memory
         memory.draws = bool(memory.draws) or batch.drew
         if batch.surprised:

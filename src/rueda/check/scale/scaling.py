@@ -25,6 +25,7 @@ from rueda.check.scale.parameters import ParameterRegistry
 from rueda.check.scale.patches import Patches
 from rueda.check.scale.steps import StepChecks
 from rueda.check.scale.verification import Verification
+from rueda.errors import ScaleError
 from rueda.world import World
 
 
@@ -115,10 +116,24 @@ class Scaling:
                 except SystemExit as left:
                     if left.code not in (None, 0):
                         raise
+                except ScaleError:
+                    raise
+                except Exception:
+                    self._explain()
+                    raise
                 self.notes.check()
                 self._conclude()
         finally:
             sys.argv, sys.path[:] = kept
+
+    def _explain(self) -> None:
+        """Say that a script which fails on its first share may rely on the size of its batch."""
+        share = self.tracker.share
+        if share is not None and self.tracker.num_shared_backward == 0:
+            self.notes.say(
+                f"the script has failed on its first share, {share.rows} of {share.whole} examples, after it worked on "
+                "entire batches: it seems to rely on the size of its batch; use the size of what the loader gives"
+            )
 
     def _conclude(self) -> None:
         self.steps.check_parameters()

@@ -74,6 +74,10 @@ class StepChecks:
         """Refuse gradients that no backward pass has left."""
         if self._world.size == 1:
             return
+        if self._backward.is_running:
+            self._notes.refuse(
+                "an optimizer makes its step within backward(), before the gradients are averaged; call step() after it"
+            )
         with_gradient = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         if not all(map(self._backward.has_reached, with_gradient)):
             self._notes.refuse(
