@@ -25,7 +25,7 @@ model = nn.Sequential(
 model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 speeds = []
-for epoch in range(3):
+for epoch in range(6):
     sampler.set_epoch(epoch)
     started = time.perf_counter()
     for images, labels in loader:

@@ -71,7 +71,7 @@ class PrivateFiles:
         if real.startswith(str(self._folder)):
             return None
         is_own = any(real == own or real.startswith(own + os.sep) for own in self._own)
-        if not is_own and real.startswith(self._left_alone):
+        if not is_own and (real + os.sep).startswith(self._left_alone):
             return None
         return str(self._folder) + real
 
@@ -100,6 +100,8 @@ class PrivateFiles:
 
     def _open(self, original: Any) -> Any:
         def open(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+            if options.get("opener") is not None:  # which opens another file than the one that is named
+                return original(file, mode, *args, **options)
             if _WRITING & set(mode):
                 return original(self._for_writing(file, keeps="w" not in mode), mode, *args, **options)
             return original(self._found(file), mode, *args, **options)

@@ -33,9 +33,10 @@ def library_of(script: str | Path) -> str:
     try:
         return library_in(text)
     except SyntaxError as error:
-        raise ScaleError(
-            f"{script}:{error.lineno}", expected="Python", got=error.msg, do="correct the script"
-        ) from None
+        where = f"{script}:{error.lineno}"
+        raise ScaleError(where, expected="Python", got=error.msg, do="correct the script") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL character, or brackets without end
+        raise ScaleError(str(script), expected="Python", got=str(error), do="correct the script") from None
 
 
 def library_in(text: str) -> str:
