@@ -11,6 +11,7 @@ import torch
 
 from commandline import catch_launches, environ, rueda
 from rueda import check
+from rueda.check.scale.options import ScaleOptions
 from rueda.check.scale.verification import judge
 from scalehere import SCRIPTS
 
@@ -108,6 +109,7 @@ def test_a_serial_script_is_started_through_the_module(tmp_path: Path, monkeypat
         (["-np", "2", "nowhere.py"], "the script nowhere.py does not exist"),
         (["-np", "2", "ls"], "expected a Python script such as train.py, got 'ls'"),
         (["-np", "2", "--loss", "max", "wrong.py"], "--loss: expected mean or sum, got 'max'"),
+        (["-np", "2", "--recipe", "r.toml", "wrong.py"], "--recipe has an effect only with --weak"),
         (["-np", "2", "wrong.py"], "wrong.py:1: expected Python, got"),
     ],
 )
@@ -119,6 +121,16 @@ def test_mistakes_are_one_line(
     assert rueda("scale", *words) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_weak_takes_the_rule_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch")
+    Path("r.toml").write_text('scaling = "sqrt"\nwarmup_epochs = 2\nepochs = 9\n')
+    launches = catch_launches(monkeypatch, 0)
+    assert rueda("scale", "-np", "2", "--weak", "--recipe", "r.toml", "train.py") == 0
+    options = ScaleOptions.of(launches[0][0].environment)
+    assert (options.weak, options.scaling, options.warmup_epochs, options.verify) == (True, "sqrt", 2.0, 0)
 
 
 GRADIENT = torch.randn(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -112,3 +112,35 @@ def test_a_loss_that_is_a_sum(tmp_path: Path) -> None:
     found = flat(torch.load(tmp_path / "model.pt"))
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, atol=1e-6, rtol=1e-6)
+
+
+@workers(2)
+def weakly(folder: str) -> None:
+    scaled("weak", folder, weak=True, scaling="linear", warmup_epochs=1.0, verify=0)
+
+
+def test_weak_scaling_is_the_script_with_larger_batches_and_rates(tmp_path: Path) -> None:
+    """The first batch is not shared; then two at a time, with a rate that rises to twice the script's in one epoch."""
+    weakly(folder=str(tmp_path))
+    found = torch.load(tmp_path / "model.pt")
+    assert found["steps"].tolist() == [20, 2]
+
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=21)
+    epochs = 0.0
+    for batches in ([0], [1, 2], [3, 4], [5, 6], [7, 8], [9], *([i, i + 1] for i in range(0, 10, 2))):
+        rows = x[[4 * batch + row for batch in batches for row in range(4)]]
+        epochs += len(batches) / 10
+        optimizer.zero_grad()
+        (model(rows) - rows.sum(1, keepdim=True)).square().mean().backward()
+        own = optimizer.param_groups[0]["lr"]
+        optimizer.param_groups[0]["lr"] = own * (1 if batches == [0] else 1 + min(1.0, epochs))
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = own
+        for _ in batches:
+            schedule.step()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-6)

@@ -32,6 +32,12 @@ def scale(
     batch_norm: Annotated[
         str, typer.Option(help="Statistics of batch norm: of each worker's share, or synchronised.")
     ] = "worker",
+    weak: Annotated[
+        bool, typer.Option("--weak", help="Each worker keeps the script's batch; the rate follows.")
+    ] = False,
+    recipe: Annotated[
+        Path | None, typer.Option(help="With --weak: a recipe with the rule and warm-up; by default linear, 5 epochs.")
+    ] = None,
     hosts: Annotated[str, typer.Option("-H", "--hosts", help="Hosts and their slots: server1:4,server2:4.")] = "",
     hostfile: Annotated[Path | None, typer.Option(help="File with one host per line: server1 slots=4.")] = None,
     grace: Grace = None,
@@ -44,10 +50,18 @@ def scale(
     """
     from rueda.check.scale.launching import scale_script
     from rueda.check.scale.options import ScaleOptions
+    from rueda.errors import ScaleError
     from rueda.hvd.runner.launch_plan import plan_job
+    from rueda.records import Recipe
     from rueda.world.stall.limits import stall_variables
 
-    options = ScaleOptions(loss=loss, verify=verify, load=load, batch_norm=batch_norm)
+    if recipe is not None and not weak:
+        raise ScaleError("--recipe has an effect only with --weak; add that, or remove --recipe")
+    chosen = Recipe(scaling="linear", warmup_epochs=5.0) if recipe is None else Recipe.load(recipe)
+    options = ScaleOptions(
+        loss=loss, verify=0 if weak else verify, load=load, batch_norm=batch_norm, weak=weak, scaling=chosen.scaling,
+        warmup_epochs=chosen.warmup_epochs,
+    )  # fmt: skip
     plan = plan_job(
         command, workers=workers, hosts=hosts, hostfile=hostfile,
         environment=stall_variables(stall_warning, stall_timeout, None),

@@ -11,6 +11,7 @@ torch itself, before the script starts:
 :mod:`.batch_norm`     batch norm uses the statistics of the share, or those of the entire batch
 :mod:`.files`          rank 0 alone writes files; those of the others go to a private folder
 :mod:`.steps`          what must be equal on all workers is compared while they train
+:mod:`.weak`           with ``--weak``: the script's batch for each worker, and a rate that follows
 :mod:`.verification`   the first shared gradients are compared with those of the script on one worker
 =====================  =================================================================================================
 

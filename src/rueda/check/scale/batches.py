@@ -77,12 +77,17 @@ class BatchTracker:
     num_batches: int = 0
     num_backward: int = 0
     num_shared_backward: int = 0
+    num_merged: int = 1
+    """how many of the script's batches the last one holds: more than one only in weak scaling"""
+    epochs: float = 0.0
+    """how many times the script has gone through its training data"""
+    last_shared: bool = False
+    """whether the last backward pass was of a shared batch"""
     order: int = 0
     """checksum of all indices that were drawn, which must be the same on all ranks"""
     _memories: dict[Site, LoaderMemory] = field(default_factory=dict)
     _fresh: list[tuple[Drawing, Share | None]] = field(default_factory=list)  # batches since the last backward pass
     _last_factor: float = 1.0
-    _last_shared: bool = False
     _outer: WeakSet[nn.Module] = field(default_factory=WeakSet)  # those whose mode the script has set
     _inner: WeakSet[nn.Module] = field(default_factory=WeakSet)  # modules within them
     _depth: int = 0
@@ -108,7 +113,7 @@ class BatchTracker:
         drawing.num_shared += share is not None
         if not drawing.may_share:  # an evaluation, or a training in evaluation mode, of which every worker has all
             self._fresh.clear()
-            self._last_factor, self._last_shared = 1.0, False
+            self._last_factor, self.last_shared = 1.0, False
             return
         if any(other is drawing for other, _ in self._fresh):
             drawing.is_ahead = True
@@ -157,9 +162,9 @@ class BatchTracker:
             )
         self._last_factor = factors.pop()
         if self._fresh:
-            self._last_shared = any(share is not None for _, share in self._fresh)
+            self.last_shared = any(share is not None for _, share in self._fresh)
         self._fresh.clear()
-        self.num_shared_backward += self._last_shared
+        self.num_shared_backward += self.last_shared
         return self._last_factor
 
     def factor(self, share: Share | None) -> float:

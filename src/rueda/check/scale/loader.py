@@ -9,7 +9,10 @@ generator is afterwards where the serial script's would be.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
@@ -33,10 +36,20 @@ class SharedLoaders:
         generator: torch's generator, which must be in the same state on all workers when a batch is drawn.
         notes: where the user is told.
         load: see :class:`rueda.check.scale.options.ScaleOptions`.
+        num_merged: how many of the script's batches are taken as one, in weak scaling.
     """
 
-    def __init__(self, world: World, tracker: BatchTracker, generator: GeneratorWatch, notes: Notes, load: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        tracker: BatchTracker,
+        generator: GeneratorWatch,
+        notes: Notes,
+        load: str,
+        num_merged: int = 1,
+    ) -> None:
         self._world, self._tracker, self._notes, self._load = world, tracker, notes, load
+        self._num_merged = num_merged
         self._generator = generator
 
     def install(self, patches: Patches) -> None:
@@ -77,7 +90,8 @@ class SharedLoaders:
         rank, size = self._world.rank, self._world.size
         view = copy.copy(loader)
         collate = SharedCollate(loader.collate_fn, rank, size)
-        view.__dict__.update(batch_sampler=SharedSampler(loader.batch_sampler, self._tracker), collate_fn=collate)
+        sampler = SharedSampler(loader.batch_sampler, self._tracker, self._num_merged)
+        view.__dict__.update(batch_sampler=sampler, collate_fn=collate)
         if not isinstance(loader.dataset, IterableDataset):
             draws = self._tracker.memory(site).draws
             view.__dict__["dataset"] = SharedDataset(loader.dataset, rank, size, self._load, draws)
@@ -90,20 +104,24 @@ class SharedSampler:
     Args:
         sampler: the script's own, or torch's.
         tracker: learns of the indices.
+        num_merged: how many of its batches are taken as one where they are shared out.
     """
 
-    def __init__(self, sampler: Any, tracker: BatchTracker) -> None:
-        self._sampler, self._tracker = sampler, tracker
+    def __init__(self, sampler: Any, tracker: BatchTracker, num_merged: int) -> None:
+        self._sampler, self._tracker, self._num_merged = sampler, tracker, num_merged
         self.drawing: Drawing | None = None
 
     def __iter__(self) -> Iterator[Indices]:
         drawing = self.drawing
         assert drawing is not None
-        for batch in self._sampler:
-            indices = list(batch)
+        batches = iter(self._sampler)
+        for batch in batches:
+            indices, shared = list(batch), drawing.may_share and drawing.memory.trains
+            for more in islice(batches, self._num_merged - 1 if shared else 0):
+                indices += more
             if indices and indices[0] is not None:  # an iterable data set has none
                 self._tracker.drew_indices(indices)
-            yield Indices(indices, shared=drawing.may_share and drawing.memory.trains)
+            yield Indices(indices, shared=shared)
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -156,9 +174,20 @@ class SharedIterator:
                 "the data set has begun to draw random numbers after batches without any, so the workers' generators "
                 "differ now; give --load whole"
             )
+        self._count(batch)
         tracker.yielded(self._drawing, batch.share)
         self._generator.enter_batch(shared=batch.share is not None)
         return batch.data
+
+    def _count(self, batch: Batch) -> None:
+        """Note how many of the script's batches this one holds, and how far the epoch has come."""
+        sampler = self._view.batch_sampler
+        each = getattr(self._view, "batch_size", None) or getattr(sampler._sampler, "batch_size", None)
+        merged = sampler._num_merged if each is None or batch.share is None else math.ceil(batch.share.whole / each)
+        self._tracker.num_merged = 1 if batch.share is None else merged
+        if self._drawing.may_share:
+            with suppress(TypeError):  # a sampler without a length
+                self._tracker.epochs += self._tracker.num_merged / len(sampler)
 
     def __len__(self) -> int:
         return len(self._inner)

@@ -22,6 +22,9 @@ class ScaleOptions:
         load: the examples that a worker loads of each batch: its ``share``, the ``whole`` batch, or by ``auto`` its
             share unless the data set draws random numbers; then the whole, so that all draws are the serial script's.
         batch_norm: the statistics of batch norm: those of each ``worker``'s share, or ``synchronised``.
+        weak: each worker keeps the script's batch, so that the global batch is larger (:mod:`.weak`).
+        scaling: with ``weak``: the scaling rule of the rate.
+        warmup_epochs: with ``weak``: the epochs in which the rate rises to it.
         answers: for the reference process: the file descriptor that its gradients are announced on.
         commands: for the reference process: the file descriptor that it gets its commands from.
 
@@ -33,6 +36,9 @@ class ScaleOptions:
     verify: int = 1
     load: str = "auto"
     batch_norm: str = "worker"
+    weak: bool = False
+    scaling: str = "linear"
+    warmup_epochs: float = 5.0
     answers: int = -1
     commands: int = -1
 

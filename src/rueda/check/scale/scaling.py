@@ -25,6 +25,7 @@ from rueda.check.scale.parameters import ParameterRegistry
 from rueda.check.scale.patches import Patches
 from rueda.check.scale.steps import StepChecks
 from rueda.check.scale.verification import Verification
+from rueda.check.scale.weak import WeakScaling
 from rueda.errors import ScaleError
 from rueda.world import World
 
@@ -78,8 +79,13 @@ class Scaling:
     def active(self) -> Iterator[Scaling]:
         """Replace everything, and restore it at the end."""
         patches = Patches()
-        loaders = SharedLoaders(self.world, self.tracker, self._generator, self.notes, self.options.load)
+        options, size = self.options, self.world.size
+        loaders = SharedLoaders(
+            self.world, self.tracker, self._generator, self.notes, options.load, size if options.weak else 1
+        )
         try:
+            if options.weak:
+                WeakScaling(size, self.tracker, self.notes, options.scaling, options.warmup_epochs).install(patches)
             for part in (self._parameters, self._batch_norms, loaders, self._draws, self._backward, self.steps):
                 part.install(patches)
             self.tracker.follow_modes(patches)
@@ -136,7 +142,7 @@ class Scaling:
             )
 
     def _conclude(self) -> None:
-        self.steps.check_parameters()
+        self.steps.check_at_end()
         held = sorted({file for part in self.world.all_gather_object(self._held_back()) for file in part})
         steps, tracker = self.steps, self.tracker
         if self.world.size == 1:

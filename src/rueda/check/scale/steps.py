@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rueda.check.scale.agreement import differing
@@ -62,7 +63,7 @@ class StepChecks:
         self._num_shared_seen = self._tracker.num_shared_backward
         self.num_shared_steps += shared
         if _is_power(self.num_steps):
-            self.check_parameters()
+            self._check_parameters(optimizer)
         self._verification.at_step(optimizer, shared=shared, inexact=self._inexact())
         if not has_closure:  # a closure runs the model within the step
             self._tracker.is_suspended = True
@@ -85,22 +86,36 @@ class StepChecks:
                 "set by hand), so they cannot be averaged; call backward()"
             )
 
-    def check_parameters(self) -> None:
-        """Refuse parameters or rates that differ between the workers; all of them must call it."""
-        if self._world.size == 1:
-            return
-        checksum = 0
-        for number, one in self._parameters.alive().items():
-            if number in self._backward.averaged:
-                # A few values of each are enough: what has drifted apart has done so everywhere.
-                some = one.detach().reshape(-1)[:64].double().cpu().contiguous()
-                checksum = zlib.crc32(some.numpy().tobytes(), checksum)
-        if differing(self._world, {"parameters": checksum}):
-            self._notes.refuse(
-                f"the parameters differ between the workers before step {self.num_steps}: the script initialises or "
-                "updates them by something that is not the same everywhere (the time, os.urandom, a loss that was read "
-                "before backward()); seed it, or average it"
-            )
+    def _check_parameters(self, optimizer: Any) -> None:
+        """Refuse parameters that differ between the workers; all of them call it at the same step."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        if differing(self._world, {"parameters": zlib.crc32(repr(list(map(_checksum, parameters))).encode())}):
+            self._refuse_drift()
+
+    def check_at_end(self) -> None:
+        """Compare what is left of the trained parameters; what is freed already differs from worker to worker."""
+        left = {
+            number: _checksum(one)
+            for number, one in self._parameters.alive().items()
+            if number in self._backward.averaged
+        }
+        everywhere = self._world.all_gather_object(left)
+        common = set(left).intersection(*everywhere)
+        if any(len({part[number] for part in everywhere}) > 1 for number in common):
+            self._refuse_drift()
+
+    def _refuse_drift(self) -> None:
+        self._notes.refuse(
+            f"the parameters differ between the workers at step {self.num_steps}: the script initialises or updates "
+            "them by something that is not the same everywhere (the time, os.urandom, a loss that was read before "
+            "backward()); seed it, or average it"
+        )
+
+
+def _checksum(parameter: Tensor) -> int:
+    """Return a checksum of some values of a parameter: what has drifted apart has done so everywhere."""
+    some = parameter.detach().reshape(-1)[:64].double().cpu().contiguous()
+    return zlib.crc32(some.numpy().tobytes())
 
 
 def _is_power(number: int) -> bool:
