@@ -130,7 +130,10 @@ class SharedBackward:
                     "torch, numpy or random (the time, a set, a file); seed it"
                 )
             else:
-                self._notes.refuse("the workers have made different numbers of backward passes; see --help")
+                self._notes.refuse(
+                    "the workers have made different numbers of backward passes: the script's loop depends on "
+                    "something that is not the same on all of them; average it over the entire batch first"
+                )
         gradients = [parameters[number].grad for number in numbers]
         losses = [root for root in roots if root.numel() == 1 and root.is_floating_point()]
         with torch.no_grad():

@@ -147,7 +147,7 @@ class BatchTracker:
         if self.num_batches == 0:
             self.notes.refuse(
                 "backward() is called before a DataLoader gave a batch: the data are drawn outside a DataLoader, and "
-                "cannot be shared out; let one draw them, or run the script with `rueda convert` or by hand"
+                "cannot be shared out; let a DataLoader draw them"
             )
         for drawing, _ in self._fresh:
             drawing.memory.trains = True
