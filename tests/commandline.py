@@ -80,7 +80,7 @@ def catch_launches(monkeypatch: pytest.MonkeyPatch, status: int) -> Launches:
     """Collect what would have been launched; each launch ends with a status."""
     seen: Launches = []
 
-    def launch(plan: LaunchPlan, *, output: OutputOptions) -> int:
+    def launch(plan: LaunchPlan, *, output: OutputOptions, failed: object = None) -> int:
         seen.append((plan, output))
         return status
 

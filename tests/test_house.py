@@ -40,10 +40,11 @@ ALLOWED: dict[str, set[str]] = {
     "examine": {"errors", "files", "lazy", "records", "terminal", "world", "data", "nn", "optim", "tasks", "train"},
     "plan": {"errors", "files", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},
+    "check": {"errors", "nn", "optim", "world"},
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
-        *("report", "hvd", "jobs", "__init__"),
+        *("report", "hvd", "jobs", "check", "__init__"),
     },
     "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "nn", "optim", "tasks", "train"},
 }
@@ -146,6 +147,7 @@ STARTERS = {
     "hvd/runner/launch_plan.py": "names the interpreter of other hosts, and runs the host discovery script",
     "records/environment.py": "asks git for the commit",
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
+    "check/scale/verification.py": "runs the user's script once more, as one worker",
     "report/png.py": "asks a browser for a picture",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }

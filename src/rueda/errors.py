@@ -14,6 +14,7 @@
     │   └── CheckpointError    a checkpoint that is corrupt or belongs to another model
     ├── ProfileError           a profile or a cluster that cannot be read, or is not sufficient for a plan
     ├── JobError               a process that was started for a job ended without a result
+    ├── ScaleError             a serial script that cannot be run on many workers
     ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be computed
     └── MissingExtra           an optional package is needed; the message names the pip command
 
@@ -95,6 +96,10 @@ class JobError(RuedaError):
     def __init__(self, message: str, exit_status: int = 1) -> None:
         super().__init__(message)
         self.exit_status = exit_status
+
+
+class ScaleError(RuedaError):
+    """A serial script cannot be run on many workers, or not with these options."""
 
 
 class ExamineError(RuedaError):

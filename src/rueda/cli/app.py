@@ -17,6 +17,7 @@ from rueda.cli import (
     plan,
     report,
     run,
+    scale,
     steps_to_target,
     study,
     throughput,
@@ -49,6 +50,7 @@ def version(
 
 
 app.command("run", context_settings=run.CONTEXT)(run.run)
+app.command("scale", context_settings=scale.CONTEXT, epilog=scale.EPILOG)(scale.scale)
 app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
 for module in (train, study, throughput, steps_to_target, gradient_descent, measure, plan, forecast, examine, report,
                archive):  # fmt: skip

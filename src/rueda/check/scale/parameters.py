@@ -1,0 +1,59 @@
+"""The parameters whose gradients are averaged: those of every module and of every optimizer of the script."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from rueda.check.scale.patches import Patches
+
+
+class ParameterRegistry:
+    """Collects parameters in the order in which the script registers them, which is the same on all ranks.
+
+    A module's parameters are collected where the module registers them, so that a loop without an optimizer
+    (``p -= rate * p.grad``) is scaled as well; an optimizer's where it gets them, so that plain tensors are, too.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[int, ref[Tensor]]] = {}  # by id: its number, and the parameter
+        self._num_added = 0
+
+    def install(self, patches: Patches) -> None:
+        """Follow modules and optimizers."""
+        handle = register_module_parameter_registration_hook(lambda module, name, parameter: self._add(parameter))
+        patches.on_undo(handle.remove)
+        patches.replace(torch.optim.Optimizer, "add_param_group", self._adding)
+
+    def _adding(self, original: Any) -> Any:
+        def add_param_group(optimizer: Any, group: Any) -> None:
+            original(optimizer, group)
+            for parameter in optimizer.param_groups[-1]["params"]:
+                self._add(parameter)
+
+        return add_param_group
+
+    def _add(self, parameter: Tensor | None) -> None:
+        if isinstance(parameter, Tensor) and parameter not in self:
+            self._num_added += 1
+            self._found.pop(id(parameter), None)  # of a tensor that no longer exists
+            self._found[id(parameter)] = (self._num_added, ref(parameter))
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        found = self._found.get(id(tensor))
+        return found is not None and found[1]() is tensor
+
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of a parameter's registration, from 1; 0 if it is not known."""
+        return self._found[id(tensor)][0] if tensor in self else 0
+
+    def alive(self) -> dict[int, Tensor]:
+        """Return the parameters that still exist, by the number of their registration, in its order."""
+        found = {number: parameter for number, one in self._found.values() if (parameter := one()) is not None}
+        if len(found) < len(self._found):
+            self._found = {key: entry for key, entry in self._found.items() if entry[1]() is not None}
+        return found

@@ -1,0 +1,123 @@
+"""What is compared at the optimizer's steps: gradients that nobody averaged, rates and parameters that differ."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from rueda.check.scale.agreement import differing
+from rueda.check.scale.backward import SharedBackward
+from rueda.check.scale.batches import BatchTracker
+from rueda.check.scale.notes import Notes
+from rueda.check.scale.parameters import ParameterRegistry
+from rueda.check.scale.patches import Patches
+from rueda.check.scale.verification import Verification
+from rueda.world import World
+
+
+class StepChecks:
+    """Checks that the workers stay one training.
+
+    Args:
+        world: the workers.
+        tracker: counts the shared backward passes.
+        parameters: the parameters.
+        backward: knows whose gradients were averaged.
+        verification: compares the first shared gradients with the serial script's.
+        inexact: tells why the gradients may differ from the serial script's; nothing if they must not.
+        notes: where the user is told.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        tracker: BatchTracker,
+        parameters: ParameterRegistry,
+        backward: SharedBackward,
+        verification: Verification,
+        inexact: Callable[[], str],
+        notes: Notes,
+    ) -> None:
+        self._world, self._tracker, self._parameters = world, tracker, parameters
+        self._backward, self._verification, self._inexact, self._notes = backward, verification, inexact, notes
+        self._num_shared_seen = 0
+        self.num_steps = 0
+        self.num_shared_steps = 0
+
+    def install(self, patches: Patches) -> None:
+        """Register torch's global hooks of optimizer steps."""
+        patches.on_undo(register_optimizer_step_pre_hook(self._before).remove)
+        patches.on_undo(register_optimizer_step_post_hook(self._after).remove)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._notes.check()
+        self.num_steps += 1
+        has_closure = any(callable(one) for one in (*args[1:], kwargs.get("closure")))  # args[0] is the optimizer
+        if not has_closure:
+            self._check_gradients(optimizer)
+        shared = self._tracker.num_shared_backward > self._num_shared_seen
+        self._num_shared_seen = self._tracker.num_shared_backward
+        self.num_shared_steps += shared
+        if _is_power(self.num_steps):
+            self._check_parameters(optimizer)
+        self._verification.at_step(optimizer, shared=shared, inexact=self._inexact())
+        if not has_closure:  # a closure runs the model within the step
+            self._tracker.is_suspended = True
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._tracker.is_suspended = False
+
+    def _check_gradients(self, optimizer: Any) -> None:
+        """Refuse gradients that no backward pass has left."""
+        if self._world.size == 1:
+            return
+        if self._backward.is_running:
+            self._notes.refuse(
+                "an optimizer makes its step within backward(), before the gradients are averaged; call step() after it"
+            )
+        with_gradient = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        if not all(map(self._backward.has_reached, with_gradient)):
+            self._notes.refuse(
+                "an optimizer's step has gradients that do not come from backward() (torch.autograd.grad, or p.grad "
+                "set by hand), so they cannot be averaged; call backward()"
+            )
+
+    def _check_parameters(self, optimizer: Any) -> None:
+        """Refuse parameters that differ between the workers; all of them call it at the same step."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        if differing(self._world, {"parameters": zlib.crc32(repr(list(map(_checksum, parameters))).encode())}):
+            self._refuse_drift()
+
+    def check_at_end(self) -> None:
+        """Compare what is left of the trained parameters; what is freed already differs from worker to worker."""
+        left = {
+            number: _checksum(one)
+            for number, one in self._parameters.alive().items()
+            if number in self._backward.averaged
+        }
+        everywhere = self._world.all_gather_object(left)
+        common = set(left).intersection(*everywhere)
+        if any(len({part[number] for part in everywhere}) > 1 for number in common):
+            self._refuse_drift()
+
+    def _refuse_drift(self) -> None:
+        self._notes.refuse(
+            f"the parameters differ between the workers at step {self.num_steps}: the script initialises or updates "
+            "them by something that is not the same everywhere (the time, os.urandom, a loss that was read before "
+            "backward()); seed it, or average it"
+        )
+
+
+def _checksum(parameter: Tensor) -> int:
+    """Return a checksum of some values of a parameter: what has drifted apart has done so everywhere."""
+    some = parameter.detach().reshape(-1)[:64].double().cpu().contiguous()
+    return zlib.crc32(some.numpy().tobytes())
+
+
+def _is_power(number: int) -> bool:
+    """Return whether a step is checked: 1, 2, 4, 8 ... and every 1,024th."""
+    return number & (number - 1) == 0 or number % 1024 == 0
