@@ -60,6 +60,15 @@ def test_a_script_prints_what_it_prints_alone(tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-6)
 
 
+def test_a_script_without_a_seed_has_one_on_all_workers(tmp_path: Path) -> None:
+    """torch's own generator starts elsewhere in every process: the workers drew different batches, and it was refused."""
+    unseeded = WEIGHTED.replace("torch.manual_seed(0)\n", "").replace("weight=torch.tensor([1.0, 5.0, 0.2])", "")
+    (tmp_path / "train.py").write_text(unseeded.replace("y), 8)", "y), 8, shuffle=True)"))
+    done = command("-np", "2", "train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rueda scale: verified: the gradient is that of the script on one worker" in done.stderr
+
+
 def test_a_weighted_mean_is_refused_by_the_comparison(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WEIGHTED)
     done = command("-np", "2", "train.py", folder=tmp_path)

@@ -12,6 +12,7 @@ _MODULES = {
     "accelerate": "Accelerate", "horovod": "Horovod", "deepspeed": "DeepSpeed", "rueda": "Rueda", "ignite": "Ignite",
     "composer": "Composer", "fairscale": "FairScale",
 }  # fmt: skip
+_SERIAL = ("rueda.tasks", "rueda.optim", "rueda.nn")  # data sets, optimizers and layers for any script
 _NAMES = {
     "init_process_group": "torch.distributed", "DistributedDataParallel": "DistributedDataParallel",
     "FullyShardedDataParallel": "FullyShardedDataParallel", "fully_shard": "fully_shard",
@@ -46,6 +47,8 @@ def library_in(text: str) -> str:
     'torch.distributed'
     >>> library_in("from transformers import AutoModel, TrainingArguments"), library_in("import torch")
     ("Hugging Face's Trainer", '')
+    >>> library_in("import rueda"), library_in("from rueda.tasks.datasets import glyphs")
+    ('Rueda', '')
     """
     for node in ast.walk(ast.parse(text)):
         modules, names = [], []
@@ -57,7 +60,8 @@ def library_in(text: str) -> str:
             names = [node.attr]
         elif isinstance(node, ast.Name):
             names = [node.id]
-        found = [_MODULES.get(module.split(".")[0], "") for module in modules] + [_NAMES.get(one, "") for one in names]
+        libraries = [module.split(".")[0] for module in modules if not module.startswith(_SERIAL)]
+        found = [_MODULES.get(one, "") for one in libraries] + [_NAMES.get(one, "") for one in names]
         if any(found):
             return next(filter(None, found))
     return ""

@@ -1,8 +1,8 @@
 """One seed for all workers, for scripts that set none.
 
-torch's generator starts from the same number in every process. Those of Python and NumPy start from the operating
-system's entropy, so an unseeded script would divide its data in another way on every worker. Rank 0 draws their seed
-for all; a script that sets its own seeds overrides it.
+The generators of torch, Python and NumPy start from the operating system's entropy in every process, so an unseeded
+script would begin with other parameters and divide its data in another way on every worker. Rank 0 draws a seed for
+all; a script that sets its own seeds overrides it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 
 import numpy
+import torch
 
 from rueda.world import World
 
@@ -19,7 +20,7 @@ VARIABLE = "RUEDA_SCALE_SEED"
 
 
 def seed_alike(world: World, environ: Mapping[str, str] = os.environ) -> int:
-    """Seed Python's and NumPy's generators with one number on all workers, and return it.
+    """Seed the generators of torch, Python and NumPy with one number on all workers, and return it.
 
     Args:
         world: the workers.
@@ -29,4 +30,5 @@ def seed_alike(world: World, environ: Mapping[str, str] = os.environ) -> int:
     seed = world.broadcast_object(own)
     random.seed(seed)
     numpy.random.seed(seed)
+    torch.manual_seed(seed)
     return seed
