@@ -61,7 +61,7 @@ def test_a_script_prints_what_it_prints_alone(tmp_path: Path) -> None:
 
 
 def test_a_script_without_a_seed_has_one_on_all_workers(tmp_path: Path) -> None:
-    """torch's own generator starts elsewhere in every process: the workers drew different batches, and it was refused."""
+    """torch's generator starts elsewhere in every process: the workers drew different batches and were refused."""
     unseeded = WEIGHTED.replace("torch.manual_seed(0)\n", "").replace("weight=torch.tensor([1.0, 5.0, 0.2])", "")
     (tmp_path / "train.py").write_text(unseeded.replace("y), 8)", "y), 8, shuffle=True)"))
     done = command("-np", "2", "train.py", folder=tmp_path)
