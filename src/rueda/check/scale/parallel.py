@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from rueda.errors import ScaleError, read_failure
@@ -12,7 +13,7 @@ _MODULES = {
     "accelerate": "Accelerate", "horovod": "Horovod", "deepspeed": "DeepSpeed", "rueda": "Rueda", "ignite": "Ignite",
     "composer": "Composer", "fairscale": "FairScale",
 }  # fmt: skip
-_SERIAL = ("rueda.tasks", "rueda.optim", "rueda.nn")  # data sets, optimizers and layers for any script
+_SERIAL = re.compile(r"rueda\.(?:tasks|optim|nn)\b")  # data sets, optimizers and layers for any script
 _NAMES = {
     "init_process_group": "torch.distributed", "DistributedDataParallel": "DistributedDataParallel",
     "FullyShardedDataParallel": "FullyShardedDataParallel", "fully_shard": "fully_shard",
@@ -60,7 +61,7 @@ def library_in(text: str) -> str:
             names = [node.attr]
         elif isinstance(node, ast.Name):
             names = [node.id]
-        libraries = [module.split(".")[0] for module in modules if not module.startswith(_SERIAL)]
+        libraries = [module.split(".")[0] for module in modules if not _SERIAL.match(module)]
         found = [_MODULES.get(one, "") for one in libraries] + [_NAMES.get(one, "") for one in names]
         if any(found):
             return next(filter(None, found))
