@@ -49,7 +49,7 @@ def share_dataloader(
         seed: seed of the order; the same on all workers.
         batch: the local batch size; by default that of the DataLoader.
         split_batch: whether the DataLoader's batch size is that of all workers together: each gets an equal part of it.
-        remainder: instead of ``drop`` or ``short``, which ``drop_last`` says.
+        remainder: ``drop``, ``pad`` or ``short``; by default ``drop`` with ``drop_last``, else ``short``.
         device: device of the batches; by default that of the world.
 
     >>> squares = DataLoader([n * n for n in range(5)], batch_size=2, shuffle=True)

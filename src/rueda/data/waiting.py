@@ -1,4 +1,4 @@
-"""A line when a training waits for its data, with the cure.
+"""A line of advice, printed when a training waits for its data.
 
 A loader notes how long each batch took; two readings of the clock per batch cost nothing. After the first epoch it says
 once, on rank 0, if the training spent more than 30 % of its time, and at least 5 seconds, waiting for data.
@@ -43,7 +43,7 @@ class Waiting:
 
 
 def advice(waited: float, seconds: float, num_workers: int, cores: int) -> str | None:
-    """Return the line for a training that waited so long of so many seconds; None if that is little.
+    """Return the line for a training that waited for ``waited`` of its ``seconds``; None if that is a small part.
 
     >>> advice(12.0, 30.0, num_workers=0, cores=8)
     'the training waited for its data 40 % of the first epoch (12 of 30 s): read in more processes, num_workers=2 (in a

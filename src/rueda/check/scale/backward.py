@@ -167,7 +167,7 @@ class SharedBackward:
 
 
 def _scaled(roots: Sequence[Tensor], given: Any, factor: float) -> Any:
-    """Return the gradients of the roots times a factor: with 1, what the script gave."""
+    """Return the gradients with which the backward pass starts, times a factor; with 1 they are those of the script."""
     if factor == 1.0:
         return given
     if given is None:

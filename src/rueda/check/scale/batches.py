@@ -120,7 +120,7 @@ class BatchTracker:
         self._fresh.append((drawing, share))
 
     def ended(self, drawing: Drawing) -> None:
-        """Note the end of a pass: one whose shares no backward pass has used was not a training."""
+        """Note the end of a pass; refuse one that was shared out although no backward pass used its batches."""
         self.share = None
         if not drawing.num_backward:
             self._fresh = [entry for entry in self._fresh if entry[0] is not drawing]
@@ -133,7 +133,7 @@ class BatchTracker:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Let random numbers be drawn as they are: for a sampler, or in the processes that a loader starts here."""
+        """Leave random draws unchanged within the block: for a sampler, or for the processes that a loader starts."""
         kept, self.is_suspended = self.is_suspended, True
         try:
             yield

@@ -89,7 +89,7 @@ class SharedDraws:
                 patches.replace(owner, name, self._followed(make))
 
     def _followed(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Tell the generator's watch of every draw that the script makes; those within another one are part of it."""
+        """Report every draw of the script to the generator's watch, except for draws that are part of another one."""
 
         def replacement(original: Any) -> Any:
             shared = make(original)

@@ -83,7 +83,7 @@ class PrivateFiles:
         return private if private in self._removed or _exists(private) else path
 
     def _for_writing(self, path: Any, *, keeps: bool) -> Any:
-        """Return where a file is written; ``keeps``: with what it holds so far."""
+        """Return where a file is written; with ``keeps``, its present contents are copied there first."""
         private = self._private(path)
         if private is None:
             return path

@@ -67,7 +67,7 @@ class GeneratorWatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not watch: a part of the model that is computed again in the backward pass draws its numbers again."""
+        """Suspend the watch in the backward pass, where activation checkpointing draws the numbers of a layer again."""
         kept, self._known = self._known, None
         try:
             yield

@@ -11,7 +11,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def one_gpu(environ: Mapping[str, str], local_rank: int, num_gpus: int) -> dict[str, str]:
-    """Return the variable that shows a worker its GPU alone; nothing where there is none.
+    """Return the environment variable that makes only this worker's GPU visible to it; empty if there is no GPU.
 
     Args:
         environ: the environment, in which the GPUs that may be used can be listed already.

@@ -86,7 +86,7 @@ class SharedLoaders:
             self._notes.refuse("a DataLoader with in_order=False gives every worker another order; remove in_order")
 
     def _view(self, loader: Any, site: Site) -> Any:
-        """Return a copy of a loader that is made for the workers; ``DataLoader`` forbids to set these attributes."""
+        """Return a copy of a loader that is made for the workers; ``DataLoader`` forbids setting these attributes."""
         rank, size = self._world.rank, self._world.size
         view = copy.copy(loader)
         collate = SharedCollate(loader.collate_fn, rank, size)

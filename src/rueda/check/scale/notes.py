@@ -34,6 +34,6 @@ class Notes:
         raise self.refusal
 
     def check(self) -> None:
-        """Raise the refusal, if there was one: the script has caught it."""
+        """Raise the refusal again, if there was one and the script has caught it."""
         if self.refusal is not None:
             raise self.refusal

@@ -23,8 +23,8 @@ class ScaleOptions:
             share unless the data set draws random numbers; then the whole, so that all draws are the serial script's.
         batch_norm: the statistics of batch norm: those of each ``worker``'s share, or ``synchronised``.
         weak: each worker keeps the script's batch, so that the global batch is larger (:mod:`.weak`).
-        scaling: with ``weak``: the scaling rule of the rate.
-        warmup_epochs: with ``weak``: the epochs in which the rate rises to it.
+        scaling: with ``weak``: the scaling rule of the learning rate.
+        warmup_epochs: with ``weak``: the number of epochs in which the learning rate rises to its scaled value.
         answers: for the reference process: the file descriptor that its gradients are announced on.
         commands: for the reference process: the file descriptor that it gets its commands from.
 

@@ -1,4 +1,4 @@
-"""What is compared at the optimizer's steps: gradients that nobody averaged, rates and parameters that differ."""
+"""Checks at the optimizer's steps: gradients that were not averaged, learning rates and parameters that differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rueda.world import World
 
 
 class StepChecks:
-    """Checks that the workers stay one training.
+    """Checks at the optimizer's steps that all workers still train the same model.
 
     Args:
         world: the workers.
@@ -72,7 +72,7 @@ class StepChecks:
         self._tracker.is_suspended = False
 
     def _check_gradients(self, optimizer: Any) -> None:
-        """Refuse gradients that no backward pass has left."""
+        """Refuse gradients that do not come from a finished backward pass, since they were not averaged."""
         if self._world.size == 1:
             return
         if self._backward.is_running:
@@ -93,7 +93,7 @@ class StepChecks:
             self._refuse_drift()
 
     def check_at_end(self) -> None:
-        """Compare what is left of the trained parameters; what is freed already differs from worker to worker."""
+        """Compare the trained parameters once more at the end, as far as they still exist on all workers."""
         left = {
             number: _checksum(one)
             for number, one in self._parameters.alive().items()
@@ -113,7 +113,7 @@ class StepChecks:
 
 
 def _checksum(parameter: Tensor) -> int:
-    """Return a checksum of some values of a parameter: what has drifted apart has done so everywhere."""
+    """Return a checksum of a parameter's first 64 values, since workers that drift apart differ in almost all."""
     some = parameter.detach().reshape(-1)[:64].double().cpu().contiguous()
     return zlib.crc32(some.numpy().tobytes())
 

@@ -1,4 +1,4 @@
-"""The proof: the first shared gradients against those of the same script on one worker.
+"""Verification: the first shared gradients are compared with those of the same script on one worker.
 
 Rank 0 starts the script once more, as one worker, whose output is dropped and whose files go to a private folder. Both
 go forward step by step: before each optimizer step the reference waits for a command. At the first shared steps rank 0
@@ -182,7 +182,7 @@ class ComparedWithReference(Verification):
 
 
 class Verdict:
-    """The result of a comparison: words, or a refusal."""
+    """The result of a comparison: a line for the user, or the reason why the script is refused."""
 
     def __init__(self, words: str = "", refusal: str = "") -> None:
         self.words, self.refusal = words, refusal

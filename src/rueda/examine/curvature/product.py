@@ -159,7 +159,7 @@ class CurvatureProduct:
 
 
 class _Along(torch.autograd.Function):
-    """<slopes, vector>, of which only the derivative is used: the vector at the time of the backward pass.
+    """The scalar <slopes, vector>; only its derivative is used: the vector at the time of the backward pass.
 
     ``torch.autograd.grad`` with ``grad_outputs`` would do, but its first call loads a package for symbolic algebra.
     """

@@ -1,9 +1,9 @@
 """The all-reduce of one step's gradients, for the frameworks that hand them over all at once.
 
-The torch front reduces a gradient as soon as the backward pass has computed it. The other frameworks call the host once
-a step, with all gradients. In the first step they are one collective, under one name, which the ranks negotiate: a
-difference between them raises. From then on they are reduced in fixed buckets, without negotiation
-(:mod:`rueda.hvd.core.bucket_reducer`), as long as their shapes stay.
+The interface for torch reduces a gradient as soon as the backward pass has computed it. The other frameworks call the
+host once a step, with all gradients. In the first step they are one collective, under one name, which the ranks
+negotiate: a difference between them raises an error. From then on they are reduced in fixed buckets, without
+negotiation (:mod:`rueda.hvd.core.bucket_reducer`), as long as their shapes stay the same.
 
 A sparse gradient (``tf.IndexedSlices``) is a pair of values and indices. The pairs of all ranks are gathered and the
 values divided by the number of ranks, so that rows that occur several times are summed where they are applied.

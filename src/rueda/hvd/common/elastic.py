@@ -176,7 +176,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
 
 def _is_collective_failure(error: Exception) -> bool:
-    """Return whether an error is TensorFlow's for a collective that failed in a ``tf.function``: it has the text only.
+    """Return whether TensorFlow reports a collective that failed in a ``tf.function``, as only the error's text shows.
 
     >>> _is_collective_failure(type("UnknownError", (Exception,), {})("{{node a}} StallError: 'x' waited for rank 1"))
     True

@@ -261,7 +261,7 @@ class BucketReducer:
             self.engine.timeline.end([bucket.label])
 
     def _guard(self, wait: Callable[..., object]) -> None:
-        """Call a function that waits for the other ranks; that one is gone is an error of the engine."""
+        """Call a function that waits for the other ranks; raise HorovodInternalError if one of them is gone."""
         try:
             if self._device == "cuda":
                 wait()

@@ -208,7 +208,7 @@ class Executor:
         return self.timeline.phase([entry.name for entry, _ in pieces], what) if self.timeline.active else _NO_PHASE
 
     def _batches(self, pieces: list[Piece]) -> Iterable[list[Piece]]:
-        """Divide pieces into batches that fit into the fusion buffer; a piece that is too large is alone."""
+        """Divide pieces into batches that fit into the fusion buffer; a larger piece is a batch of its own."""
         batch: list[Piece] = []
         num_bytes = 0
         for piece in pieces:

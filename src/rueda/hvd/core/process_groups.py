@@ -319,7 +319,8 @@ def _connect_gloo(store: Store, rank: int, size: int, patience: timedelta) -> An
 def _connect_nccl(store: Store, rank: int, size: int, device: torch.device) -> Any:
     """Create a process group of NCCL, and run a collective, since NCCL connects only then and blocks the host.
 
-    In a later one that would be too late: a rank may begin it in order to leave, while the others do something else.
+    Connecting in a later collective could block the host: a rank may start one in order to leave, while the others
+    do something else.
     """
     torch.cuda.set_device(device)  # a new thread begins on GPU 0
     options = dist.ProcessGroupNCCL.Options()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EngineCollectives:
-    """What an engine has submitted, transfers, or waits for in an optimizer's step."""
+    """The collectives that an engine has submitted, is transferring, or waits for in an optimizer's step."""
 
     ends_busy = False  # the coordinator decides about ranks that are at work
 

@@ -110,7 +110,7 @@ class TensorQueue:
             self.outbox.append(message)
 
     def open_entries(self) -> list[Entry]:
-        """Return the collectives that were submitted and neither run nor have failed."""
+        """Return the collectives that were submitted and have neither run nor failed."""
         with self._lock:
             return list(self.entries.values())
 

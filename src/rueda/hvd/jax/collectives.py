@@ -152,7 +152,7 @@ def alltoall(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Block until every rank of the process set has called ``barrier``; compiled code has finished its collectives."""
+    """Finish the collectives of compiled code, and block until every rank of the process set has called ``barrier``."""
     jax.effects_barrier()
     barrier_ops.barrier(process_set)
 

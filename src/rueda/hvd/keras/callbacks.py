@@ -21,7 +21,7 @@ from rueda.optim.schedules import GradualWarmup
 
 
 class _Hooks:
-    """Lets a callback of one Keras run in a list of the other, which asks for these."""
+    """Lets a callback of Keras 3 run in a callback list of tf_keras, or the reverse; the list needs these members."""
 
     _supports_tf_logs = False
     _chief_worker_only = None
@@ -39,8 +39,8 @@ class _Hooks:
 class BroadcastGlobalVariables(_Hooks):
     """Broadcasts the weights of the model and the state of its optimizer from one rank to all, once.
 
-    It does so when training begins, if all variables exist by then, as in Keras 3; so that the first step is taken from
-    equal weights. Else it does so after the first batch, as Horovod.
+    It does so when training begins, if all variables exist by then, as in Keras 3, so that the first step is taken from
+    equal weights. Otherwise it does so after the first batch, as Horovod does.
 
     Args:
         root_rank: the rank whose variables are broadcast.
@@ -170,7 +170,7 @@ class LearningRateSchedule(_Hooks):
         self.current_epoch = epoch
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate, if this epoch is one of those."""
+        """Set the learning rate, if this epoch lies between ``start_epoch`` and ``end_epoch``."""
         if self.current_epoch < self.start_epoch or (
             self.end_epoch is not None and self.current_epoch >= self.end_epoch
         ):

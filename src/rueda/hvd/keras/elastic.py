@@ -116,11 +116,11 @@ class UpdateBatchState:
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Keep the number."""
+        """Store the number of the batch in the state."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin again."""
+        """Set the number of the batch back to 0."""
         self.state.batch = 0
 
 

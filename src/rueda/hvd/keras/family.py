@@ -82,7 +82,7 @@ def as_numpy(variable: Any) -> Any:
 def keep_out_of_xla(model_class: Any) -> None:
     """Let ``compile`` of a model class turn XLA off for a distributed optimizer: it cannot call the host.
 
-    Keras 3 turns it on by itself for TensorFlow on a GPU. One line on rank 0 tells.
+    Keras 3 turns it on by itself for TensorFlow on a GPU. Rank 0 prints a line about it.
     """
     # Keras compares this method with that of the class that defines it, to know whether a user has replaced it.
     owner = next(base for base in model_class.__mro__ if "compile" in vars(base))

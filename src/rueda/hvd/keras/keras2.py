@@ -89,7 +89,7 @@ class _Common:
 
 
 class Distributed(_Common):
-    """The methods that every distributed optimizer of tf_keras has, the new ones."""
+    """The methods that every distributed optimizer of ``tf_keras.optimizers`` has, apart from the legacy ones."""
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
         """Reduce the gradients over the workers."""

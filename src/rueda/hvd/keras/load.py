@@ -17,7 +17,7 @@ def load_model(
     compression: type[Compressor] = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a model that was saved with or without a distributed optimizer; here its optimizer is distributed.
+    """Load a model that was saved with or without a distributed optimizer, and make its optimizer distributed.
 
     Args:
         filepath: what ``keras.models.load_model`` takes.

@@ -145,7 +145,7 @@ def reducescatter(
 
 
 def _call(function: families.Function, value: Any, *, rows: bool = False) -> Any:
-    """Call a collective with a value of the current Keras; ``rows``: its result has another number of rows."""
+    """Call a collective with a value of the current Keras; with ``rows``, the result may have more or fewer rows."""
     family = families.current_family()
     if families.backend_of(family) == "tensorflow":
         import tensorflow as tf

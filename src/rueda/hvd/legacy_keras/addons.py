@@ -8,8 +8,8 @@ adapted, biases included, unless its name matches a pattern of ``exclude_from_la
     w = w - lr r u,  r = |w| / |u|, or 1 where one of the two is 0
 
 NovoGrad is that of Ginsburg et al. (arXiv 1905.11286), as in :mod:`rueda.optim.novograd`, with two differences that
-show: the rate is inside the momentum, so that a change of the rate does not touch what has been gathered, and
-``grad_averaging`` begins with the second step::
+change the result: the learning rate is inside the momentum, so that a change of the rate does not affect the momentum
+accumulated so far, and ``grad_averaging`` begins with the second step::
 
     v = |g|² at the first step, then b2 v + (1 - b2) |g|²
     a = b1 a - lr (g / (sqrt(v) + eps) + d w),  w = w + a
@@ -117,7 +117,7 @@ def _base(keras: Any) -> Any:
     )  # fmt: skip
 
     class Addons(keras.optimizers.Optimizer):  # type: ignore[misc]
-        """An optimizer with named slots, each like the tensor or a number."""
+        """An optimizer with named slots, each of the shape of its variable or a single number."""
 
         def __init__(self, name: str, learning_rate: Any, **kwargs: Any) -> None:
             if is_keras_3:

@@ -45,7 +45,7 @@ def prepare() -> None:
 
 
 def explanation(name: str) -> str:
-    """Say what is here in place of a name of tensorflow_addons.
+    """Explain that a name of tensorflow_addons is missing, and which names there are.
 
     >>> explanation("layers")
     'tensorflow_addons.layers is gone with TensorFlow 2.16; --legacy-keras has only optimizers.LAMB and .NovoGrad'
