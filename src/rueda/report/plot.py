@@ -57,8 +57,9 @@ class Fit:
     A linear axis reaches from the lowest ``low`` to the highest ``high`` of the traces' spans, and ``pad`` of that
     distance beyond, but stays between ``least`` and ``most``. The axis is logarithmic if the largest ``large`` is at
     least ``ratio`` times the ``small`` at ``rank`` (0: the smallest, 0.25: the lower quartile). It then begins at the
-    lowest start (with several starts a trace: at the highest of the lowest) divided by the first of ``log_pads``, and
-    ends at the highest ``high`` times the second.
+    lowest of the traces' ``starts``, divided by the first of ``log_pads``, and ends at the highest ``high`` times the
+    second. If each trace has several starts, the lowest first start, the lowest second start and so on are
+    determined, and the axis begins at the highest of these.
     """
 
     pad: float

@@ -236,7 +236,7 @@ def _metric(about: Forecast, planned: Sequence[SubsetRun]) -> MetricInfo:
     """Return the metric of the forecast; whether that of a user's function is a fraction is known from its values.
 
     Raises:
-        TaskError: it is a value of which higher is better, and no fraction: no error can be computed from it.
+        TaskError: higher values are better, but the metric is not a fraction, so no error can be computed from it.
     """
     metric = about.metric
     if (row := next((row for run in planned if (row := last_row(run.folder)) is not None), None)) is not None:
@@ -251,7 +251,7 @@ def _metric(about: Forecast, planned: Sequence[SubsetRun]) -> MetricInfo:
 
 
 def _error(row: Row, metric: MetricInfo) -> float | None:
-    """Return what shall become small: 1 - a fraction of which higher is better, or a value of which lower is better."""
+    """Return the error: 1 - the metric if higher values are better, otherwise the metric itself."""
     value = row.value("test", metric.name)
     return None if value is None else 1 - value if metric.higher_is_better else value
 

@@ -51,7 +51,7 @@ def _cells(row: StudyRow, study: Study) -> tuple[str, ...]:
 
 
 def verdict(row: StudyRow, metric: MetricInfo = ACCURACY) -> str:
-    """Return how many seeds of a row diverged, or how its metric differs from one worker's, and kept or lost."""
+    """Return how many seeds of a row diverged, or else its difference from one worker and whether it is kept."""
     if row.verdict == "diverged":
         return "diverged" if row.diverged == len(row.seeds) else f"diverged, {row.diverged} of {len(row.seeds)}"
     return "" if row.against_one_worker is None else f"{write_change(metric, row.against_one_worker)} {row.verdict}"

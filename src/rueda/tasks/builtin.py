@@ -78,7 +78,7 @@ def fashion_mnist_wrn() -> Task:
 
 
 def cifar10_cnn() -> Task:
-    """Return the lecture's network on CIFAR-10: 12 epochs of Adam at batch 512, no augmentation, inputs x / 255."""
+    """Return the model ``lecture_cnn`` on CIFAR-10: 12 epochs of Adam at batch 512, no augmentation, inputs x / 255."""
 
     def plain(split: str) -> Arrays:
         data = datasets.load("cifar-10", split)

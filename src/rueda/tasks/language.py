@@ -77,7 +77,7 @@ def pad_texts(examples: list[tuple[Tensor, int]]) -> tuple[dict[str, Tensor], Te
 
 
 def bytes_classifier() -> Task:
-    """Return a transformer that tells the topic of generated texts of 40 to 128 bytes."""
+    """Return a transformer that predicts the topic of generated texts of 40 to 128 bytes."""
 
     def data(split: str) -> Any:
         return LabelledTexts(text.labelled_texts(split))

@@ -323,7 +323,7 @@ def _classes_last(name: str, outputs: Tensor, targets: Tensor, class_dim: int | 
     """Return the outputs with the classes in the last dimension; refuse outputs whose other dimensions do not fit.
 
     Without ``class_dim`` the classes are in dimension 1. If the outputs have another shape, or one in which they could
-    be in the last dimension too (as many tokens as classes), it has to be given: a guess would be wrong without a sign.
+    be in the last dimension too (as many tokens as classes), it has to be given: a wrong guess would go unnoticed.
     """
     dim = 1 if class_dim is None else class_dim
     fits = -outputs.dim() <= dim < outputs.dim() and outputs.movedim(dim, -1).shape[:-1] == targets.shape

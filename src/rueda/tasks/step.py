@@ -52,7 +52,7 @@ class Losses(NamedTuple):
         return self._replace(losses=self.losses.detach())
 
     def weight(self) -> Tensor | int:
-        """Return the sum of the weights; without weights it is the number of losses, for which no device is asked."""
+        """Return the sum of the weights; without weights, the number of losses, which does not wait for the device."""
         return self.losses.numel() if self.weights is None else self.weights.sum()
 
 

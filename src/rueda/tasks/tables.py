@@ -1,4 +1,4 @@
-"""Built-in tasks on a table of numbers and categories: a class to tell, and a number to predict."""
+"""Built-in tasks on a table of numbers and categories: one predicts a class, the other a number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _table_task(name: str, target: str, outputs: int, **options: Any) -> Task:
 
 
 def table_classes() -> Task:
-    """Return a perceptron that tells the class of each row of a generated table."""
+    """Return a perceptron that predicts the class of each row of a generated table."""
     return _table_task("table-classes", "classes", NUM_CLASSES)
 
 

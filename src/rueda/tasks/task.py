@@ -175,7 +175,7 @@ class Task:
     def load(self, split: str) -> Data:
         """Load the ``train``, ``validation`` or ``test`` data, or those of a further test set by its name.
 
-        A fraction for validation is split off the training data, which hold only the rest then.
+        A fraction for validation is split off the training data, which then hold only the rest.
 
         Raises:
             TaskError: the data are neither a data set nor a stream; or the metric is the accuracy, but the targets are

@@ -33,7 +33,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint, and delete all others but the last ``keep`` intact ones and the best.
 
-    Checkpoints of the same or a later step are deleted, too: the training has gone back behind them.
+    Checkpoints of the same or a later step are deleted, too: the training has gone back to an earlier step.
 
     Args:
         folder: the folder of the checkpoints.

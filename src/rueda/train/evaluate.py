@@ -1,10 +1,10 @@
 """Evaluation on all workers, in which every example counts exactly once.
 
-Each worker evaluates its shard. The last batches of some shards are longer by an example that only makes all shards
-equally long; it is left out before the model sees it, and a batch of nothing else is computed, so that all workers make
-as many forward passes, but counted nowhere. Losses and metrics are summed in float64 over all workers
-(:mod:`rueda.train.totals`), so N workers report what one does. (The exception is a step that gathers: in an evaluation
-every worker compares the examples of its own batch only, and which ones these are depends on N.)
+Each worker evaluates its shard. Some shards are padded with one example, so that all shards have the same length. The
+padding is removed before the model sees the batch. A batch with nothing but padding is computed as it is, so that all
+workers make the same number of forward passes, but it does not count. Losses and metrics are summed in float64 over all
+workers (:mod:`rueda.train.totals`), so N workers report what one does. (The exception is a step that gathers: in an
+evaluation every worker compares the examples of its own batch only, and which ones these are depends on N.)
 
 Where a task has validation data, the best checkpoint, targets and choices depend on them alone; the test sets are
 evaluated for the record.

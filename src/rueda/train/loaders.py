@@ -25,7 +25,7 @@ def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype:
         data: the training data: arrays, a data set with an index, or a stream.
         recipe: the batch, the partition, the seed and the number of loader processes.
         world: the workers.
-        dtype: of arrays: dtype of the inputs.
+        dtype: the dtype of the inputs, if the data are arrays.
     """
     options: dict[str, Any] = {"seed": recipe.seed, "partition": recipe.partition, "remainder": recipe.remainder}
     if isinstance(data, Arrays):
@@ -68,7 +68,7 @@ def evaluation_loader(
         batch: examples per batch of this worker.
         world: the workers.
         dtype: the dtype of floating-point tensors.
-        collate_fn: of data other than arrays: makes a batch of a list of examples.
+        collate_fn: makes a batch of a list of examples, if the data are not arrays.
     """
     if isinstance(data, Arrays):
         return EvalLoader(data, batch, world=world, dtype=dtype)

@@ -159,7 +159,7 @@ def _check_recipe(recipe: object) -> None:
 
 
 def _check_target(task: Task, recipe: Recipe) -> None:
-    """Refuse a target for a metric that the task has not."""
+    """Refuse a target for a metric that the task does not have."""
     names = [metric.name for metric in task.all_metrics]
     if recipe.target_accuracy is not None:
         primary = task.all_metrics[0] if names else None

@@ -2,8 +2,8 @@
 
 The loss of each update is compared with its running mean. A loss of ten times the mean is reported, unless it is still
 far below the loss of the first update: near an exact fit, single hard batches differ by such factors without harm. A
-learning rate that is far too high raises the loss within the first few updates, and the mean with it; until the mean is
-one of many updates, the loss is therefore compared with that of the first update as well.
+learning rate that is far too high raises the loss within the first few updates, and the mean with it; until the mean
+covers many updates, the loss is therefore compared with that of the first update as well.
 """
 
 from __future__ import annotations

@@ -100,5 +100,5 @@ def _row_shapes(batch: Any) -> list[torch.Size] | None:
 
 
 def _strided(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch, of nested ones an empty stand-in that neither divides nor joins."""
+    """Return the tensors of a batch; a scalar, which can be neither divided nor joined, replaces each nested tensor."""
     return [torch.empty(()) if tensor.is_nested else tensor for tensor in tensors(batch)]

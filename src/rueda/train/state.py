@@ -74,7 +74,7 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
     """Collect what a checkpoint holds; every worker must call it, and rank 0 gets the contents, the others nothing.
 
     The model's state holds the mean of the workers' running statistics. Their own are kept beside it and stay in use,
-    so that a training with a checkpoint, or resumed on as many workers, equals one without in the last digit, too.
+    so that writing a checkpoint, or resuming on the same number of workers, does not change any digit of the results.
     """
     world, model = training.world, training.model
     own = running_statistics(model)

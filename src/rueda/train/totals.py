@@ -245,9 +245,9 @@ def figures(metrics: Sequence[Metric], sums: Sums, rows: Mapping[str, Tensor]) -
     """Compute the loss and the metrics from sums and gathered rows.
 
     Args:
-        metrics: the task's.
-        sums: as :meth:`Totals.sums_over` returns them.
-        rows: of metrics that gather them.
+        metrics: the metrics of the task.
+        sums: the sums, as :meth:`Totals.sums_over` returns them.
+        rows: the rows of the metrics that gather them.
     """
     loss_sum, weight, num_examples = sums[LOSS.name]
     loss = loss_sum / weight if weight else loss_sum

@@ -120,7 +120,7 @@ class Updater:
             self._exchange = ExchangeMeter(step, groups)
 
     def set_phase(self, trained: list[nn.Parameter], rate: float) -> None:
-        """Make this the updater of a phase, which trains some parameters, at rates in relation to the recipe's."""
+        """Make this the updater of a phase that trains some parameters; ``rate`` is that of the training's recipe."""
         self.trained, self._rates = trained, rate_ratios(self.optimizer, rate)
 
     def restart(self) -> None:

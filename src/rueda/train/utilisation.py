@@ -53,7 +53,7 @@ def _halves(half: float, tf32: float, float32: float | None = None, float64: flo
 
 
 def _geforce(float32: float) -> Peaks:
-    """Return the peaks of a GeForce 30, 40 or 50: with float32 accumulation twice float32's, and as fast in TF32."""
+    """Return the peaks of a GeForce 30, 40 or 50: fp16 and bf16 have twice that of float32, TF32 the same."""
     return _halves(2 * float32, float32, float32)
 
 
@@ -132,7 +132,7 @@ def worker_peak(device: torch.device, recipe: Recipe, environ: Mapping[str, str]
 
 
 def count_flops(task: Task, model: nn.Module, batch: Any) -> int:
-    """Count the flops of one forward and backward pass; of the tensors, those of the model too, only shapes are used.
+    """Count the flops of one forward and backward pass from the shapes of the tensors; no values are computed.
 
     A matrix product of [m, k] and [k, n] takes 2mkn. Gradients of frozen parameters and of the inputs are not counted,
     since they are not computed.

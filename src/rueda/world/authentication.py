@@ -233,7 +233,7 @@ def _proof(key: bytes, side: str, purpose: str, challenge: bytes, nonce: bytes) 
 
 
 def receive_exactly(connection: socket.socket, num_bytes: int) -> bytes:
-    """Read so many bytes from a blocking socket, and none beyond them.
+    """Read exactly this many bytes from a blocking socket.
 
     Raises:
         ConnectionError: the connection was closed before.

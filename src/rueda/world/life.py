@@ -115,7 +115,7 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
 
 @cache
 def _forget_after_fork() -> None:
-    """Let a forked process end without destroying the process group of its parent; once in a process's life."""
+    """Let a forked process end without destroying the process group of its parent; registered only once."""
     os.register_at_fork(after_in_child=lambda: atexit.unregister(finish))
 
 

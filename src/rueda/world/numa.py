@@ -83,7 +83,7 @@ def _node_of(pci_address: str | None, root: Path) -> int | None:
 
 
 def _pci_address(device: torch.device) -> str | None:
-    """Return the PCI address of a CUDA device; None of any other, and "" where torch does not know it."""
+    """Return the PCI address of a CUDA device; None for any other device, "" if torch does not know it."""
     if device.type != "cuda":
         return None
     about = torch.cuda.get_device_properties(device)

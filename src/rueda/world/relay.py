@@ -1,15 +1,15 @@
 """An authenticated path to a TCPStore on another host.
 
 A ``TCPStore`` answers everybody who connects: a stranger could list its keys, and by overwriting the address of a rank
-make another rank connect to him and unpickle what he sends. So the store listens on the loopback interface alone. On
-its host a :class:`StoreGateway` listens on the network, and forwards a connection to the store after authentication
-(:mod:`rueda.world.authentication`). On every other host a :class:`StoreRelay` listens on the loopback interface, and
-forwards each connection through an authenticated one to the gateway::
+make another rank connect to the stranger's machine and unpickle what it sends. So the store listens on the loopback
+interface alone. On its host a :class:`StoreGateway` listens on the network, and forwards a connection to the store
+after authentication (:mod:`rueda.world.authentication`). On every other host a :class:`StoreRelay` listens on the
+loopback interface, and forwards each connection through an authenticated one to the gateway::
 
     worker ── 127.0.0.1 ── StoreRelay ══ network ══ StoreGateway ── 127.0.0.1 ── TCPStore
 
-So programs for ``torch.distributed`` need no change: ``MASTER_ADDR`` is 127.0.0.1 on every host. Each forwards in one
-thread of its own.
+So programs for ``torch.distributed`` need no change: ``MASTER_ADDR`` is 127.0.0.1 on every host. The gateway and
+each relay forward in a thread of their own.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 The wait is limited: after a timeout every worker raises an error that names the missing ranks and the variable to
 check. Under torchrun and ``rueda run`` an agent serves the store instead of rank 0.
 
-Who can reach the store could redirect ranks and so run code in them. Therefore it listens on the loopback interface if
-all workers are on one host, and on many hosts if they have a common key: then the other hosts reach it through an
-authenticated connection (:mod:`rueda.world.relay`). mpirun's workers get the key by MPI's own broadcast. Without a key
-the store listens on the one address that ``MASTER_ADDR`` names, where possible, and the network must be trusted.
+Anyone who can reach the store could redirect ranks and so run code in them. Therefore it listens on the loopback
+interface if all workers are on one host, and on many hosts if they have a common key: then the other hosts reach it
+through an authenticated connection (:mod:`rueda.world.relay`). mpirun's workers get the key by MPI's own broadcast.
+Without a key the store listens on the one address that ``MASTER_ADDR`` names, where possible, and the network must be
+trusted.
 """
 
 from __future__ import annotations

@@ -249,8 +249,8 @@ class World:
 
         Args:
             dataloader: the DataLoader, the same on all workers.
-            split_batch: whether its batch size is that of all workers together, as where the training is to stay the
-                same on any number of them; by default each worker takes batches of that size.
+            split_batch: whether its batch size is the global batch, which is divided among the workers, so that the
+                training is the same on any number of them; by default each worker takes batches of that size.
             seed: seed of the order; by default that of :func:`rueda.init`, or 0.
         """
         seed = self.seed or 0 if seed is None else seed

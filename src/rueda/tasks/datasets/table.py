@@ -1,4 +1,4 @@
-"""Generated tables: rows of numbers and categories, with a number to predict or a class to tell.
+"""Generated tables: rows of numbers and categories, with a number or a class to predict.
 
 The value of a row is a smooth function of its numbers, with products of pairs, plus one effect of each category and
 noise::

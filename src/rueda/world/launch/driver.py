@@ -391,7 +391,7 @@ class _Driver:
             self._stop(signal.SIGTERM, self._plan.grace)
 
     def _stop(self, number: int, seconds: float, *, from_outside: bool = False, again: bool = False) -> None:
-        """Let the agents stop their workers, which have ``seconds`` to save; only with ``again`` a second time."""
+        """Let the agents stop their workers, which have ``seconds`` to save; later calls need ``again``."""
         if self._give_up_at is not None and not again:
             return
         self._grace, self._kill_at = seconds, time.monotonic() + seconds

@@ -120,7 +120,7 @@ def summary(failure: Failure, stderr: str = "") -> str:
 
 
 def exit_status(failure: Failure, stderr: str) -> int:
-    """Return the exit status of a job: that of its first failure; of a stall that raised an error, that of all stalls.
+    """Return the exit status of a job: that of its first failure, or 124 if this was an error raised at a stall.
 
     >>> failure = Failure(rank=0, host="a", status=1, ended=0)
     >>> exit_status(failure, "some.StallError: rank 1 does not answer"), exit_status(failure, "")

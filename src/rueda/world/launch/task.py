@@ -1,4 +1,4 @@
-"""``rueda run`` as a task of srun or mpirun: the tasks are the workers, so that each becomes one.
+"""``rueda run`` as a task of srun or mpirun: each task becomes one worker.
 
 Under ``srun -n 4 rueda run -np 4 train.py`` there are four processes of this command already. Each is replaced by the
 program, with the variables that torchrun would set, in place of starting four more workers itself.

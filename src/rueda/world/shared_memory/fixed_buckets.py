@@ -104,7 +104,7 @@ class FixedBuckets:
     Args:
         segment: a segment with :func:`needed_bytes`.
         bucket_bytes: the sizes of the buckets.
-        check: looked at while this rank waits; its error is raised.
+        check: called while this rank waits; an error that it returns is raised.
     """
 
     def __init__(self, segment: Segment, bucket_bytes: Sequence[int], check: Check) -> None:

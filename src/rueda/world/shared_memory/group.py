@@ -1,8 +1,8 @@
 """The ranks that share a segment, and the order of their operations.
 
-The chunks of all operations are numbered through, in the order in which the operations were begun, which is the same on
-all ranks. Chunk *i* uses half *i mod 2* of every slot. A rank fills it when all ranks are done with chunk *i - 2*, and
-drains it when all have posted it; while it waits for the one, the next is filled already.
+The chunks of all operations are numbered consecutively, in the order in which the operations were begun, which is the
+same on all ranks. Chunk *i* uses half *i mod 2* of every slot. A rank fills it when all ranks are done with chunk
+*i - 2*, and drains it when all have posted it; while it waits to drain one chunk, it fills the next.
 
 An operation can be begun and finished separately. What fits into the slots is posted at once, and the rest when some
 operation is finished: no thread works in the background, since there is rarely a core for one.
@@ -40,7 +40,7 @@ class SharedGroup:
     Args:
         segment: the segment, with ``HALVES * chunk_bytes`` for each rank.
         chunk_bytes: the bytes of a chunk.
-        check: looked at while this rank waits; its error is raised.
+        check: called while this rank waits; an error that it returns is raised.
         seconds: the time limit of a wait.
     """
 
@@ -237,7 +237,7 @@ class SharedGroup:
 
 
 def _flat(tensor: Tensor) -> tuple[Tensor, Finish]:
-    """Return a tensor as a flat one, and what copies the result back where the flat one is a copy."""
+    """Return a flat view or copy of a tensor, and a function that copies the result back if it is a copy."""
     tensor = tensor.detach()
     if tensor.is_contiguous():
         return tensor.view(-1), _nothing

@@ -79,7 +79,7 @@ class Segment:
         return True
 
     def close(self) -> None:
-        """Tell the others that this rank takes part no more; the memory goes with its last view."""
+        """Tell the others that this rank no longer takes part; the memory is freed when no view of it is left."""
         self.closed = True
         self.counters[self.rank * NUM_COUNTERS + LEFT] = 1
 
@@ -93,7 +93,7 @@ def create(size: int, num_bytes: int) -> int:
     """Create the file of a segment, with its memory reserved, and return its descriptor.
 
     Raises:
-        OSError: there is not so much memory.
+        OSError: there is not enough memory.
     """
     free = available_bytes()
     if free is not None and num_bytes > free // 2:  # the kernel would end a process later, instead of refusing now

@@ -38,10 +38,10 @@ class PeerGone(RuntimeError):
 
 
 def _fence() -> None:
-    """Order all loads and stores before it and after it, on processors that do not.
+    """Keep loads and stores before this call ahead of those after it, on processors that may reorder them.
 
-    To release a lock is a store with release semantics, to acquire one a load with acquire semantics, and the second
-    of such a pair never overtakes the first: two rounds have both in this order.
+    Releasing a lock is a store with release semantics, and acquiring one is a load with acquire semantics. An
+    acquire never overtakes an earlier release, so locking twice contains a release followed by an acquire.
     """
     for _ in range(2):
         _fence_lock.acquire()
@@ -53,7 +53,7 @@ class Counters:
 
     Args:
         segment: the segment.
-        check: looked at while waiting; its error is raised.
+        check: called while waiting; an error that it returns is raised.
         seconds: the time limit of a wait.
     """
 

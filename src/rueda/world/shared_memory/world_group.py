@@ -23,8 +23,8 @@ _current: SharedGroup | None = None
 def open_group(store: Store, rank: int, size: int, seconds: float) -> SharedGroup | None:
     """Connect the group of all workers, or return None if they use Gloo.
 
-    They also do if torch's flight recorders are to be written at a stall (``--stall-dump``), unless shared memory is
-    asked for: the recorders know only what goes through torch.
+    They also use Gloo if torch's flight recorders are to be written at a stall (``--stall-dump``), unless shared memory
+    is asked for: the recorders know only what goes through torch.
     """
     global _current
     if os.environ.get(DUMP) and not wanted(os.environ):

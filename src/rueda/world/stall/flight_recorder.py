@@ -12,7 +12,7 @@ second net behind the watcher, which names the missing rank and knows a download
 ``TORCH_NCCL_ENABLE_MONITORING``       0 with ``--stall-timeout 0``: nothing ends a job that may wait for ever
 ``TORCH_FR_BUFFER_SIZE``               2,000, since the watcher reads the recorder
 ``TORCH_NCCL_DUMP_ON_TIMEOUT``         1 with ``--stall-dump``: NCCL's errors write the same files
-``TORCH_FR_DUMP_TEMP_FILE``            the beginning of their names (``TORCH_NCCL_DEBUG_INFO_TEMP_FILE`` of old)
+``TORCH_FR_DUMP_TEMP_FILE``            the beginning of their names (once ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``)
 time limit of the process groups       a week; ``--stall-timeout`` if the recorder is off, so that there is no watcher
 =====================================  ===============================================================================
 
@@ -46,7 +46,7 @@ _LAST_SECONDS = 10.0
 
 
 def torch_variables(limits: StallLimits, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of torch to set before a process group is created; those that the user has set are not.
+    """Return the variables of torch to set before a process group is created; those that the user has set are left out.
 
     >>> torch_variables(StallLimits(timeout=1800.0), {"TORCH_FR_BUFFER_SIZE": "500"})
     {'TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC': '1860'}
@@ -100,7 +100,7 @@ class Dump:
             self.finish(0.0)
 
     def finish(self, seconds: float = _LAST_SECONDS) -> None:
-        """Write the file, and wait for that at most so long: torch takes a second, and a disk may not answer."""
+        """Write the file in a thread, and wait for it for at most ``seconds``, since a disk may not answer."""
         if self.file is not None:
             self._begun_at = time.monotonic()
             thread = threading.Thread(target=self._write, name="rueda stall dump", daemon=True)

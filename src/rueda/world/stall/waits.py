@@ -64,7 +64,7 @@ class TorchCollectives:
     def waits(self) -> list[Wait]:
         """Return the unfinished collectives, once none was begun for half the warning time.
 
-        A change is noticed up to a quarter later; so another rank, which asks at the warning time, is told of them.
+        A change is noticed up to a quarter of the warning time late, which is still before another rank asks about it.
         """
         last = _last_begun()
         if last != self._last:

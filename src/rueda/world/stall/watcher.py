@@ -133,7 +133,7 @@ class Watcher:
         return False
 
     def _end(self, source: Source, wait: Wait, seconds: float) -> None:
-        """End what waits, unless all ranks that it waits for are at work and may take their time."""
+        """End a stalled collective, unless all ranks that it waits for are at work that may take longer."""
         states = self._ask_all(wait)
         missing = [state for state in states if state.missing]
         if missing and all(_may_go_on(state, source) for state in missing):
