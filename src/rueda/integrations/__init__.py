@@ -1,4 +1,4 @@
-"""Rueda's parts inside training loops of others.
+"""Parts of Rueda for use in the training loops of other libraries.
 
 ===================================  ======================================================================
 ``rueda.integrations``               ``NoiseMeter``: the gradient noise scale in any loop

@@ -109,7 +109,7 @@ def has_saved(folder: Path) -> bool:
 def raise_first_error(folder: Path) -> None:
     """Raise the error that was written first, if any; those of other ranks may be its consequences.
 
-    A rank that only reports the error of another one may have written its own first.
+    A :class:`PeerError`, which only reports that another rank has failed, is raised only if there is no other error.
     """
     found = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("error-*.json")]
     if found:

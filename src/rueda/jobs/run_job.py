@@ -91,7 +91,10 @@ def _reason(failures: list[tuple[Failure, str]], workers: int, status: int) -> s
 
 
 def _terminal() -> dict[str, str]:
-    """Return the variable that names the user's terminal, where a worker draws its bar, as its stderr is a pipe."""
+    """Return the environment variable that names the user's terminal; empty if there is none.
+
+    A worker draws its progress bar there, since its standard error is a pipe.
+    """
     with suppress(OSError, ValueError):
         if sys.stderr.isatty():
             return {"RUEDA_TERMINAL": os.ttyname(sys.stderr.fileno())}

@@ -1,4 +1,4 @@
-"""Keras itself, or one line that says how to get it; all modules of this package import it from here."""
+"""The import of Keras for all modules of this package; if it is missing, a one-line error says how to install it."""
 
 from __future__ import annotations
 

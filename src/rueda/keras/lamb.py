@@ -49,7 +49,7 @@ class Lamb(LayerwiseOptimizer):
         self.phi = None if phi is None else list(phi)
 
     def begin(self, variables: list[Any]) -> None:
-        """Create two moments of zeros, and a step count for each variable: it may be skipped or have no gradient."""
+        """Create two moments of zeros and a step count for each variable, since a step may skip some variables."""
         self._firsts, self._seconds = (self.state(variables, name) for name in ("momentum", "velocity"))
         self._steps = self.state(variables, "step", scalar=True)
 
@@ -85,5 +85,8 @@ class Lamb(LayerwiseOptimizer):
 
 
 def _correction(beta: float, count: Any) -> Any:
-    """Return 1 - beta^count; -expm1(count log beta) is accurate in float32, too. A count of 0 was skipped: no 0 / 0."""
+    """Return 1 - beta^count, computed as -expm1(count log beta), which is accurate in float32 too.
+
+    The count is 0 if every update so far was skipped; it is then replaced by 1, to avoid 0 / 0.
+    """
     return -ops.expm1(ops.where(count > 0, count, ops.ones_like(count)) * (log(beta) if beta else -inf))

@@ -90,7 +90,10 @@ class LayerwiseOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def state(self, variables: list[Any], name: str, *, scalar: bool = False, initial: float = 0.0) -> list[Any]:
-        """Add a variable, or a single number, for each variable; in float32 for half precision, which would stall."""
+        """Add a state variable, of the same shape or a scalar, for each of the variables.
+
+        Half-precision variables have a float32 state, since half precision would round small updates of it away.
+        """
         return [
             self.add_variable(
                 shape=() if scalar else variable.shape,

@@ -47,7 +47,7 @@ class Block:
 
 
 class Steps(Protocol):
-    """What makes the steps that are measured: a task's or a Keras model's."""
+    """The interface of an object that makes the steps to measure, for a task or for a Keras model."""
 
     device: torch.device
 

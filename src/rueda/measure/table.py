@@ -43,7 +43,7 @@ def lines_of(profile: Profile) -> list[str]:
 
 
 def disturbed(steps: Sequence[StepTime]) -> str | None:
-    """Return the sign that other programs used the machine during the measurement; None if there is none.
+    """Return in words a sign that other programs used the machine during the measurement; None if there is none.
 
     A step of one worker waits only for its data, so on a CPU the processor should work on it all the time.
     """

@@ -29,7 +29,7 @@ from rueda.world.identity import Identity
 
 
 def load_for_measurement(task: Task | KerasTask | str) -> Task | KerasTask:
-    """Load a task with its data; those of a Keras model are loaded with the model."""
+    """Load a task with its data; a Keras model and its data are loaded together."""
     found = load_measurable(task) if isinstance(task, str) else task
     return found if isinstance(found, KerasTask) else load_task_and_data(found)
 

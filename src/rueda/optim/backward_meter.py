@@ -1,4 +1,4 @@
-"""Measure the parts of a gradient in a loop that accumulates them itself, and change nothing in it.
+"""Measure the gradients of micro-batches in a training loop that accumulates them itself, without changing the loop.
 
 A training loop of another library (Lightning, the Trainer of Hugging Face) sums the gradients of its micro-batches in
 ``.grad``, and clips them before a callback sees them. Two hooks on each parameter therefore read, during the backward

@@ -30,8 +30,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split a model's trainable parameters into those that are decayed and adapted, and those that are not.
 
-    Not decayed and adapted are biases, the parameters of normalisation layers, all parameters with at most one
-    dimension, and those for which ``exclude`` returns True. Shared parameters appear once. torch's own optimizers
+    Biases, the parameters of normalisation layers, all parameters with at most one dimension, and those for which
+    ``exclude`` returns True are neither decayed nor adapted. Shared parameters appear once. torch's own optimizers
     accept the groups as well; they ignore ``adapt``.
 
     Args:

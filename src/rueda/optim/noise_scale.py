@@ -28,8 +28,8 @@ drift cancels, and the interval of |G|²/S is Fieller's (1954): all r with
 with Student's t at 2/3 as many degrees of freedom as there are steps, since neighbouring differences are correlated. B
 is 1/r. If |G|² cannot be distinguished from 0, the upper end of the interval is infinite.
 
-The gradient that is averaged is measured. With multiplicative gradient noise that is the noisy one, whose S is larger
-by a factor of about 1 + sigma²; clipping, weight decay and additive noise come later and have no influence.
+The measured gradient is the one that is averaged. With multiplicative gradient noise it is the noisy one, whose S is
+larger by a factor of about 1 + sigma²; clipping, weight decay and additive noise come later and have no influence.
 """
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ def covariance(points: Sequence[CurvePoint], test_examples: int, *, is_fraction:
     The halves and the 0.9 were measured: for `glyphs-cnn` from 188 to 12,000 examples, 0.25 to 0.55 of v is common to
     the repeats, with a correlation of 0.92 over 4 times the data and 0.58 over 64 times.
 
-    The mean p of losses or other values that are no fractions has v = p^2 / n: their standard deviation over the
-    examples is taken to be as large as their mean, as that of a squared error or a cross-entropy about is.
+    The mean p of losses or other values that are not fractions has v = p^2 / n: their standard deviation over the
+    examples is assumed to equal their mean, which is roughly true of a squared error or a cross-entropy.
 
     >>> one = CurvePoint(examples=100, passes=1.0, updates=1, errors=(0.2,))
     >>> float(covariance([one], test_examples=400)[0, 0] ** 0.5)  # sqrt(0.2 * 0.8 / 400)

@@ -258,7 +258,7 @@ def _without_defaults(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    """Round to six digits, as the page does."""
+    """Round the numbers of a row to six digits, as the report does."""
     return {
         name: _rounded(value)
         if isinstance(value, dict)

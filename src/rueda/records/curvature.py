@@ -114,7 +114,7 @@ class SharpnessResult:
     seconds: float = 0.0
 
     def measure(self, kind: str, radius: float | None = None) -> SharpnessMeasure | None:
-        """Return the first measure of a kind, or that of a radius; None if there is none."""
+        """Return the first measure of a kind and, if a radius is given, of that radius; None if there is none."""
         return next((one for one in self.measures if one.kind == kind and radius in (None, one.radius)), None)
 
 

@@ -1,4 +1,4 @@
-"""What the records of a landscape and of a curvature say alike about the trained model."""
+"""The fields about a trained model that the records of landscapes and of curvature have in common."""
 
 from __future__ import annotations
 

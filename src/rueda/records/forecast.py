@@ -143,7 +143,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
-    """The time and cost of the need on a cluster."""
+    """The time and cost, on a cluster, of the training that the target error needs."""
 
     cluster: str
     workers: PositiveInt

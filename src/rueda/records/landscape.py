@@ -124,7 +124,7 @@ class ModelLandscape(ExaminedModel):
     interpolation: Interpolation | None = None
 
     def with_old(self, old: ModelLandscape) -> ModelLandscape:
-        """Add the pictures that an earlier command computed for the same weights and examples."""
+        """Fill in missing parts from an earlier landscape, if it is one of the same weights and examples."""
         if (old.weights, old.num_examples) != (self.weights, self.num_examples):
             return self
         return replace(self, **{name: getattr(old, name) for name in PICTURES if getattr(self, name) is None})

@@ -1,4 +1,4 @@
-"""What a record states about a metric: its name, which way is better, how it is written, and when it is kept.
+"""What a record states about a metric: name, direction, how it is written, and when a worse value is tolerated.
 
 The functions that compute metrics are in :mod:`rueda.tasks.metrics`; a record needs none of them to be read.
 """

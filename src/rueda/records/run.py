@@ -189,8 +189,8 @@ class Run:
     ) -> None:
         """Make the folder and write what is known before the first step.
 
-        What a run was resumed with joins what it was trained with before: ``history`` in ``environment.json`` tells
-        from which step on which recipe, task file and code were used.
+        A resumed run keeps the record of its earlier stages: ``history`` in ``environment.json`` lists which recipe,
+        task file and code were used, and from which step on.
 
         Args:
             recipe: how the task is trained.
@@ -294,10 +294,10 @@ class Run:
         return [row.noise for row in self.noise_rows() if row.noise.group == group]
 
     def forget_after(self, step: int, epochs: float = math.inf) -> None:
-        """Remove the rows after a step, and those of more epochs than had ended then; a resumed run writes them again.
+        """Remove the rows after a step and those of epochs after ``epochs``; a resumed run writes them again.
 
-        A row is written before its checkpoint, so that a run that was killed between the two leaves the row of an epoch
-        which a training resumed from an earlier checkpoint of the same step ends once more.
+        The row of an epoch is written before its checkpoint. If a run was killed between the two, it is resumed from an
+        earlier checkpoint, perhaps of the same step, and ends that epoch once more.
         """
         self._check_writable()
         kept = [

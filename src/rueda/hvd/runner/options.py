@@ -43,7 +43,7 @@ class Option:
 
     @property
     def field(self) -> str:
-        """The name of its field among the parsed values."""
+        """The name under which the option's value is found among the parsed arguments."""
         return self.flags.split()[-1].lstrip("-").replace("-", "_")
 
 

@@ -1,4 +1,4 @@
-"""Horovod's class of the aggregation for eager mode; :mod:`.gradient_aggregation` works in all modes."""
+"""Horovod's helper for local gradient aggregation in eager mode; :mod:`.gradient_aggregation` works in all modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rueda.hvd.tensorflow.gradient_aggregation import LocalGradientAggregationHe
 
 
 class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
-    """The same, without the arguments ``rank``, ``optimizer_type`` and ``name``.
+    """The helper for eager mode: its base class without the arguments ``rank``, ``optimizer_type`` and ``name``.
 
     Args:
         backward_passes_per_step, allreduce_func, sparse_as_dense, average_aggregated_gradients, process_set,

@@ -21,7 +21,7 @@ from rueda.hvd.tensorflow.mpi_ops import Average
 
 
 class _Distributed:
-    """The part of a distributed tape that its class adds to that of the tape."""
+    """The methods that a distributed tape adds to the class of the tape that it wraps."""
 
     _reduction: GradientReduction
     _local_sources: dict[int, Any]  # by id; the source itself keeps the id from being used again

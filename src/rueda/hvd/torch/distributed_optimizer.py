@@ -79,7 +79,7 @@ class Distributed(torch.optim.Optimizer):
             self._reducer.agree(finals)
 
     def _reset_counts(self) -> None:
-        """Expect as many backward passes for every gradient as before the first step."""
+        """Start counting anew: every gradient expects ``backward_passes_per_step`` backward passes."""
         self._finals: list[int] = []  # the numbers of this step's final gradients, in the order they became final
         self._left = [self.backward_passes_per_step] * len(self._named.parameters)
 

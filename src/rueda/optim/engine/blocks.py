@@ -99,7 +99,7 @@ class Blocks:
         return table.to(self.dtype).index_select(1, self._owners).unsqueeze(2)
 
     def constant(self, *values: float, like: Tensor) -> Tensor:
-        """Return a vector on the device, which is copied there only once; of a single value, a scalar."""
+        """Return values as a vector on the device, or one value as a scalar; they are copied there only once."""
         key = (like.dtype, *values)
         if key not in self._vectors:
             given = values if len(values) > 1 else values[0]

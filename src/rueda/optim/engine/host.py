@@ -23,7 +23,7 @@ sgd: Any = torch._fused_sgd_  # 5 streams of memory, 3 without momentum
 
 
 def adam(targets: Any, grads: Any, firsts: Any, seconds: Any, steps: Any, **numbers: Any) -> None:
-    """Update lists of moments, and of targets, in place: 7 streams of memory.
+    """Update targets and their two moments in place with torch's fused AdamW: 7 streams of memory (4 reads, 3 writes).
 
     >>> w, g, m, v = torch.ones(2), torch.tensor([2.0, -3.0]), torch.zeros(2), torch.zeros(2)
     >>> numbers = {"lr": -1.0, "weight_decay": -1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "maximize": False}
@@ -40,7 +40,7 @@ def fixed(value: float) -> Tensor:
 
 
 def runs(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield four tensors at a time: computing four norms before four steps takes 1 to 3 % less than alternating."""
+    """Yield four tensors at a time: four norms and then four steps take 1 to 3 % less time than alternating."""
     for start in range(0, len(items), 4):
         yield items[start : start + 4]
 

@@ -135,7 +135,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def state_like(p: Tensor) -> Tensor:
-    """Return zeros in the layout of ``p``; in float32 if ``p`` is half precision, in which averages would stall."""
+    """Return zeros in the layout of ``p``; in float32 for half precision, which would round small updates away."""
     return torch.zeros_like(p, dtype=torch.float32 if p.dtype not in _FULL else p.dtype)
 
 

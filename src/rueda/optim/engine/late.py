@@ -22,7 +22,7 @@ class LateFlags:
         self._waiting: list[tuple[Sequence[Tensor], Tensor, torch.cuda.Event]] = []
 
     def note(self, owners: Sequence[Tensor], numbers: Tensor) -> list[Tensor]:
-        """Return the tensors whose number is not finite; of a step on a GPU none: :meth:`take` will return them."""
+        """Return the tensors whose number is not finite; none on a GPU, where :meth:`take` returns them later."""
         if numbers.device.type != "cuda":
             return _nonfinite(owners, numbers)
         copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Numbers of each tensor of a lane, as vectors on the device, and weight decay."""
+"""The layer-wise learning rates of a lane's tensors, as a vector on the device, and their weight decay."""
 
 from __future__ import annotations
 
