@@ -4,7 +4,7 @@ The sampler's batches are taken N at a time, and shared out. Three things follow
 
 - **The rate** is multiplied by the factor of a scaling rule (:mod:`rueda.optim.scaling`) during each step alone, so
   that the script's schedulers and printed rates keep their own values. It rises to that factor in a gradual warm-up
-  (Goyal et al. 2017): ``1 + (factor - 1) min(1, epochs / warmup_epochs)``.
+  (:class:`rueda.optim.schedules.GradualWarmup`).
 - **Schedules** are counted in examples: a scheduler that is stepped after every update advances by as many steps as
   the serial script would have made, N as a rule. One that is stepped once an epoch is left alone.
 - ``len(loader)`` stays the serial script's, since schedules are computed from it.
@@ -22,15 +22,7 @@ from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.patches import Patches
 from rueda.optim.scaling import rate_factor, warmup_factor
-
-
-def warmed_up(factor: float, epochs: float, warmup_epochs: float) -> float:
-    """Return the factor of the rate after some epochs of a gradual warm-up.
-
-    >>> warmed_up(4.0, 0.0, 5.0), warmed_up(4.0, 2.5, 5.0), warmed_up(4.0, 9.0, 5.0), warmed_up(4.0, 0.0, 0.0)
-    (1.0, 2.5, 4.0, 4.0)
-    """
-    return 1 + (factor - 1) * (1.0 if warmup_epochs == 0 else min(1.0, epochs / warmup_epochs))
+from rueda.optim.schedules import GradualWarmup
 
 
 class WeakScaling:
@@ -47,7 +39,7 @@ class WeakScaling:
     def __init__(self, size: int, tracker: BatchTracker, notes: Notes, scaling: str, warmup_epochs: float) -> None:
         self._tracker, self._notes = tracker, notes
         self._factor = rate_factor(scaling, size)
-        self._warmup_epochs = warmup_epochs * warmup_factor(scaling, size)
+        self._warmup = GradualWarmup(1.0, self._factor, warmup_epochs * warmup_factor(scaling, size))
         self._scaling, self._size = scaling, size
         self._kept: list[Any] = []
         self._num_steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by optimizer
@@ -60,14 +52,14 @@ class WeakScaling:
         patches.replace(LRScheduler, "step", self._counting_examples)
         self._notes.say(
             f"weak scaling: a batch of the script for each of {self._size} workers; rate x {self._factor:.3g} "
-            f"({self._scaling}) after a warm-up of {self._warmup_epochs:g} epochs; schedules count examples"
+            f"({self._scaling}) after a warm-up of {self._warmup.num_steps:g} epochs; schedules count examples"
         )
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._kept = [group["lr"] for group in optimizer.param_groups]
         if self._tracker.last_shared:
             for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * warmed_up(self._factor, self._tracker.epochs, self._warmup_epochs)
+                group["lr"] = group["lr"] * self._warmup(self._tracker.epochs)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
