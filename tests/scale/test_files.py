@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rueda.check.scale.files import PrivateFiles
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.generator import GeneratorWatch
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.parameters import ParameterRegistry
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.world import World
 
 _BUCKET_BYTES = 1 << 26

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.nn.sync_batch_norm import SyncBatchNorm
 
 _PER_WORKER = (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.check.scale.notes import Notes
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.check.scale.share import Share
 
 Site = tuple[tuple[str, int], ...]

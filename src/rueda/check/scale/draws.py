@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.generator import GeneratorWatch
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.check.scale.share import Share
 
 _FACTORIES = ("randn", "rand")

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 
 _WRITING = set("wax+")
 _TRACKERS = {"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": "", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 
 
 class ParameterRegistry:

@@ -22,7 +22,7 @@ from rueda.check.scale.loader import SharedLoaders
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.options import ScaleOptions
 from rueda.check.scale.parameters import ParameterRegistry
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.check.scale.steps import StepChecks
 from rueda.check.scale.verification import Verification
 from rueda.check.scale.weak import WeakScaling

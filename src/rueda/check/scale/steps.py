@@ -14,7 +14,7 @@ from rueda.check.scale.backward import SharedBackward
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.parameters import ParameterRegistry
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.check.scale.verification import Verification
 from rueda.world import World
 

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
-from rueda.check.scale.patches import Patches
+from rueda.check.patches import Patches
 from rueda.optim.scaling import rate_factor, warmup_factor
 from rueda.optim.schedules import GradualWarmup
 

@@ -1,0 +1,242 @@
+"""The optimizers' steps: equal parameters on all ranks, and gradients that are the mean over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rueda.check.audit.judge.journals import Journals, Note
+from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
+
+_TOLERANCE = 1e-5  # relative, of parameters that may be computed in another order
+_CLOSE = 0.02  # of the factor between final gradients and the mean of local ones
+
+
+def steps_by_number(journals: Journals) -> list[dict[int, Note]]:
+    """Return the steps that every rank has noted, in their order, each by rank."""
+    found: dict[tuple[str, int], dict[int, Note]] = {}
+    for rank, note in journals.flat("step"):
+        found.setdefault((note["optimizer"], note["number"]), {})[rank] = note
+    return [ranks for ranks in found.values() if len(ranks) == journals.size]
+
+
+def judge_updates(journals: Journals) -> Iterator[Verdict]:
+    """Judge parameters and gradients."""
+    steps = steps_by_number(journals)
+    checks = ("different-start", "drift", "gradients-not-averaged", "gradients-summed", "gradients-averaged-twice")
+    why = "no optimizer of torch has made a step on every rank"
+    if steps and any(note["sharded"] or not _is_replicated(ranks) for ranks in steps for note in ranks.values()):
+        why = "the parameters are divided among the ranks"
+        steps = [
+            ranks for ranks in steps if _is_replicated(ranks) and not any(one["sharded"] for one in ranks.values())
+        ]
+    if journals.size == 1:
+        why, steps = "there is one worker only", []
+    if not steps:
+        for check in (*checks, "uneven-mean"):
+            yield Verdict(check, NOT_SEEN, why)
+        return
+    exchange = _exchange(steps)
+    start = _start(steps)
+    yield start
+    yield _drift(steps, start, exchange)
+    for check in checks[2:]:
+        yield _gradients(check, exchange, journals)
+    yield _uneven(journals, exchange)
+
+
+def _is_replicated(ranks: dict[int, Note]) -> bool:
+    return len({repr((note["names"], note["shapes"])) for note in ranks.values()}) == 1
+
+
+# Parameters.
+
+
+def _start(steps: list[dict[int, Note]]) -> Verdict:
+    """Judge the parameters before the first step of each optimizer."""
+    for ranks in steps:
+        if ranks[0]["number"] != 0:
+            continue
+        found = _difference(ranks)
+        if found:
+            name, amount, rank = found
+            return Verdict(
+                "different-start", FAILED,
+                f"{name} of rank {rank} differs from rank 0's at the first step, by up to {amount:.2g}",
+                (ranks[0]["where"],),
+                "start all ranks with rank 0's parameters: wrap the model in DistributedDataParallel, broadcast them, "
+                "or set the same seed before the model is made",
+            )  # fmt: skip
+    return Verdict("different-start", PASSED)
+
+
+def _drift(steps: list[dict[int, Note]], start: Verdict, exchange: _Exchange) -> Verdict:
+    if start.status == FAILED:
+        return Verdict("drift", NOT_SEEN, "the parameters differ from the start")
+    if exchange.kind == "none" and exchange.is_certain:
+        return Verdict("drift", NOT_SEEN, "the gradients are not averaged, which has a check of its own")
+    for ranks in steps:
+        found = _difference(ranks)
+        if found:
+            name, amount, rank = found
+            return Verdict(
+                "drift", FAILED,
+                f"{name} of rank {rank} has drifted from rank 0's at step {ranks[0]['number']}, by up to {amount:.2g}",
+                (ranks[0]["where"],),
+                "let all ranks make the same update: the same averaged gradient, rate, clipping and optimizer state",
+            )  # fmt: skip
+    return Verdict("drift", PASSED)
+
+
+def _difference(ranks: dict[int, Note]) -> tuple[str, float, int] | None:
+    """Return a parameter that differs from rank 0's, by how much, and on which rank."""
+    first = ranks[0]
+    for rank, note in ranks.items():
+        if note["parameters"] == first["parameters"]:
+            continue
+        for i, (ours, others) in enumerate(zip(first["parameters"], note["parameters"], strict=True)):
+            if ours == others:
+                continue
+            pairs = list(zip(first["values"][i], note["values"][i], strict=True))
+            largest = max((abs(a) for pair in pairs for a in pair), default=0.0)
+            amount = max((abs(a - b) for a, b in pairs), default=0.0)
+            if not pairs or amount > _TOLERANCE * largest or math.isnan(amount):
+                return first["names"][i], amount, rank
+    return None
+
+
+# Gradients.
+
+
+class _Exchange:
+    """What the exchange of gradients does: ``mean``, ``sum``, ``mean twice``, ``none`` or unknown (empty)."""
+
+    def __init__(self) -> None:
+        self.kind, self.factor, self.step, self.rank = "", math.nan, 0, 0
+        self.where = ""
+        self.is_certain = False
+
+
+def _exchange(steps: list[dict[int, Note]]) -> _Exchange:
+    found = _Exchange()
+    for ranks in steps:
+        local = {rank: _vector(note["local"], note["scale"]) for rank, note in ranks.items()}
+        final = {rank: _vector(note["final"], 1.0) for rank, note in ranks.items()}
+        keys = set.intersection(*(set(one) for one in (*local.values(), *final.values())))
+        if not keys:
+            continue
+        kind, factor, certain = _classify(
+            [[x for key in sorted(keys) for x in local[rank][key]] for rank in sorted(ranks)],
+            [[x for key in sorted(keys) for x in final[rank][key]] for rank in sorted(ranks)],
+        )
+        if kind and (not found.kind or (certain and not found.is_certain)):
+            found.kind, found.factor, found.is_certain = kind, factor, certain
+            found.step, found.where = ranks[0]["number"], ranks[0]["where"]
+    return found
+
+
+def _vector(gradients: dict[str, list[float]], scale: float) -> dict[str, list[float]]:
+    return {key: [value / scale for value in values] for key, values in gradients.items()}
+
+
+def _classify(local: list[list[float]], final: list[list[float]]) -> tuple[str, float, bool]:
+    """Compare final gradients with local ones: the kind of the exchange, the factor, and whether it is certain.
+
+    >>> _classify([[1.0, 2.0], [3.0, 0.0]], [[2.0, 1.0], [2.0, 1.0]])
+    ('mean', 1.0, True)
+    >>> _classify([[1.0, 2.0], [3.0, 0.0]], [[4.0, 2.0], [4.0, 2.0]])[0]
+    'sum'
+    >>> _classify([[1.0, 2.0], [3.0, 0.0]], [[1.0, 2.0], [3.0, 0.0]])[0]
+    'none'
+    """
+    size = len(local)
+    mean = [sum(values) / size for values in zip(*local, strict=True)]
+    square = sum(value * value for value in mean)
+    if not all(math.isfinite(value) for values in (*local, *final) for value in values):
+        return "", math.nan, False
+    differ = max(_distance(one, local[0]) for one in local) > 1e-3
+    if differ and all(_distance(ours, theirs) < 1e-3 for ours, theirs in zip(local, final, strict=True)):
+        return "none", 1.0, True
+    if square == 0 or max(_distance(one, final[0]) for one in final) > 1e-3:
+        return "", math.nan, False
+    factor = sum(a * b for a, b in zip(mean, final[0], strict=True)) / square
+    if _distance([factor * value for value in mean], final[0]) > 0.05:
+        return "", factor, False  # something else than a multiple of the mean
+    for kind, expected in (("mean", 1.0), ("sum", size), ("mean twice", 1 / size)):
+        if abs(factor / expected - 1) < _CLOSE:
+            return kind, factor, differ or kind != "mean"
+    return "", factor, False
+
+
+def _distance(ours: list[float], others: list[float]) -> float:
+    """Return the distance of two vectors, relative to the longer one."""
+    longest = max(math.hypot(*ours), math.hypot(*others))
+    return math.dist(ours, others) / longest if longest else 0.0
+
+
+def _gradients(check: str, exchange: _Exchange, journals: Journals) -> Verdict:
+    if not exchange.kind:
+        return Verdict(check, NOT_SEEN, "local and exchanged gradients could not be compared")
+    kinds = {"gradients-not-averaged": "none", "gradients-summed": "sum", "gradients-averaged-twice": "mean twice"}
+    if exchange.kind != kinds[check]:
+        return Verdict(check, PASSED)
+    size = journals.size
+    if exchange.kind == "none":
+        what = f"at step {exchange.step} each rank updates with its own gradient alone: {size} separate trainings"
+        cure = "wrap the model in DistributedDataParallel, or all-reduce every gradient before the step"
+    elif exchange.kind == "sum":
+        if not _loss_is_mean(journals):
+            return Verdict(check, NOT_SEEN, "gradients are summed; whether the loss is a mean was not seen")
+        what = (
+            f"the gradients are {size} times the mean over the ranks: they are summed, as if the rate were {size}-fold"
+        )
+        cure = f"divide the sum by the number of ranks ({size})"
+    else:
+        what = f"the gradients are 1/{size} of the mean over the ranks: they are divided twice"
+        cure = "leave out the division: DistributedDataParallel and Horovod average already"
+    return Verdict(check, FAILED, what, (exchange.where,), cure)
+
+
+def _loss_is_mean(journals: Journals) -> bool:
+    """Return whether the losses of all backward passes are plain means over the examples of one rank."""
+    backwards = [note for _, note in journals.flat("backward")]
+    return bool(backwards) and all(_plain_mean(note) for note in backwards)
+
+
+def _plain_mean(note: Note) -> bool:
+    losses: list[Any] = note["losses"]
+    if len(losses) != 1 or losses[0][1] != "mean" or not losses[0][3]:
+        return False
+    ratio = note["value"] / losses[0][3]
+    return abs(ratio - round(ratio)) < 1e-4 or abs(1 / ratio - round(1 / ratio)) < 1e-4 if ratio else False
+
+
+def _uneven(journals: Journals, exchange: _Exchange) -> Verdict:
+    """Judge means over different numbers of examples or tokens, which are then averaged with equal weights."""
+    check = "uneven-mean"
+    per_rank = journals.of_kind("backward")
+    if exchange.kind != "mean" or not all(per_rank):
+        return Verdict(check, NOT_SEEN, "no averaged gradient of a loss function of torch was seen")
+    seen = False
+    for passes in zip(*per_rank, strict=False):
+        losses = [note["losses"] for note in passes]
+        if any(len(one) != 1 or one[0][1] != "mean" or not one[0][3] for one in losses):
+            continue
+        seen = True
+        counts = [one[0][2] for one in losses]
+        ratios = [note["value"] / one[0][3] for note, one in zip(passes, losses, strict=True)]
+        is_plain = max(ratios) - min(ratios) < 1e-4 * max(map(abs, ratios))
+        if len(set(counts)) > 1 and is_plain:
+            low, high = min(counts), max(counts)
+            return Verdict(
+                check, WARNING,
+                f"the loss is a mean over {low:,} targets on rank {counts.index(low)} and over {high:,} on rank "
+                f"{counts.index(high)}, and both count alike: a target of the first weighs {high / low:.2g} times as "
+                "much",
+                tuple(dict.fromkeys([passes[0]["where"]])),
+                "divide the sum of the losses by the number of targets of all ranks, times the number of ranks",
+            )  # fmt: skip
+    if seen:
+        return Verdict(check, PASSED)
+    return Verdict(check, NOT_SEEN, "the losses are no plain means of torch's loss functions")

@@ -1,0 +1,124 @@
+"""Calls of the model in training: batch norm's statistics, dropout, the kind of loss and the number of its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from rueda.check.audit.watch.counters import Counters
+from rueda.check.audit.watch.digest import generators
+from rueda.check.audit.watch.journal import Journal
+from rueda.check.audit.watch.place import place
+from rueda.check.audit.watch.steps import FIRST
+from rueda.check.patches import Patches
+
+_LOSSES = (
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
+    *("binary_cross_entropy_with_logits", "kl_div", "gaussian_nll_loss", "poisson_nll_loss"),
+)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # not SyncBatchNorm, which is no subclass of these
+
+
+class ModuleWatch:
+    """Notes what the modules of the first training steps do.
+
+    Args:
+        journal: where it is noted.
+        counters: what has happened so far.
+    """
+
+    def __init__(self, journal: Journal, counters: Counters) -> None:
+        self._journal, self._counters = journal, counters
+        self._depth, self._call = 0, ""
+        self._batch_norms: dict[str, int] = {}
+        self._losses: list[tuple[str, str, int, Tensor]] = []
+        self._undo: list[Callable[[], None]] = []
+        self._dropouts = 0
+
+    def install(self, patches: Patches) -> None:
+        """Register torch's global hooks of modules; :meth:`after_step` removes them once the first steps are over."""
+        self._undo = [
+            register_module_forward_pre_hook(self._before).remove,
+            register_module_forward_hook(self._after, always_call=True).remove,
+        ]
+        own = Patches()
+        for name in _LOSSES:
+            own.replace(functional, name, self._losing(name))
+        own.replace(functional, "dropout", self._dropping)
+        own.replace(Tensor, "backward", self._going_back)
+        self._undo.append(own.undo)
+        patches.on_undo(self._remove)
+        self._journal.on_finish(self._finish)
+
+    def after_step(self) -> None:
+        """Stop after the first steps: a global hook costs microseconds at every call of every module."""
+        if self._counters.steps >= 2 * FIRST:
+            self._remove()
+
+    def _remove(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        if self._depth == 0:
+            self._call = place()
+            for name, parameter in module.named_parameters():
+                self._counters.names.setdefault(id(parameter), name.removeprefix("module."))
+        self._depth += 1
+        if module.training and isinstance(module, _BATCH_NORMS) and args and isinstance(args[0], Tensor):
+            if torch.is_grad_enabled():
+                self._batch_norms[self._call] = min(self._batch_norms.get(self._call, 1 << 40), len(args[0]))
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+
+    def _dropping(self, original: Any) -> Any:
+        def dropout(x: Tensor, p: float = 0.5, training: bool = True, *args: Any, **options: Any) -> Tensor:
+            if training and 0 < p < 1 and torch.is_grad_enabled() and self._dropouts < FIRST:
+                self._dropouts += 1
+                kind = "cuda" if x.is_cuda else "torch"
+                state = generators().get(kind, "")
+                self._journal.note("dropout", number=self._dropouts, state=state, where=self._call or place())
+            return original(x, p, training, *args, **options)
+
+        return dropout
+
+    def _losing(self, name: str) -> Any:
+        def replaced(original: Any) -> Any:
+            def loss(x: Tensor, target: Any, *args: Any, **options: Any) -> Any:
+                value = original(x, target, *args, **options)
+                if isinstance(value, Tensor) and value.requires_grad and isinstance(target, Tensor):
+                    reduction = options.get("reduction", "mean")
+                    ignored = options.get("ignore_index", -100)
+                    is_index = name in ("cross_entropy", "nll_loss") and not target.is_floating_point()
+                    count = int((target != ignored).sum()) if is_index else target.shape[0] if target.dim() else 1
+                    self._losses.append((name, reduction, count, value.detach()))
+                return value
+
+            return loss
+
+        return replaced
+
+    def _going_back(self, original: Any) -> Any:
+        def backward(root: Tensor, *args: Any, **options: Any) -> None:
+            seen, self._losses = self._losses, []
+            self._counters.backwards += 1
+            value = float(root.detach().double().sum())
+            self._journal.note(
+                "backward", value=value, where=place(), rows=self._counters.rows, step=self._counters.steps,
+                losses=[
+                    [name, reduction, count, float(loss.double().sum())] for name, reduction, count, loss in seen
+                ],
+            )  # fmt: skip
+            original(root, *args, **options)
+
+        return backward
+
+    def _finish(self) -> None:
+        for where, examples in self._batch_norms.items():
+            self._journal.note("batch_norm", where=where, examples=examples)

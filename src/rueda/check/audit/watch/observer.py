@@ -1,0 +1,101 @@
+"""All observers of a worker together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rueda.check.audit.watch.collectives import CollectiveWatch
+from rueda.check.audit.watch.counters import Counters
+from rueda.check.audit.watch.heart import Heart
+from rueda.check.audit.watch.journal import Journal
+from rueda.check.audit.watch.loaders import LoaderWatch
+from rueda.check.audit.watch.machine import MachineWatch
+from rueda.check.audit.watch.modules import ModuleWatch
+from rueda.check.audit.watch.place import main_frame, place
+from rueda.check.audit.watch.steps import StepWatch
+from rueda.check.audit.watch.writes import WriteWatch
+from rueda.check.patches import Patches
+
+
+class Observer:
+    """Observes a script in this process.
+
+    Args:
+        folder: where the journal is written.
+        rank: the rank of this worker.
+    """
+
+    def __init__(self, folder: str, rank: int) -> None:
+        self.journal, self.counters = Journal(folder, rank), Counters()
+        self._loaders = LoaderWatch(self.journal, self.counters)
+        self._steps = StepWatch(self.journal, self.counters)
+        self._modules = ModuleWatch(self.journal, self.counters)
+        self._collectives = CollectiveWatch(self.journal, self.counters)
+        self._machine = MachineWatch(self.journal, self.counters)
+        self._writes = WriteWatch(self.journal)
+
+    def limit(self, updates: int, then: Callable[[], None]) -> None:
+        """End the observation after so many updates.
+
+        Args:
+            updates: how many.
+            then: waits for the driver, which ends all workers once the last one has come so far.
+        """
+
+        def count() -> None:
+            if self.counters.steps == updates:
+                self.journal.note("limit", steps=updates)
+                then()
+
+        self._steps.after_step.append(count)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Observe what runs within this context."""
+        patches = Patches()
+        self.journal.note("start")
+        for part in (self._loaders, self._steps, self._modules, self._collectives, self._machine, self._writes):
+            part.install(patches)
+        self._steps.before_step += [self._loaders.settle, self._collectives.watch_horovod, self._see_device]
+        self._steps.after_step += [self._modules.after_step]
+        patches.replace(sys.stdout, "write", self._writing)
+        Heart(self.journal, self.counters).start()
+        failure = ""
+        try:
+            yield
+        except BaseException as error:
+            code = getattr(error, "code", None) if isinstance(error, SystemExit) else type(error).__name__
+            failure = "" if code in (None, 0) else f"{type(error).__name__}: {error}"
+            if failure:
+                self.journal.note("failure", text=failure[:2000], where=_place_of(error))
+            raise
+        finally:
+            self.journal.finish(stopped=False, where=place(main_frame()), failure=failure[:200])
+            patches.undo()
+
+    def _see_device(self) -> None:
+        watched = self._steps.first
+        if watched is not None and self.counters.steps == 1:
+            self._machine.begin(watched.device())
+
+    def _writing(self, original: Any) -> Any:
+        def write(text: str) -> Any:
+            self.counters.printed += 1
+            return original(text)
+
+        return write
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the innermost place of the user's code in a traceback."""
+    from rueda.check.audit.watch.place import is_users
+
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        if is_users(traceback.tb_frame.f_code.co_filename):
+            found = place(traceback.tb_frame).rsplit(":", 1)[0] + f":{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found
