@@ -13,8 +13,8 @@ import numpy
 import pytest
 import torch
 
-from rueda.check.scale.files import PrivateFiles
 from rueda.check.patches import Patches
+from rueda.check.scale.files import PrivateFiles
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def check_script(plan: LaunchPlan, *, updates: int, as_json: bool = False, outpu
         as_json: print the result as JSON instead of a table.
         output: how the workers' output is shown; with JSON it goes to standard error.
     """
-    status, journals = observed(plan, updates=updates, output=output)
+    status, journals = observed(plan, updates=updates, output=output or OutputOptions(to_stderr=as_json))
     verdicts = judge(journals)
     name = shlex.join(plan.program)
     if as_json:

@@ -50,7 +50,7 @@ def observed(plan: LaunchPlan, *, updates: int, output: OutputOptions | None = N
             module=True,
             environment={**plan.environment, VARIABLE: value},
         )
-        watch = _Watch(folder, plan.workers)
+        watch = Watch(folder, plan.workers)
         watch.start()
         try:
             status = driver.launch(audited, output=output or OutputOptions())
@@ -81,11 +81,19 @@ def _script(plan: LaunchPlan) -> tuple[str, tuple[str, ...]]:
 
 
 @dataclass
-class _Watch:
-    """Looks at the workers' places; asks all to stop once they wait in vain, or have made enough updates."""
+class Watch:
+    """Looks at the workers' places; asks all to stop once they wait in vain, or have made enough updates.
+
+    Args:
+        folder: where the workers write.
+        size: the number of workers.
+        patience: seconds for which all must be idle in collectives.
+        waiting: the places of all ranks, once they wait in vain.
+    """
 
     folder: Path
     size: int
+    patience: float = PATIENCE
     waiting: dict[int, str] = field(default_factory=dict)
     _since: dict[int, tuple[Any, float, float]] = field(default_factory=dict)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -104,7 +112,7 @@ class _Watch:
         while not self._ended.wait(_LOOK_SECONDS):
             now = self._places()
             if now and self._wait_in_vain(now):
-                self.waiting = {rank: "" for rank in range(self.size)}
+                self.waiting = dict.fromkeys(range(self.size), "")
                 self.waiting |= {rank: one["place"] for rank, one in now.items() if not self._has_ended(rank)}
                 self._stop(now)
                 return
@@ -137,7 +145,7 @@ class _Watch:
                 self._since[rank] = (state, moment, one["processor"])
         if len(now) < self.size or not running:
             return False
-        return all(now[rank]["collective"] and moment - self._since[rank][1] > PATIENCE for rank in running)
+        return all(now[rank]["collective"] and moment - self._since[rank][1] > self.patience for rank in running)
 
     def _has_made_enough(self) -> bool:
         for rank in range(self.size):

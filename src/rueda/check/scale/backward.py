@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rueda.check.patches import Patches
 from rueda.check.scale.agreement import differing
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.generator import GeneratorWatch
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.parameters import ParameterRegistry
-from rueda.check.patches import Patches
 from rueda.world import World
 
 _BUCKET_BYTES = 1 << 26

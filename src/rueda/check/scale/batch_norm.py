@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rueda.check.patches import Patches
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
-from rueda.check.patches import Patches
 from rueda.nn.sync_batch_norm import SyncBatchNorm
 
 _PER_WORKER = (

@@ -14,8 +14,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from rueda.check.scale.notes import Notes
 from rueda.check.patches import Patches
+from rueda.check.scale.notes import Notes
 from rueda.check.scale.share import Share
 
 Site = tuple[tuple[str, int], ...]

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rueda.check.patches import Patches
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.generator import GeneratorWatch
-from rueda.check.patches import Patches
 from rueda.check.scale.share import Share
 
 _FACTORIES = ("randn", "rand")

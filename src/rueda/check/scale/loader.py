@@ -17,11 +17,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
+from rueda.check.patches import Patches
 from rueda.check.scale.batches import BatchTracker, Drawing, Site, call_site
 from rueda.check.scale.examples import Batch, Indices, SharedCollate, SharedDataset
 from rueda.check.scale.generator import GeneratorWatch
 from rueda.check.scale.notes import Notes
-from rueda.check.patches import Patches
 from rueda.world import World
 
 _SITE = "_rueda_site"

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rueda.check.patches import Patches
 from rueda.check.scale.backward import SharedBackward
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
@@ -22,7 +23,6 @@ from rueda.check.scale.loader import SharedLoaders
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.options import ScaleOptions
 from rueda.check.scale.parameters import ParameterRegistry
-from rueda.check.patches import Patches
 from rueda.check.scale.steps import StepChecks
 from rueda.check.scale.verification import Verification
 from rueda.check.scale.weak import WeakScaling

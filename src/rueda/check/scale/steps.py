@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from rueda.check.patches import Patches
 from rueda.check.scale.agreement import differing
 from rueda.check.scale.backward import SharedBackward
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.parameters import ParameterRegistry
-from rueda.check.patches import Patches
 from rueda.check.scale.verification import Verification
 from rueda.world import World
 

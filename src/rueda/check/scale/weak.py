@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from rueda.check.patches import Patches
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.notes import Notes
-from rueda.check.patches import Patches
 from rueda.optim.scaling import rate_factor, warmup_factor
 from rueda.optim.schedules import GradualWarmup
 

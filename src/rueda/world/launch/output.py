@@ -63,11 +63,13 @@ class OutputOptions:
         quiet_ranks: show only rank 0.
         folder: write one file for each rank there, and show nothing, or only rank 0 with ``quiet_ranks``.
         style: the prefixes of lines and the names of files.
+        to_stderr: show the workers' standard output on standard error, since the command has one of its own.
     """
 
     quiet_ranks: bool = False
     folder: Path | None = None
     style: OutputStyle = OutputStyle()
+    to_stderr: bool = False
 
 
 def prefixed(prefix: bytes, data: bytes) -> bytes:
@@ -102,7 +104,10 @@ class Output:
         self._options = options
         self._workers = workers
         self._files: dict[Path, BinaryIO] = {}
-        self._streams: dict[bool, TextIO | None] = {True: sys.stderr, False: sys.stdout}
+        self._streams: dict[bool, TextIO | None] = {
+            True: sys.stderr,
+            False: sys.stderr if options.to_stderr else sys.stdout,
+        }
         self._coloured = {error: stream is not None and colours(stream) for error, stream in self._streams.items()}
         self._descriptors = {error: _descriptor(stream) for error, stream in self._streams.items()}
         out, err = StreamWriter(changed), StreamWriter(changed)

@@ -25,13 +25,18 @@ def judge_data(journals: Journals) -> Iterator[Verdict]:
         for check in ("same-batches", "overlapping-data", "skipped-data", "repeated-stream"):
             yield Verdict(check, NOT_SEEN, "there is one worker only")
     else:
-        yield _same_batches(maps) if maps else Verdict("same-batches", NOT_SEEN, unseen)
+        same = _same_batches(maps) if maps else Verdict("same-batches", NOT_SEEN, unseen)
+        yield same
         shared = [(ranks, level) for ranks in maps if (level := common_level(ranks)) is not None]
         complete = [(ranks, level) for ranks, level in shared if _is_complete(ranks)]
         why = unseen if not maps else "each rank has a data set of its own"
-        yield _overlap(shared) if shared else Verdict("overlapping-data", NOT_SEEN, why)
+        overlap = _overlap(shared) if shared else Verdict("overlapping-data", NOT_SEEN, why)
+        yield overlap
         why = why if not shared else "no epoch has ended, or the sampler draws a number of examples of its own"
-        yield _skipped(complete, journals) if complete else _doubly_sharded(maps, why)
+        if FAILED in (same.status, overlap.status):
+            yield Verdict("skipped-data", NOT_SEEN, "ranks read the same examples, so that others may be missing")
+        else:
+            yield _skipped(complete, journals) if complete else _doubly_sharded(maps, journals, why)
         yield _streams(streams) if streams else Verdict("repeated-stream", NOT_SEEN, "no IterableDataset was read")
     yield _same_order(journals)
 
@@ -165,9 +170,8 @@ def _skipped(epochs: list[tuple[dict[int, Epoch], int]], journals: Journals) -> 
     for ranks, level in epochs:
         first = ranks[0]
         everything = universe(first, level)
-        base = [below for one in ranks.values() for below in one.resolved(len(one.levels))]
         seen = {below for one in ranks.values() for below in resolved(one, level)}
-        elsewhere = _read_elsewhere(first, base, journals)
+        elsewhere = _read_elsewhere(first, journals)
         missing = len(everything - seen - (elsewhere if level >= len(first.levels) else set()))
         rows = max((max(one.rows, default=0) for one in ranks.values()), default=0)
         allowed = len(ranks) * max(rows, 1) if first.note["drop_last"] or _drops(ranks) else len(ranks) - 1
@@ -186,22 +190,25 @@ def _drops(ranks: dict[int, Epoch]) -> bool:
     return any("drop" in one.note["sampler"].lower() for one in ranks.values())
 
 
-def _doubly_sharded(epochs: list[dict[int, Epoch]], why: str) -> Verdict:
-    """Judge data sets that differ between the ranks, and are divided by a DistributedSampler once more."""
+def _doubly_sharded(epochs: list[dict[int, Epoch]], journals: Journals, why: str) -> Verdict:
+    """Judge data sets that differ between the ranks: what a rank does not read of its own, no other rank can read."""
     for ranks in epochs:
-        first = ranks[0]
-        differ = any(one.note["base"] != first.note["base"] for one in ranks.values())
-        if differ and first.note["sampler"] == _DISTRIBUTED and not _same_contents(first, ranks[1]):
-            return Verdict(
-                "skipped-data", FAILED,
-                "each rank has a data set of its own, of which a DistributedSampler gives it one part only: the rest "
-                "is read by no rank",
-                (first.note["made"],), "divide the data once: leave out the DistributedSampler, or the own parts",
-            )  # fmt: skip
+        if not _is_complete(ranks) or len({one.note["base"] for one in ranks.values()}) == 1:
+            continue
+        for rank, one in ranks.items():
+            read = set(one.resolved(len(one.levels)))
+            missing = set(range(one.note["length"])) - read - _read_elsewhere(one, journals)
+            if len(missing) > max(one.note["length"] // 10, *one.rows):
+                return Verdict(
+                    "skipped-data", FAILED,
+                    f"rank {rank} has a data set of its own, of which it reads {len(read):,} of "
+                    f"{one.note['length']:,} examples: the rest is read by no rank",
+                    (one.note["made"],), "divide the data once: into data sets of the ranks, or by a sampler, not both",
+                )  # fmt: skip
     return Verdict("skipped-data", NOT_SEEN, why)
 
 
-def _read_elsewhere(first: Epoch, mine: list[int], journals: Journals) -> set[int]:
+def _read_elsewhere(first: Epoch, journals: Journals) -> set[int]:
     """Return the examples of the same base that other loaders read, such as those for validation."""
     found: set[int] = set()
     for ranks in journals.epochs.values():

@@ -39,15 +39,15 @@ def _same_file(journals: Journals) -> Verdict:
 
 def _torn(journals: Journals) -> Verdict:
     check = "torn-checkpoint"
-    moved = {(rank, note["source"]) for rank, note in journals.flat("rename")}
+    moved = {note["source"] for _, note in journals.flat("rename")}
     saved: dict[tuple[int, str], list[str]] = {}
     for rank, note in journals.flat("write"):
         if note["how"] == "torch.save":
             saved.setdefault((rank, note["path"]), []).append(note["where"])
     if not saved:
         return Verdict(check, NOT_SEEN, "torch.save has written no file")
-    for (rank, path), places in saved.items():
-        if len(places) > 1 and (rank, path) not in moved:
+    for (_, path), places in saved.items():
+        if len(places) > 1 and path not in moved:
             return Verdict(
                 check, WARNING,
                 f"{_shown(path)} is overwritten in place: a job that ends meanwhile leaves neither the old checkpoint "

@@ -40,7 +40,7 @@ class Epoch:
     @property
     def trains(self) -> bool:
         """Whether an optimizer made steps during the epoch."""
-        return self.note["steps"] > 0
+        return bool(self.note["steps"])
 
     def resolved(self, level: int) -> list[int]:
         """Return the indices as those of a level: 0 is the loader's own data set, 1 the one within its Subset, ..."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 _SIZE = re.compile(
     r"world_?size|num_processes|num_replicas|\bn_?gpus\b|num_workers_total|num_nodes|nprocs", re.IGNORECASE
@@ -84,7 +85,7 @@ class Provenance:
                 return found
             found = more
 
-    def _targets(self, targets: list[ast.expr], value: ast.expr) -> set[str]:
+    def _targets(self, targets: Sequence[ast.expr], value: ast.expr) -> set[str]:
         """Return the names that get a value; of ``a, b = x, y`` only those whose part asks for the size."""
         found = set()
         for target in targets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rueda.check.audit.judge.journals import Journals
+from rueda.check.audit.judge.journals import Journals, Note
 from rueda.check.audit.judge.verdict import NOT_SEEN, PASSED, WARNING, Verdict
 
 FEW_EXAMPLES = 8
@@ -19,22 +19,24 @@ def judge_randomness(journals: Journals) -> Iterator[Verdict]:
 
 def _randomness(journals: Journals) -> Verdict:
     check = "same-randomness"
-    dropout, augmentation = journals.of_kind("dropout"), journals.of_kind("augmentation")
-    if journals.size == 1 or not (all(dropout) or all(augmentation)):
+    in_model, in_loader = journals.of_kind("draw"), journals.of_kind("augmentation")
+    if journals.size == 1 or not (all(in_model) or all(in_loader)):
         return Verdict(check, NOT_SEEN, "neither dropout nor random augmentation was seen on every rank")
     cure = "after the model is made, seed each rank differently: torch.manual_seed(seed + rank)"
-    if all(dropout):
-        states = [tuple(note["state"] for note in notes[:4]) for notes in dropout]
-        if len(set(states)) == 1:
-            what = "all ranks draw the same dropout masks: their generators have the same state"
-            return Verdict(check, WARNING, what, (dropout[0][0]["where"],), cure)
-    if all(augmentation):
-        drawn = [{(note["number"], *one) for note in notes for one in note["states"].items()} for notes in augmentation]
-        if all(one == drawn[0] for one in drawn):
-            kinds = ", ".join(sorted({name for note in augmentation[0] for name in note["states"]}))
-            what = f"the loaders of all ranks draw the same random numbers ({kinds}), so augmentations are the same"
-            return Verdict(check, WARNING, what, (augmentation[0][0]["made"],), cure)
+    if all(in_model) and _are_same(in_model):
+        what = "the models of all ranks draw the same random numbers, as for dropout: their generators have one state"
+        return Verdict(check, WARNING, what, (in_model[0][0]["where"],), cure)
+    if all(in_loader) and _are_same(in_loader):
+        kinds = ", ".join(sorted({name for note in in_loader[0] for name in note["states"]}))
+        what = f"the loaders of all ranks draw the same random numbers ({kinds}), so augmentations are the same"
+        return Verdict(check, WARNING, what, (in_loader[0][0]["made"],), cure)
     return Verdict(check, PASSED)
+
+
+def _are_same(notes: list[list[Note]]) -> bool:
+    """Return whether all ranks draw from generators in the same states."""
+    drawn = [{(note["number"], *one) for note in rank for one in note["states"].items()} for rank in notes]
+    return all(one == drawn[0] for one in drawn)
 
 
 def _batch_norm(journals: Journals) -> Verdict:

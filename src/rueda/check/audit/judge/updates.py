@@ -40,7 +40,10 @@ def judge_updates(journals: Journals) -> Iterator[Verdict]:
     exchange = _exchange(steps)
     start = _start(steps)
     yield start
-    yield _drift(steps, start, exchange)
+    if any(journals.of_kind("join")):
+        yield Verdict("drift", NOT_SEEN, "ranks that have joined early get their parameters at the end")
+    else:
+        yield _drift(steps, start, exchange)
     for check in checks[2:]:
         yield _gradients(check, exchange, journals)
     yield _uneven(journals, exchange)
@@ -176,40 +179,60 @@ def _distance(ours: list[float], others: list[float]) -> float:
 
 
 def _gradients(check: str, exchange: _Exchange, journals: Journals) -> Verdict:
+    """Judge the factor of the exchange together with that of the loss.
+
+    A script may divide its loss by the number of ranks and sum the gradients, which is right, or divide the loss and
+    average the gradients, which is not. With *k* backward passes for each step the loss is divided by *k*, too.
+    """
     if not exchange.kind:
         return Verdict(check, NOT_SEEN, "local and exchanged gradients could not be compared")
-    kinds = {"gradients-not-averaged": "none", "gradients-summed": "sum", "gradients-averaged-twice": "mean twice"}
-    if exchange.kind != kinds[check]:
-        return Verdict(check, PASSED)
     size = journals.size
-    if exchange.kind == "none":
+    if check == "gradients-not-averaged":
+        if exchange.kind != "none":
+            return Verdict(check, PASSED)
         what = f"at step {exchange.step} each rank updates with its own gradient alone: {size} separate trainings"
         cure = "wrap the model in DistributedDataParallel, or all-reduce every gradient before the step"
-    elif exchange.kind == "sum":
-        if not _loss_is_mean(journals):
-            return Verdict(check, NOT_SEEN, "gradients are summed; whether the loss is a mean was not seen")
+        return Verdict(check, FAILED, what, (exchange.where,), cure)
+    if exchange.kind == "none":
+        return Verdict(check, NOT_SEEN, "the gradients are not exchanged")
+    scale = _loss_scale(journals)
+    if scale is None and exchange.kind != "mean twice":
+        if exchange.kind == "mean":
+            return Verdict(check, PASSED)
+        return Verdict(check, NOT_SEEN, "gradients are summed; whether the loss is a mean was not seen")
+    factor = exchange.factor * (scale if scale is not None else 1.0)
+    if check == "gradients-summed" and abs(factor / size - 1) < _CLOSE:
         what = (
             f"the gradients are {size} times the mean over the ranks: they are summed, as if the rate were {size}-fold"
         )
-        cure = f"divide the sum by the number of ranks ({size})"
-    else:
+        return Verdict(check, FAILED, what, (exchange.where,), f"divide the sum by the number of ranks ({size})")
+    if check == "gradients-averaged-twice" and abs(factor * size - 1) < _CLOSE:
         what = f"the gradients are 1/{size} of the mean over the ranks: they are divided twice"
         cure = "leave out the division: DistributedDataParallel and Horovod average already"
-    return Verdict(check, FAILED, what, (exchange.where,), cure)
+        return Verdict(check, FAILED, what, (exchange.where,), cure)
+    return Verdict(check, PASSED)
 
 
-def _loss_is_mean(journals: Journals) -> bool:
-    """Return whether the losses of all backward passes are plain means over the examples of one rank."""
-    backwards = [note for _, note in journals.flat("backward")]
-    return bool(backwards) and all(_plain_mean(note) for note in backwards)
+def _loss_scale(journals: Journals) -> float | None:
+    """Return the factor between the loss and the mean of a rank's examples, of all passes of a step together.
+
+    None if it was not seen: a loss that is not one plain mean of torch's loss functions.
+    """
+    passes = [note for _, note in journals.flat("backward")]
+    per_step: dict[tuple[int, int], list[Note]] = {}
+    for rank, notes in enumerate(journals.of_kind("backward")):
+        for note in notes:
+            per_step.setdefault((rank, note["step"]), []).append(note)
+    if not passes or not all(_is_plain(note) for note in passes):
+        return None
+    sums = [sum(note["value"] / note["losses"][0][3] for note in notes) for notes in per_step.values()]
+    middle = sorted(sums)[len(sums) // 2]
+    return middle if all(abs(one - middle) < 1e-3 * abs(middle) for one in sums[:-1] or sums) else None
 
 
-def _plain_mean(note: Note) -> bool:
+def _is_plain(note: Note) -> bool:
     losses: list[Any] = note["losses"]
-    if len(losses) != 1 or losses[0][1] != "mean" or not losses[0][3]:
-        return False
-    ratio = note["value"] / losses[0][3]
-    return abs(ratio - round(ratio)) < 1e-4 or abs(1 / ratio - round(1 / ratio)) < 1e-4 if ratio else False
+    return len(losses) == 1 and losses[0][1] == "mean" and bool(losses[0][3])
 
 
 def _uneven(journals: Journals, exchange: _Exchange) -> Verdict:
@@ -234,7 +257,7 @@ def _uneven(journals: Journals, exchange: _Exchange) -> Verdict:
                 f"the loss is a mean over {low:,} targets on rank {counts.index(low)} and over {high:,} on rank "
                 f"{counts.index(high)}, and both count alike: a target of the first weighs {high / low:.2g} times as "
                 "much",
-                tuple(dict.fromkeys([passes[0]["where"]])),
+                tuple(dict.fromkeys([passes[0]["where"], exchange.where])),
                 "divide the sum of the losses by the number of targets of all ranks, times the number of ranks",
             )  # fmt: skip
     if seen:

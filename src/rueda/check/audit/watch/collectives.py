@@ -32,6 +32,7 @@ class CollectiveWatch:
     def __init__(self, journal: Journal, counters: Counters) -> None:
         self._journal, self._counters = journal, counters
         self._patches: Patches | None = None
+        self._destroyed: list[Any] = []
 
     def install(self, patches: Patches) -> None:
         """Replace torch's functions, and those of Rueda's world."""
@@ -46,7 +47,22 @@ class CollectiveWatch:
         for name in ("all_reduce", "all_gather", "all_gather_object", "gather"):
             if hasattr(World, name):
                 patches.replace(World, name, self._counting(name, moves_values=True))
+        for owner in (dist, distributed_c10d):
+            patches.replace(owner, "destroy_process_group", self._destroying)
         patches.replace(Join, "__enter__", self._joining)
+
+    def _destroying(self, original: Any) -> Any:
+        """Keep the objects of destroyed groups until the process ends.
+
+        If the last reference goes with a DistributedDataParallel, torch 2.13 waits for a thread of Gloo while it holds
+        Python's lock, which that thread may need.
+        """
+
+        def destroy(*args: Any, **options: Any) -> Any:
+            self._destroyed += distributed_c10d._world.pg_map
+            return original(*args, **options)
+
+        return destroy
 
     def watch_horovod(self) -> None:
         """Replace Horovod's functions once the script has loaded them."""

@@ -25,6 +25,8 @@ class Counters:
     """seconds in which the loop waited for a batch"""
     loader: str = ""
     """where the loader was made whose epoch began last"""
+    loss_scale: float = 1.0
+    """the factor of a GradScaler, by which losses and local gradients are larger"""
     names: dict[int, str] = field(default_factory=dict)
     """names of parameters by their identity"""
 

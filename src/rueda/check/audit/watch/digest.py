@@ -71,6 +71,6 @@ def generators() -> dict[str, str]:
     if numpy is not None:
         _, keys, position, *_ = numpy.random.get_state()
         states["numpy"] = keys.tobytes() + str(position).encode()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
     return {name: hashlib.blake2b(state, digest_size=8).hexdigest() for name, state in states.items()}

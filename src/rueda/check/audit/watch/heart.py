@@ -11,9 +11,10 @@ from contextlib import suppress
 
 from rueda.check.audit.watch.counters import Counters
 from rueda.check.audit.watch.journal import STOP, Journal
-from rueda.check.audit.watch.place import is_in_collective, main_frame, place
+from rueda.check.audit.watch.place import main_place
 
 _SECONDS = 0.25
+_IDLE = 0.2  # of a core, below which a worker may be waiting
 
 
 class Heart:
@@ -26,6 +27,7 @@ class Heart:
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
         self._journal, self._counters = journal, counters
+        self._processor = 0.0
         self._file = journal.folder / f"rank-{journal.rank}.now"
 
     def start(self) -> None:
@@ -41,10 +43,14 @@ class Heart:
             time.sleep(_SECONDS)
 
     def _write(self) -> None:
-        frame = main_frame()
+        processor = time.process_time()
+        place, in_collective = "", False
+        if processor - self._processor < _IDLE * _SECONDS:  # it waits for something
+            place, in_collective = main_place()
+        self._processor = processor
         now = {
-            "place": place(frame), "collective": is_in_collective(frame), "progress": self._counters.progress,
-            "processor": time.process_time(), "process": os.getpid(),
+            "place": place, "collective": in_collective, "progress": self._counters.progress, "processor": processor,
+            "process": os.getpid(),
         }  # fmt: skip
         temporary = self._file.with_suffix(".new")
         with suppress(OSError):
@@ -54,8 +60,9 @@ class Heart:
 
 def leave_now(journal: Journal) -> None:
     """End this process at once, wherever its other threads are."""
-    journal.finish(stopped=True, where=place(main_frame()))
+    journal.finish(stopped=True, where=main_place()[0])
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
+    time.sleep(3 * _SECONDS)  # until all have heard it: a worker that is left alone would fail in its collective
     os._exit(0)

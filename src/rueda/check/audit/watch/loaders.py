@@ -41,6 +41,7 @@ class LoaderWatch:
         self._numbers: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
         self._evaluated: list[_Epoch] = []
+        self._beginning: _Epoch | None = None
 
     def install(self, patches: Patches) -> None:
         """Replace the functions of torch's loader that make an iterator and give a batch."""
@@ -63,16 +64,19 @@ class LoaderWatch:
 
     def _iterating(self, original: Any) -> Any:
         def iterate(loader: Any) -> Any:
-            iterator = original(loader)
             known = vars(loader).get("_rueda_check")
-            if known is not None:
-                self.settle()
-                epoch = _Epoch(loader, known, self._counters)
-                self._open.pop(id(iterator), None)  # an iterator of persistent workers begins anew
-                if known["epochs"] < _EPOCHS:
-                    self._open[id(iterator)] = epoch
-                    epoch.iterator = iterator  # so that its number is not used for another one
-                known["epochs"] += 1
+            if known is None or known["epochs"] >= _EPOCHS:
+                return original(loader)
+            self.settle()
+            epoch = self._beginning = _Epoch(loader, known, self._counters)
+            try:
+                iterator = original(loader)  # loader processes are given their first indices here
+            finally:
+                self._beginning = None
+            self._close(id(iterator), complete=False)  # an iterator of persistent workers begins anew
+            self._open[id(iterator)] = epoch
+            epoch.iterator = iterator  # so that its number is not used for another one
+            known["epochs"] += 1
             return iterator
 
         return iterate
@@ -80,7 +84,7 @@ class LoaderWatch:
     def _indexing(self, original: Any) -> Any:
         def next_index(iterator: Any) -> Any:
             index = original(iterator)
-            epoch = self._open.get(id(iterator))
+            epoch = self._beginning or self._open.get(id(iterator))
             if epoch is not None and not epoch.is_stream:
                 epoch.add_indices(index)
             return index
@@ -204,9 +208,7 @@ class _Epoch:
 
 def _is_limited(sampler: Any) -> bool:
     """Return whether a sampler gives another number of examples than its data set has, by the user's wish."""
-    return getattr(sampler, "_num_samples", None) is not None or not (
-        type(sampler).__name__ in ("SequentialSampler", "RandomSampler", "DistributedSampler")
-    )
+    return getattr(sampler, "_num_samples", None) is not None or type(sampler).__name__ not in ("SequentialSampler", "RandomSampler", "DistributedSampler")
 
 
 def _levels(dataset: Any) -> tuple[list[str], int, str]:

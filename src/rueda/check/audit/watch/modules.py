@@ -1,4 +1,4 @@
-"""Calls of the model in training: batch norm's statistics, dropout, the kind of loss and the number of its targets."""
+"""Calls of the model in training: batch norm's statistics, random numbers, the kind of loss and the number of its targets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class ModuleWatch:
         self._batch_norms: dict[str, int] = {}
         self._losses: list[tuple[str, str, int, Tensor]] = []
         self._undo: list[Callable[[], None]] = []
-        self._dropouts = 0
+        self._states: dict[str, str] = {}
+        self._draws = 0
 
     def install(self, patches: Patches) -> None:
         """Register torch's global hooks of modules; :meth:`after_step` removes them once the first steps are over."""
@@ -49,7 +50,6 @@ class ModuleWatch:
         own = Patches()
         for name in _LOSSES:
             own.replace(functional, name, self._losing(name))
-        own.replace(functional, "dropout", self._dropping)
         own.replace(Tensor, "backward", self._going_back)
         self._undo.append(own.undo)
         patches.on_undo(self._remove)
@@ -69,6 +69,7 @@ class ModuleWatch:
             self._call = place()
             for name, parameter in module.named_parameters():
                 self._counters.names.setdefault(id(parameter), name.removeprefix("module."))
+            self._states = generators() if module.training and torch.is_grad_enabled() else {}
         self._depth += 1
         if module.training and isinstance(module, _BATCH_NORMS) and args and isinstance(args[0], Tensor):
             if torch.is_grad_enabled():
@@ -76,17 +77,12 @@ class ModuleWatch:
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)
-
-    def _dropping(self, original: Any) -> Any:
-        def dropout(x: Tensor, p: float = 0.5, training: bool = True, *args: Any, **options: Any) -> Tensor:
-            if training and 0 < p < 1 and torch.is_grad_enabled() and self._dropouts < FIRST:
-                self._dropouts += 1
-                kind = "cuda" if x.is_cuda else "torch"
-                state = generators().get(kind, "")
-                self._journal.note("dropout", number=self._dropouts, state=state, where=self._call or place())
-            return original(x, p, training, *args, **options)
-
-        return dropout
+        if self._depth == 0 and self._states and self._draws < FIRST:
+            after = generators()
+            drawn = {name: state for name, state in self._states.items() if after[name] != state}
+            if drawn:
+                self._draws += 1
+                self._journal.note("draw", number=self._draws, states=drawn, where=self._call)
 
     def _losing(self, name: str) -> Any:
         def replaced(original: Any) -> Any:
@@ -108,7 +104,7 @@ class ModuleWatch:
         def backward(root: Tensor, *args: Any, **options: Any) -> None:
             seen, self._losses = self._losses, []
             self._counters.backwards += 1
-            value = float(root.detach().double().sum())
+            value = float(root.detach().double().sum()) / self._counters.loss_scale
             self._journal.note(
                 "backward", value=value, where=place(), rows=self._counters.rows, step=self._counters.steps,
                 losses=[

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +15,30 @@ from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.loaders import LoaderWatch
 from rueda.check.audit.watch.machine import MachineWatch
 from rueda.check.audit.watch.modules import ModuleWatch
-from rueda.check.audit.watch.place import main_frame, place
+from rueda.check.audit.watch.place import is_users, place
 from rueda.check.audit.watch.steps import StepWatch
 from rueda.check.audit.watch.writes import WriteWatch
 from rueda.check.patches import Patches
+from rueda.check.running import run_script
+
+_WAIT_SECONDS = 30.0  # for the others to make their last step, too
+
+
+def run_observed(command: Sequence[str], folder: str, rank: int, *, module: bool = False, updates: int = 0) -> None:
+    """Run a script in this process, and observe it.
+
+    Args:
+        command: the script and its arguments.
+        folder: where the journal is written.
+        rank: the rank of this worker.
+        module: whether the first word is a module, as in ``python -m``.
+        updates: optimizer steps after which this worker waits to be ended; 0: none.
+    """
+    observer = Observer(folder, rank)
+    if updates:
+        observer.limit(updates)
+    with observer.active():
+        run_script(command, module=module)
 
 
 class Observer:
@@ -37,18 +58,13 @@ class Observer:
         self._machine = MachineWatch(self.journal, self.counters)
         self._writes = WriteWatch(self.journal)
 
-    def limit(self, updates: int, then: Callable[[], None]) -> None:
-        """End the observation after so many updates.
-
-        Args:
-            updates: how many.
-            then: waits for the driver, which ends all workers once the last one has come so far.
-        """
+    def limit(self, updates: int) -> None:
+        """Wait after so many updates; the driver ends all workers once the last one has come so far."""
 
         def count() -> None:
             if self.counters.steps == updates:
                 self.journal.note("limit", steps=updates)
-                then()
+                time.sleep(_WAIT_SECONDS)
 
         self._steps.after_step.append(count)
 
@@ -73,7 +89,7 @@ class Observer:
                 self.journal.note("failure", text=failure[:2000], where=_place_of(error))
             raise
         finally:
-            self.journal.finish(stopped=False, where=place(main_frame()), failure=failure[:200])
+            self.journal.finish(stopped=False, failure=failure[:200])
             patches.undo()
 
     def _see_device(self) -> None:
@@ -91,8 +107,6 @@ class Observer:
 
 def _place_of(error: BaseException) -> str:
     """Return the innermost place of the user's code in a traceback."""
-    from rueda.check.audit.watch.place import is_users
-
     found, traceback = "", error.__traceback__
     while traceback is not None:
         if is_users(traceback.tb_frame.f_code.co_filename):

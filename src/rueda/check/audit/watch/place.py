@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import re
 import sys
 import sysconfig
+import tempfile
 import threading
 from functools import cache
 from types import FrameType
+from typing import IO
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))) + os.sep
 _COLLECTIVE = ("torch/distributed/", "torch/nn/parallel/distributed", "torch/autograd/", "rueda/hvd/", "rueda/world/")
@@ -28,21 +32,40 @@ def place(frame: FrameType | None = None, *, skip: str = "") -> str:
     return ""
 
 
-def main_frame() -> FrameType | None:
-    """Return the innermost frame of the main thread."""
-    return sys._current_frames().get(threading.main_thread().ident or 0)
+def main_place() -> tuple[str, bool]:
+    """Return where the main thread is in the user's code, and whether it is within a collective there.
+
+    A backward pass counts as a collective, since it may exchange gradients. Any thread may ask: the stack is taken by
+    :mod:`faulthandler`, since reading the frames of a thread that runs has crashed Python 3.11.
+    """
+    in_collective = False
+    for file, line in _main_stack():
+        if is_users(file):
+            return f"{_shown(file)}:{line}", in_collective
+        in_collective = in_collective or any(part in file.replace(os.sep, "/") for part in _COLLECTIVE)
+    return "", False
 
 
-def is_in_collective(frame: FrameType | None) -> bool:
-    """Return whether a thread is within a collective, or in a backward pass, which may exchange gradients."""
-    while frame is not None:
-        name = frame.f_code.co_filename.replace(os.sep, "/")
-        if is_users(frame.f_code.co_filename):
-            return False
-        if any(part in name for part in _COLLECTIVE):
-            return True
-        frame = frame.f_back
-    return False
+def _main_stack() -> list[tuple[str, int]]:
+    """Return the files and lines of the main thread's stack, the innermost first."""
+    file = _stacks()
+    file.seek(0)
+    file.truncate()
+    faulthandler.dump_traceback(file, all_threads=True)
+    file.seek(0)
+    text = file.read().decode(errors="replace")
+    wanted = f"hread 0x{threading.main_thread().ident or 0:016x} "
+    for part in text.split("\n\n"):
+        if wanted in part.partition("\n")[0]:
+            return [
+                (match[1], int(match[2])) for match in re.finditer(r'^  File "(.*)", line (\d+)', part, re.MULTILINE)
+            ]
+    return []
+
+
+@cache
+def _stacks() -> IO[bytes]:
+    return tempfile.TemporaryFile()  # it has no name, and is used until the process ends
 
 
 @cache

@@ -54,7 +54,6 @@ class StepWatch:
                 patches.replace(owner, name, self._clipping)
         patches.replace(torch.amp.GradScaler, "scale", self._scaling)
         patches.replace(LRScheduler, "step", self._scheduling)
-        self._scale = 1.0
 
     def _making(self, original: Any) -> Any:
         def make(optimizer: Any, *args: Any, **options: Any) -> None:
@@ -69,8 +68,18 @@ class StepWatch:
 
         return make
 
+    def _find(self, optimizer: Any) -> _Watched | None:
+        """Return what is known of an optimizer; one that wraps another, as Horovod's does, is the one it wraps."""
+        found = self._known.get(id(optimizer))
+        if found is None:
+            ids = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            found = next((one for one in self._known.values() if one.has(ids)), None)
+            if found is not None:
+                self._known[id(optimizer)] = found
+        return found
+
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        watched = self._known.get(id(optimizer))
+        watched = self._find(optimizer)
         if watched is None:
             return
         watched.depth += 1
@@ -82,7 +91,9 @@ class StepWatch:
                 watched.watch_gradients(optimizer)
                 where = place()
                 self._journal.note("step", **watched.record(optimizer, where, self._counters))  # number 0: the start
-            watched.take(optimizer, self._scale)  # the innermost step of a wrapped optimizer has the final gradients
+            watched.take(
+                optimizer, self._counters.loss_scale
+            )  # the innermost step of a wrapped optimizer has the final gradients
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         watched = self._known.get(id(optimizer))
@@ -105,7 +116,7 @@ class StepWatch:
             ids = {id(one) for one in given}
             for watched in self._known.values():
                 if watched.is_noted(watched.steps + 1):
-                    watched.take_clipped(ids, self._scale)
+                    watched.take_clipped(ids, self._counters.loss_scale)
             return original(given, *args, **options)
 
         return clip
@@ -114,7 +125,7 @@ class StepWatch:
         def scale(scaler: Any, outputs: Any) -> Any:
             if self.first is not None and self.first.steps < FIRST:
                 result = original(scaler, outputs)
-                self._scale = float(scaler.get_scale())
+                self._counters.loss_scale = float(scaler.get_scale())
                 return result
             return original(scaler, outputs)
 
@@ -154,6 +165,10 @@ class _Watched:
     def _parameters(self, optimizer: Any) -> list[Tensor]:
         return [one for group in optimizer.param_groups for one in group["params"]]
 
+    def has(self, ids: set[int]) -> bool:
+        """Return whether the parameters with these identities are this optimizer's."""
+        return bool(self._chosen) and all(id(one) in ids for one in self._alive())
+
     def device(self) -> torch.device:
         """Return the device of the parameters whose gradients are watched."""
         return next((one.device for one in self._alive()), torch.device("cpu"))
@@ -168,7 +183,8 @@ class _Watched:
         for one in parameters[::step][:_PARAMETERS]:
             if id(one) not in have:
                 self._chosen.append(weakref.ref(one))
-                self._handles.append(one.register_hook(self._hook(weakref.ref(one))))
+                handle = one.register_hook(self._hook(weakref.ref(one)))  # type: ignore[no-untyped-call]
+                self._handles.append(handle)
 
     def _hook(self, reference: weakref.ref[Tensor]) -> Any:
         def see(gradient: Tensor) -> None:
@@ -205,6 +221,7 @@ class _Watched:
         """Begin the next step; after the first ones the hooks are removed."""
         self._final.clear()
         self._clipped.clear()
+        self.scheduled.clear()
         if self.steps >= FIRST:
             for handle in self._handles:
                 handle.remove()
@@ -219,7 +236,6 @@ class _Watched:
         plain = [(name, one) for name, one in zip(names, parameters, strict=True) if not is_sharded(one)]
         position = {id(one): i for i, one in enumerate(parameters)}
         scheduled = max(self.scheduled.values(), default=0)
-        self.scheduled.clear()
         return {
             "optimizer": self.name, "made": self.made, "where": where, "number": self.steps, "total": counters.steps,
             "rates": [float(group["lr"]) for group in optimizer.param_groups if "lr" in group],

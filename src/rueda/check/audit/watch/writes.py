@@ -6,13 +6,12 @@ import os
 import sys
 import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from rueda.check.audit.watch.journal import Journal
-from rueda.check.audit.watch.place import main_frame, place
+from rueda.check.audit.watch.place import main_place, place
 from rueda.check.patches import Patches
 
 _MOST = 2000  # notes of each kind
@@ -33,7 +32,15 @@ class WriteWatch:
         # Found once: the hook is called while Python holds its own locks, such as that of tempfile.
         self._temporary = tempfile.gettempdir() + os.sep
         home = os.path.expanduser("~")
-        apart = ("/dev", "/proc", "/sys", os.path.join(home, ".cache"), sys.prefix, str(journal.folder))
+        apart = (
+            "/dev",
+            "/proc",
+            "/sys",
+            os.path.join(home, ".cache"),
+            sys.prefix,
+            sys.base_prefix,
+            str(journal.folder),
+        )
         self._apart = tuple(os.path.realpath(one) + os.sep for one in apart)
 
     def install(self, patches: Patches) -> None:
@@ -58,25 +65,29 @@ class WriteWatch:
                 self._note("request", address=str(args[0]))
             elif event == "os.rename":
                 self._note("rename", source=_real(args[0]), target=_real(args[1]))
-            elif isinstance(args[2], int) and args[2] & _WRITING:
-                self._note_file(args[0])
+            elif isinstance(args[2], int):
+                self._note_file(args[0], "open" if args[2] & _WRITING else "read")
         finally:
             self._noting.discard(thread)
 
     def _note_file(self, path: Any, how: str = "open") -> None:
         real = _real(path)
-        if real and not (real + os.sep).startswith(self._apart) and not self._is_librarys(real):
+        if not real or (real + os.sep).startswith(self._apart) or self._is_librarys(real):
+            return
+        if how != "read":
             self._note("write", path=real, how=how)
+        elif not real.endswith((".py", ".so")):
+            self._note("read", path=real)
 
     def _is_librarys(self, path: str) -> bool:
         """Return whether a file is a library's own affair: a lock, compiled code, a folder of torch's compiler."""
         temporary = tuple(self._temporary + name for name in ("torchinductor", "triton", "tmp"))
-        return path.endswith((".lock", ".pyc")) or path.startswith(temporary)
+        return path.endswith((".lock", ".pyc")) or path.startswith(temporary) or os.path.isdir(path)  # O_TMPFILE
 
     def _note(self, kind: str, **values: Any) -> None:
         if self._count < _MOST:
             self._count += 1
-            self._journal.note(kind, where=place() or place(main_frame()), **values)
+            self._journal.note(kind, where=place() or main_place()[0], **values)
 
     def _saving(self, original: Any) -> Any:
         def save(thing: Any, f: Any, *args: Any, **options: Any) -> Any:
@@ -97,6 +108,7 @@ class WriteWatch:
 
 def _real(path: Any) -> str:
     try:
-        return str(Path(os.path.realpath(os.fsdecode(os.fspath(path)))))
+        text = os.fsdecode(os.fspath(path))
     except (TypeError, ValueError):
         return ""  # a file descriptor
+    return "" if text.startswith("/proc/") else os.path.realpath(text)  # which may lead to a file in memory
