@@ -75,8 +75,8 @@ def _observe(script: str, journal: str, working: str, rank: int, size: int, port
     output = os.open(f"{journal}/rank-{rank}.out", os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.stdout = open(1, "w", closefd=False, buffering=1)
-    sys.stderr = open(2, "w", closefd=False, buffering=1)
+    sys.stdout = open(1, "w", closefd=False, buffering=1)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
     from rueda.hvd.alias import install
 
     install()

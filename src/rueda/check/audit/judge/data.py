@@ -108,9 +108,9 @@ def _same_contents(first: Epoch, second: Epoch) -> bool:
 
 def _overlap(epochs: list[tuple[dict[int, Epoch], int]]) -> Verdict:
     for ranks, level in epochs:
-        if any(one.note["replaces"] or len(set(one.indices)) < len(one.indices) for one in ranks.values()):
-            if ranks[0].note["sampler"] != _DISTRIBUTED:
-                continue  # drawn with replacement
+        repeats = any(one.note["replaces"] or len(set(one.indices)) < len(one.indices) for one in ranks.values())
+        if repeats and ranks[0].note["sampler"] != _DISTRIBUTED:
+            continue  # drawn with replacement
         for first, second in _pairs(ranks):
             ours, others = resolved(first, level), resolved(second, level)
             common = set(ours) & set(others)

@@ -13,7 +13,7 @@ _WAITS = 0.3  # of the time of a step, from which on the loader is called slow
 
 def judge_machine(journals: Journals) -> Iterator[Verdict]:
     """Judge how the ranks use their machine."""
-    notes = {rank: note for rank, note in journals.flat("machine")}
+    notes = dict(journals.flat("machine"))
     yield _threads(notes)
     yield _gpus(notes)
     yield _backend(notes)
@@ -43,7 +43,7 @@ def _gpus(notes: dict[int, Note]) -> Verdict:
     used = Counter((note["host"], note["gpu"]) for note in notes.values() if note["gpu"])
     if not used:
         return Verdict("one-gpu", NOT_SEEN, "no rank has trained on a GPU")
-    (host, gpu), count = used.most_common(1)[0]
+    (host, _), count = used.most_common(1)[0]
     if count > 1:
         return Verdict(
             "one-gpu", FAILED, f"{count} ranks train on the same GPU of {host}", (),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 _SIZE = re.compile(
     r"world_?size|num_processes|num_replicas|\bn_?gpus\b|num_workers_total|num_nodes|nprocs", re.IGNORECASE
 )
+_SCHEDULE = re.compile(r"LR$|schedule|warm", re.IGNORECASE)
 _RATE = re.compile(r"\blr\b|learning_?rate", re.IGNORECASE)
 
 
@@ -62,9 +63,10 @@ class Provenance:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(_RATE.search(ast.unparse(one)) for one in targets) and self._asks(node.value):
                     return True
-            if isinstance(node, ast.Call) and re.search(r"LR$|schedule|warm", ast.unparse(node.func), re.IGNORECASE):
-                if any(self._asks(one) for one in (*node.args, *(key.value for key in node.keywords))):
-                    return True
+            if not isinstance(node, ast.Call) or not _SCHEDULE.search(ast.unparse(node.func)):
+                continue
+            if any(self._asks(one) for one in (*node.args, *(key.value for key in node.keywords))):
+                return True
         return False
 
     def _names_of_size(self) -> set[str]:

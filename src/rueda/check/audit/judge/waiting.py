@@ -30,7 +30,7 @@ def _batch_counts(journals: Journals) -> Verdict:
     if any(journals.of_kind("join")[0]):
         return Verdict(check, PASSED, "the script joins ranks that have fewer")
     seen = False
-    for (loader, number), ranks in journals.epochs.items():
+    for (_, number), ranks in journals.epochs.items():
         if len(ranks) < journals.size or not any(one.trains for one in ranks.values()):
             continue
         ended = {rank: one.note["batches"] for rank, one in ranks.items() if one.note["complete"]}

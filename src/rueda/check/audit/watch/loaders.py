@@ -13,6 +13,7 @@ import zlib
 from array import array
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data._utils import fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -208,7 +209,9 @@ class _Epoch:
 
 def _is_limited(sampler: Any) -> bool:
     """Return whether a sampler gives another number of examples than its data set has, by the user's wish."""
-    return getattr(sampler, "_num_samples", None) is not None or type(sampler).__name__ not in ("SequentialSampler", "RandomSampler", "DistributedSampler")
+    if getattr(sampler, "_num_samples", None) is not None:
+        return True
+    return type(sampler).__name__ not in ("SequentialSampler", "RandomSampler", "DistributedSampler")
 
 
 def _levels(dataset: Any) -> tuple[list[str], int, str]:
@@ -225,14 +228,12 @@ def _levels(dataset: Any) -> tuple[list[str], int, str]:
 
 
 def _fingerprint(dataset: Any) -> str:
-    """Return what distinguishes a data set of a worker from that of another one: its kind and the tensors that it has."""
+    """Return what distinguishes the data set of a worker from that of another one: its kind and its tensors."""
     parts = [type(dataset).__name__]
     attributes = getattr(dataset, "__dict__", {})
     for name, value in sorted(attributes.items()):
         for one in value if isinstance(value, (tuple, list)) and len(value) < 16 else [value]:
             if hasattr(one, "dtype") and hasattr(one, "reshape"):
-                import torch
-
                 tensor = one if isinstance(one, torch.Tensor) else torch.as_tensor(one)
                 parts.append(f"{name} {tuple(tensor.shape)} {digest(tensor)}")
     return " ".join(parts)

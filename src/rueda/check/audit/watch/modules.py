@@ -1,4 +1,4 @@
-"""Calls of the model in training: batch norm's statistics, random numbers, the kind of loss and the number of its targets."""
+"""Calls of the model in training: batch norm's statistics, random numbers, losses and their targets."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class ModuleWatch:
                 self._counters.names.setdefault(id(parameter), name.removeprefix("module."))
             self._states = generators() if module.training and torch.is_grad_enabled() else {}
         self._depth += 1
-        if module.training and isinstance(module, _BATCH_NORMS) and args and isinstance(args[0], Tensor):
-            if torch.is_grad_enabled():
-                self._batch_norms[self._call] = min(self._batch_norms.get(self._call, 1 << 40), len(args[0]))
+        is_batch_norm = isinstance(module, _BATCH_NORMS) and args and isinstance(args[0], Tensor)
+        if is_batch_norm and module.training and torch.is_grad_enabled():
+            self._batch_norms[self._call] = min(self._batch_norms.get(self._call, 1 << 40), len(args[0]))
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)

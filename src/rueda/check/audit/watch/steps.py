@@ -1,8 +1,8 @@
 """Optimizer steps: parameters, gradients before and after the exchange, and learning rates, as each worker has them.
 
 A *local* gradient is what the backward pass computed here, before any exchange: a hook of the parameter sees it. The
-*final* gradient is what the optimizer gets, or, if gradients are clipped, what the clipping gets. With ``mean`` the mean
-of the local gradients of all N workers, ``final / mean`` is 1 if they are averaged, N if they are summed, 1/N if they
+*final* gradient is what the optimizer gets, or, if gradients are clipped, what the clipping gets. Relative to the mean
+of the local gradients of all N workers, the final one is 1 if they are averaged, N if they are summed, 1/N if they
 are divided twice; and if each worker's final gradient is its own local one, they are not exchanged at all.
 """
 

@@ -1,3 +1,0 @@
-"""The scripts are run by the tests; pytest itself must not import them."""
-
-collect_ignore_glob = ["scripts/*"]
