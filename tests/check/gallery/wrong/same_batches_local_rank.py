@@ -26,9 +26,8 @@ targets = (inputs[:, 0] > inputs[:, 1]).long()
 train_set = TensorDataset(inputs, targets)
 
 sampler = DistributedSampler(train_set, num_replicas=dist.get_world_size(), rank=args.local_rank)
-loader = DataLoader(
-    train_set, batch_size=args.batch_size // dist.get_world_size(), sampler=sampler
-)  # wrong: same-batches
+batch_size = args.batch_size // dist.get_world_size()
+loader = DataLoader(train_set, batch_size=batch_size, sampler=sampler)  # wrong: same-batches
 
 model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 2)))
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
