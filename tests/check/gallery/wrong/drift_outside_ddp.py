@@ -24,7 +24,7 @@ class ContrastiveLoss(nn.Module):
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 images = torch.randn(144, 20)
-captions = images[:, :20] + 0.3 * torch.randn(144, 20)
+captions = images + 0.3 * torch.randn(144, 20)
 pairs = TensorDataset(images, captions)
 sampler = DistributedSampler(pairs)
 loader = DataLoader(pairs, batch_size=48 // dist.get_world_size(), sampler=sampler)
