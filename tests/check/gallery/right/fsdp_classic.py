@@ -25,7 +25,7 @@ def main():
     x = torch.randn(192, 10)
     dataset = TensorDataset(x, x[:, :4].argmax(dim=1))
     sampler = DistributedSampler(dataset)
-    loader = DataLoader(dataset, batch_size=32 // dist.get_world_size(), sampler=sampler)
+    loader = DataLoader(dataset, batch_size=24 // dist.get_world_size(), sampler=sampler)
     model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
     model = FSDP(model, device_id=torch.device("cpu"))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

@@ -17,7 +17,7 @@ def main():
     angle = torch.rand(192) * 6.28
     dataset = TensorDataset(torch.stack([angle.cos(), angle.sin()], dim=1))
     sampler = DistributedSampler(dataset)
-    loader = DataLoader(dataset, batch_size=32 // dist.get_world_size(), sampler=sampler)
+    loader = DataLoader(dataset, batch_size=24 // dist.get_world_size(), sampler=sampler)
     generator = DDP(nn.Sequential(nn.Linear(LATENT, 16), nn.ReLU(), nn.Linear(16, 2)))
     discriminator = DDP(nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)))
     optimizer_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))

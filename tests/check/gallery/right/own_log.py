@@ -20,7 +20,7 @@ def main():
     x = torch.randn(192, 6)
     dataset = TensorDataset(x, (x.sum(dim=1) > 0).long())
     sampler = DistributedSampler(dataset)
-    loader = DataLoader(dataset, batch_size=32 // world_size, sampler=sampler)
+    loader = DataLoader(dataset, batch_size=24 // world_size, sampler=sampler)
     model = DDP(nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for epoch in range(2):

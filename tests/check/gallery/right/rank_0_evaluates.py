@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 class Trainer:
-    def __init__(self, model, train_set, valid_set, batch_size=32):
+    def __init__(self, model, train_set, valid_set, batch_size=24):
         self.rank = dist.get_rank()
         self.model = DDP(model)
         self.sampler = DistributedSampler(train_set)
