@@ -18,7 +18,8 @@ _NEEDS = {
     "jax": ["src/rueda/hvd/bridge/jax.py", "src/rueda/hvd/jax"],
 }
 collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of its own, not part of ours
-collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery"]  # scripts that train when they are imported
+# Scripts that train when they are imported.
+collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts"]
 collect_ignore += [path for module, paths in _NEEDS.items() if find_spec(module) is None for path in paths]
 if find_spec("tensorflow") is None:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras would want TensorFlow

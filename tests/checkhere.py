@@ -17,8 +17,8 @@ from typing import Any
 from harness import HVD
 from rueda.check.audit.judge.journals import read_journals
 from rueda.check.audit.judge.judging import judge
-from rueda.check.audit.judge.verdict import Verdict
 from rueda.check.audit.launching import Watch
+from rueda.records.script_check import Verdict
 
 GALLERY = Path(__file__).parent / "check" / "gallery"
 SECONDS = 60.0

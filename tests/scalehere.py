@@ -52,6 +52,7 @@ def scaled(name: str, folder: str, **options: Any) -> Any:
     from rueda.world import current
 
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
+    multiprocessing.set_start_method("fork", force=True)  # of the script's loaders, as in a process of its own
     with within(Path(folder)):
         scaling = Scaling(current(), ScaleOptions(**options))
         scaling.run([str(SCRIPTS / f"{name}.py")])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from checkhere import GALLERY, check, marked
-from rueda.check.audit.judge.verdict import ADVICE, CHECKS, FAILED, WARNING
+from rueda.check.audit.judge.checks import CHECKS
+from rueda.records.script_check import ADVICE, FAILED, WARNING
 
 ACCUSED = (FAILED, WARNING, ADVICE)
 WRONG, RIGHT = (sorted((GALLERY / kind).glob("*.py")) for kind in ("wrong", "right"))

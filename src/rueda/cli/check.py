@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ def check(
         int, typer.Option(min=0, help="End the script after so many optimizer steps; 0: at its own end.")
     ] = 1000,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the result to this file, for rueda report.")] = None,
 ) -> None:
     """Find the mistakes of a distributed script.
 
@@ -30,4 +32,4 @@ def check(
     from rueda.hvd.runner.launch_plan import plan_job
 
     plan = plan_job(command, workers=workers, module=module)
-    raise typer.Exit(check_script(plan, updates=updates, as_json=json))
+    raise typer.Exit(check_script(plan, updates=updates, as_json=json, file=output))

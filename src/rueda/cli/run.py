@@ -45,6 +45,9 @@ def run(
     legacy_keras: Annotated[
         bool, typer.Option("--legacy-keras", help="Run a script for Keras 2 and tensorflow_addons.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Watch the workers, and report mistakes at the end, as rueda check does.")
+    ] = False,
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
     stall_dump: StallDump = None,
@@ -77,6 +80,8 @@ def run(
             "--legacy-keras has no effect on a job of Slurm or Kubernetes; "
             "give the program as `python -m rueda.hvd --legacy-keras train.py`"
         )
+    if check and (slurm or kubernetes):
+        raise LaunchError("--check has no effect on a job of Slurm or Kubernetes; remove it")
     values, references = requested(export or [])
     if submit or not (slurm or kubernetes):
         referenced(references, os.environ)  # an error now rather than on the first host
@@ -87,6 +92,8 @@ def run(
     )  # fmt: skip
     identity = identify(os.environ)
     if identity.size > 1 and identity.launcher in TASK_LAUNCHERS and not (slurm or kubernetes):
+        if check:
+            raise LaunchError(f"--check has no effect on tasks of {identity.launcher}; remove it")
         if output is not None:
             raise LaunchError(
                 f"--output has no effect on tasks of {identity.launcher}; give its own option, or remove it"
@@ -106,4 +113,9 @@ def run(
         from rueda.world.launch.driver import launch
         from rueda.world.launch.output import OutputOptions
 
-        raise typer.Exit(launch(plan, output=OutputOptions(quiet_ranks=quiet_ranks, folder=output)))
+        shown = OutputOptions(quiet_ranks=quiet_ranks, folder=output)
+        if check:
+            from rueda.check.audit.command import check_script
+
+            raise typer.Exit(check_script(plan, updates=0, output=shown))
+        raise typer.Exit(launch(plan, output=shown))

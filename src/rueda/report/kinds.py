@@ -19,10 +19,11 @@ from rueda.records.json_record import JsonRecord
 from rueda.records.landscape import Landscape
 from rueda.records.plan import Plan
 from rueda.records.profile import Profile
+from rueda.records.script_check import ScriptCheck
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study
 from rueda.records.throughput import Throughput
-from rueda.report import curvature, forecasts, landscapes, plans, profiles
+from rueda.report import curvature, forecasts, landscapes, plans, profiles, script_checks
 from rueda.report.model import Section
 
 READERS: dict[type[JsonRecord], Callable[[Any], Section]] = {
@@ -31,12 +32,13 @@ READERS: dict[type[JsonRecord], Callable[[Any], Section]] = {
     Forecast: forecasts.to_section,
     Landscape: landscapes.to_section,
     Curvature: curvature.to_section,
+    ScriptCheck: script_checks.to_section,
 }
 """the reader of each record that makes a section of its own"""
 STUDIES = (Study, Throughput, StepsToTarget, GradientDescent)
 """the records of a study folder, which share a section"""
 FILES = (*(record.FILE for record in STUDIES), *(record.FILE for record in READERS))
-_KINDS = {record.kind: record.FILE for record in (*STUDIES, Plan, Forecast, Landscape, Curvature)}
+_KINDS = {record.kind: record.FILE for record in (*STUDIES, Plan, Forecast, Landscape, Curvature, ScriptCheck)}
 
 
 def found_in(path: Path) -> dict[str, Path]:

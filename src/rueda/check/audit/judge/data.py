@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Epoch, Journals
-from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, Verdict
+from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, Verdict
 
 _DISTRIBUTED = "DistributedSampler"
 

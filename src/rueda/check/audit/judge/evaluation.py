@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rueda.check.audit.judge.data import common_level, resolved, universe
 from rueda.check.audit.judge.journals import Epoch, Journals
-from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, Verdict
+from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, Verdict
 
 
 def judge_evaluation(journals: Journals) -> Iterator[Verdict]:

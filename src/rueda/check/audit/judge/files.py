@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Journals
-from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
+from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
 
 _EVENTS = "events.out.tfevents"  # how TensorBoard names its files
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Journals, Note
-from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
+from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
 
 _WAITS = 0.3  # of the time of a step, from which on the loader is called slow
 

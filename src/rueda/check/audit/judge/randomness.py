@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Journals, Note
-from rueda.check.audit.judge.verdict import NOT_SEEN, PASSED, WARNING, Verdict
+from rueda.records.script_check import NOT_SEEN, PASSED, WARNING, Verdict
 
 FEW_EXAMPLES = 8
 """fewer examples than these make a mean and a variance that are mostly noise"""

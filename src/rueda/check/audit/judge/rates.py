@@ -12,7 +12,7 @@ from pathlib import Path
 from rueda.check.audit.judge.journals import Journals, Note
 from rueda.check.audit.judge.provenance import Provenance
 from rueda.check.audit.judge.updates import steps_by_number
-from rueda.check.audit.judge.verdict import ADVICE, FAILED, NOT_SEEN, PASSED, Verdict
+from rueda.records.script_check import ADVICE, FAILED, NOT_SEEN, PASSED, Verdict
 
 _MANY = 3  # updates that are needed to see a pattern
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rueda.check.audit.judge.journals import Journals, Note
-from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
+from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
 
 _TOLERANCE = 1e-5  # relative, of parameters that may be computed in another order
 _CLOSE = 0.02  # of the factor between final gradients and the mean of local ones

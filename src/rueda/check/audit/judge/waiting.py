@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Journals
-from rueda.check.audit.judge.verdict import FAILED, NOT_SEEN, PASSED, Verdict
+from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, Verdict
 
 
 def judge_waiting(journals: Journals) -> Iterator[Verdict]:

@@ -63,24 +63,26 @@ class WriteWatch:
         try:
             if event == "urllib.Request":
                 self._note("request", address=str(args[0]))
-            elif event == "os.rename":
+            elif event == "os.rename" and not self._is_apart(_real(args[0])):
                 self._note("rename", source=_real(args[0]), target=_real(args[1]))
-            elif isinstance(args[2], int):
+            elif event == "open" and isinstance(args[2], int):
                 self._note_file(args[0], "open" if args[2] & _WRITING else "read")
         finally:
             self._noting.discard(thread)
 
     def _note_file(self, path: Any, how: str = "open") -> None:
         real = _real(path)
-        if not real or (real + os.sep).startswith(self._apart) or self._is_librarys(real):
+        if self._is_apart(real):
             return
         if how != "read":
             self._note("write", path=real, how=how)
         elif not real.endswith((".py", ".so")):
             self._note("read", path=real)
 
-    def _is_librarys(self, path: str) -> bool:
-        """Return whether a file is a library's own affair: a lock, compiled code, a folder of torch's compiler."""
+    def _is_apart(self, path: str) -> bool:
+        """Return whether a file is none of the script's: a library's lock, compiled code, a folder of torch's compiler."""
+        if not path or (path + os.sep).startswith(self._apart):
+            return True
         temporary = tuple(self._temporary + name for name in ("torchinductor", "triton", "tmp"))
         return path.endswith((".lock", ".pyc")) or path.startswith(temporary) or os.path.isdir(path)  # O_TMPFILE
 

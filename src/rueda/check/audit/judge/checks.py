@@ -1,30 +1,6 @@
-"""The result of one check."""
+"""The names of all checks."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-
-PASSED, FAILED, WARNING, ADVICE, NOT_SEEN = "passed", "failed", "warning", "advice", "not seen"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of one check.
-
-    Args:
-        check: the name of the check, such as ``same-batches``.
-        status: ``passed``, ``failed``, ``warning``, ``advice`` or ``not seen``.
-        what: what was found, in a sentence; why it could not be seen.
-        where: the places in the script, such as ``train.py:34``.
-        cure: what to do, in a sentence.
-    """
-
-    check: str
-    status: str
-    what: str = ""
-    where: tuple[str, ...] = ()
-    cure: str = ""
-
 
 CHECKS: dict[str, str] = {
     "same-batches": "each rank trains on batches of its own",
