@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ def marked(script: Path) -> dict[str, list[int]]:
     return found
 
 
-def check(script: Path, folder: Path, *, size: int = 2) -> list[Verdict]:
+def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str] = ()) -> list[Verdict]:
     """Run a script on observed workers in a folder, and judge it."""
     journal, working = folder / "journal", folder / "here"
     journal.mkdir()
     working.mkdir()
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*HVD, "rueda.check.audit.watch.observer"])
+    context.set_forkserver_preload([*HVD, "rueda.check.audit.watch.observer", *preloaded])
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -69,7 +70,8 @@ def _observe(script: str, journal: str, working: str, rank: int, size: int, port
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GROUP_RANK="0",
+        TORCHELASTIC_RUN_ID="check",  # by which Lightning knows that somebody else starts the workers
     )  # fmt: skip
     os.chdir(working)
     output = os.open(f"{journal}/rank-{rank}.out", os.O_WRONLY | os.O_CREAT)

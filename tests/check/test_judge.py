@@ -38,7 +38,7 @@ GPU = {
             "too-many-threads",
             [{"device": "cpu", "threads": 1, "cores": 1}] * 2,
             PASSED,
-        ),  # fewer than one is not possible
+        ),  # fewer are not possible
     ],
 )
 def test_the_machine(check: str, changes: list[dict[str, Any]], status: str) -> None:

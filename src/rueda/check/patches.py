@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 
@@ -23,7 +25,10 @@ class Patches:
         """Replace an attribute by what ``make`` returns for the original one."""
         inherited = isinstance(owner, type) and name not in vars(owner)
         original = getattr(owner, name)
-        setattr(owner, name, make(original))
+        new = make(original)
+        if isinstance(new, FunctionType):
+            functools.update_wrapper(new, original)  # libraries look at the signature, as Lightning at DataLoader's
+        setattr(owner, name, new)
         self._undo.append((lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, original)))
 
     def on_undo(self, undo: Callable[[], None]) -> None:

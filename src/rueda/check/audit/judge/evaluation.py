@@ -20,7 +20,7 @@ def judge_evaluation(journals: Journals) -> Iterator[Verdict]:
         yield Verdict("padded-evaluation", NOT_SEEN, why)
         return
     yield _shard(epochs, journals)
-    yield _padded(epochs)
+    yield _padded(epochs, journals)
 
 
 def _shard(epochs: list[dict[int, Epoch]], journals: Journals) -> Verdict:
@@ -54,7 +54,7 @@ def _is_divided(ranks: dict[int, Epoch]) -> bool:
     )
 
 
-def _padded(epochs: list[dict[int, Epoch]]) -> Verdict:
+def _padded(epochs: list[dict[int, Epoch]], journals: Journals) -> Verdict:
     for ranks in epochs:
         level = common_level(ranks)
         first = ranks[0]
@@ -64,7 +64,10 @@ def _padded(epochs: list[dict[int, Epoch]]) -> Verdict:
             continue
         read = [one for epoch in ranks.values() for one in resolved(epoch, level)]
         twice = len(read) - len(set(read))
-        if twice and all(one.note["all_reduces"] for one in ranks.values()):
+        # Sums count what was added; gathered rows may have lost it again, as gather_for_metrics of Accelerate does.
+        gathers = "Shard" in first.note["batch_sampler"] and ".gather_for_metrics(" not in journals.text
+        counted = "collectives" if gathers else "all_reduces"
+        if twice and all(one.note[counted] for one in ranks.values()):
             return Verdict(
                 "padded-evaluation", FAILED,
                 f"the ranks evaluate {len(read):,} examples, of which {twice:,} are counted twice: the sampler repeats "

@@ -69,6 +69,14 @@ class Journals:
         """The number of ranks."""
         return len(self.notes)
 
+    @cached_property
+    def text(self) -> str:
+        """The text of the script; nothing if it cannot be read."""
+        try:
+            return Path(self.script).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
     def of_kind(self, kind: str) -> list[list[Note]]:
         """Return the observations of one kind, for each rank."""
         return [[note for note in notes if note["kind"] == kind] for notes in self.notes]

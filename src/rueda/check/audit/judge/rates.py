@@ -26,7 +26,7 @@ def judge_rates(journals: Journals) -> Iterator[Verdict]:
 
 def _scaling(journals: Journals, steps: list[Note]) -> Iterator[Verdict]:
     loader = next((ranks[0] for ranks in journals.whole_epochs(training=True)), None)
-    text = _text(journals.script)
+    text = journals.text
     why = ""
     if journals.size == 1:
         why = "there is one worker only"
@@ -87,10 +87,3 @@ def _schedule(journals: Journals, steps: list[Note]) -> Verdict:
 
 def _is_in(place: str, script: str) -> bool:
     return bool(place) and Path(place.rsplit(":", 1)[0]).name == Path(script).name
-
-
-def _text(script: str) -> str:
-    try:
-        return Path(script).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""

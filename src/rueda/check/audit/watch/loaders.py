@@ -8,6 +8,7 @@ part of the data as a data set of its own), so the contents of the first batches
 from __future__ import annotations
 
 import base64
+import sys
 import time
 import zlib
 from array import array
@@ -21,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from rueda.check.audit.watch.counters import Counters
 from rueda.check.audit.watch.digest import digest, generators, num_rows, rows
 from rueda.check.audit.watch.journal import Journal
-from rueda.check.audit.watch.place import place
+from rueda.check.audit.watch.place import is_users, place
 from rueda.check.patches import Patches
 
 _BATCHES = 8  # of an epoch whose contents are digested
@@ -41,6 +42,7 @@ class LoaderWatch:
         self._journal, self._counters = journal, counters
         self._numbers: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
+        self._made: dict[int, tuple[str, Any]] = {}  # by the identity of the data set, which is kept
         self._evaluated: list[_Epoch] = []
         self._beginning: _Epoch | None = None
 
@@ -56,10 +58,13 @@ class LoaderWatch:
 
     def _making(self, original: Any) -> Any:
         def make(loader: Any, *args: Any, **options: Any) -> None:
+            original(loader, *args, **options)
             where = place()
+            if not is_users(sys._getframe(1).f_code.co_filename):  # a library makes one from the user's
+                where = self._made.get(id(loader.dataset), (where, None))[0]
+            self._made[id(loader.dataset)] = where, loader.dataset
             number = self._numbers[where] = self._numbers.get(where, -1) + 1
             vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": where, "epochs": 0}
-            original(loader, *args, **options)
 
         return make
 

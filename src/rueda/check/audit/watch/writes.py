@@ -80,7 +80,7 @@ class WriteWatch:
             self._note("read", path=real)
 
     def _is_apart(self, path: str) -> bool:
-        """Return whether a file is none of the script's: a library's lock, compiled code, a folder of torch's compiler."""
+        """Return whether a file is a library's own affair: a lock, compiled code, a folder of torch's compiler."""
         if not path or (path + os.sep).startswith(self._apart):
             return True
         temporary = tuple(self._temporary + name for name in ("torchinductor", "triton", "tmp"))
