@@ -9,6 +9,7 @@ import pytest
 
 from checkhere import GALLERY
 from commandline import rueda
+from rueda.check.audit.judge.checks import CHECKS
 from rueda.records.script_check import ScriptCheck
 
 SAME_BATCHES = GALLERY / "wrong" / "same_batches_ddp.py"
@@ -74,3 +75,9 @@ def test_mistakes_are_one_line(words: list[str], message: str, capfd: pytest.Cap
     assert rueda("check", *words) == 2
     err = capfd.readouterr().err
     assert message in err and len(err.splitlines()) == 1
+
+
+def test_the_page_lists_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "check-a-script.md").read_text(encoding="utf-8")
+    for name, holds in CHECKS.items():
+        assert f"| `{name}` | {holds} |" in page

@@ -33,6 +33,7 @@ class CollectiveWatch:
         self._journal, self._counters = journal, counters
         self._patches: Patches | None = None
         self._destroyed: list[Any] = []
+        self._watches_horovod = False
 
     def install(self, patches: Patches) -> None:
         """Replace torch's functions, and those of Rueda's world."""
@@ -67,9 +68,9 @@ class CollectiveWatch:
     def watch_horovod(self) -> None:
         """Replace Horovod's functions once the script has loaded them."""
         module = sys.modules.get("horovod.torch")
-        if module is None or self._patches is None or getattr(module, "_rueda_check", False):
+        if module is None or self._patches is None or self._watches_horovod:
             return
-        module._rueda_check = True  # type: ignore[attr-defined]
+        self._watches_horovod = True
         for name in ("allreduce", "allreduce_", "allgather", "allgather_object", "grouped_allreduce"):
             if hasattr(module, name):
                 self._patches.replace(module, name, self._counting(name, moves_values=True))
