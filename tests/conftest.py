@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
+import harness
 from rueda.world import instruction_sets
 from rueda.world.cores import usable_cores
 
@@ -27,8 +29,8 @@ MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
 LONG = tuple(
     f"test_{name}.py"
     for name in (
-        *("strangers", "many_hosts", "browser", "local", "site", "resume", "drivers", "scripts", "cycles", "docs"),
-        *("techniques", "init", "instruction_sets", "training", "run"),
+        *("strangers", "many_hosts", "browser", "gallery", "local", "site", "resume", "drivers", "cycles", "docs"),
+        *("scripts", "techniques", "check_command", "init", "instruction_sets", "training", "run"),
     )
 )
 """files that take longest: they are begun first, so that no process is left alone with one at the end"""
@@ -43,4 +45,6 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "torch.utils.data" in sys.modules:  # loaded by the tests that were collected
+        harness.end_loaders_soon()
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))

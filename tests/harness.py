@@ -158,6 +158,13 @@ def _forked_by(framework: str) -> Iterator[None]:
         multiprocessing.forkserver.connect_to_new_process = own
 
 
+def end_loaders_soon() -> None:
+    """Let a DataLoader whose iterator is collected in a cycle not wait 5 s for each of its processes."""
+    import torch.utils.data._utils
+
+    torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2  # type: ignore[assignment]
+
+
 def _work(connection: Connection, rank: int, size: int, port: int, impostor: str) -> None:
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
@@ -171,6 +178,7 @@ def _work(connection: Connection, rank: int, size: int, port: int, impostor: str
         import gpu.impostor  # noqa: F401  (before torch)
     import rueda.world
 
+    end_loaders_soon()
     rueda.world.init(seed=0, timeout=60)
     warnings.simplefilter("error")
     while True:
