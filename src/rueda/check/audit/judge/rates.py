@@ -43,7 +43,10 @@ def _scaling(journals: Journals, steps: list[Note]) -> Iterator[Verdict]:
     made = steps[0]["made"]
     line = int(made.rsplit(":", 1)[1])
     batch = max(loader.rows, default=0)
-    grows = not source.depends_on_size("DataLoader", "batch_size", int(loader.note["made"].rsplit(":", 1)[1]))
+    divided = batch * journals.size <= (loader.note["batch_size"] or 0) + journals.size - 1  # by a sampler of batches
+    grows = not divided and not source.depends_on_size(
+        "DataLoader", "batch_size", int(loader.note["made"].rsplit(":", 1)[1])
+    )
     scaled = source.depends_on_size("", "lr", line) or source.rate_changes_with_size()
     rates = [note["rates"][0] for note in steps if note["optimizer"] == steps[0]["optimizer"] and note["rates"]]
     if grows and not scaled and batch:

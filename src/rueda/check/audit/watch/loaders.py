@@ -12,7 +12,7 @@ import sys
 import time
 import zlib
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
@@ -42,7 +42,7 @@ class LoaderWatch:
         self._journal, self._counters = journal, counters
         self._numbers: dict[str, int] = {}
         self._open: dict[int, _Epoch] = {}
-        self._made: dict[int, tuple[str, Any]] = {}  # by the identity of the data set, which is kept
+        self._made: dict[int, _Made] = {}  # by the identity of the data set
         self._evaluated: list[_Epoch] = []
         self._beginning: _Epoch | None = None
 
@@ -60,11 +60,13 @@ class LoaderWatch:
         def make(loader: Any, *args: Any, **options: Any) -> None:
             original(loader, *args, **options)
             where = place()
-            if not is_users(sys._getframe(1).f_code.co_filename):  # a library makes one from the user's
-                where = self._made.get(id(loader.dataset), (where, None))[0]
-            self._made[id(loader.dataset)] = where, loader.dataset
+            before = self._made.get(id(loader.dataset))
+            if before is not None and not is_users(sys._getframe(1).f_code.co_filename):
+                where = before.where  # a library makes one from the user's
+            size = loader.batch_size or (before.batch_size if before is not None else None)
+            made = self._made[id(loader.dataset)] = _Made(where, size, loader.dataset)
             number = self._numbers[where] = self._numbers.get(where, -1) + 1
-            vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": where, "epochs": 0}
+            vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": made, "epochs": 0}
 
         return make
 
@@ -157,6 +159,15 @@ class LoaderWatch:
             self._close(key, complete=False)
 
 
+class _Made(NamedTuple):
+    """Where a loader was made, and its batch size; a loader that divides the batches of another one has that one's."""
+
+    where: str
+    batch_size: int | None
+    dataset: Any
+    """kept, so that its identity is not used for another one"""
+
+
 class _Epoch:
     """One pass over a loader."""
 
@@ -171,7 +182,7 @@ class _Epoch:
         self._start = counters.snapshot()
         self.iterator: Any = None
         self.is_complete = False
-        counters.loader = known["made"]
+        counters.loader = known["made"].where
 
     def add_indices(self, index: Any) -> None:
         """Add the indices of a batch, or of one example if the loader makes no batches."""
@@ -200,21 +211,24 @@ class _Epoch:
         taken = self._indices[: sum(self._rows)] if not complete else self._indices
         sampler = getattr(loader, "sampler", None)
         return {
-            "loader": self._known["name"], "made": self._known["made"], "where": self._where, "number": self._number,
-            "complete": complete, "stream": self.is_stream, "batches": self._batches, "rows": _packed(self._rows),
+            "loader": self._known["name"], "made": self._known["made"].where, "where": self._where,
+            "number": self._number, "complete": complete, "stream": self.is_stream, "batches": self._batches, "rows": _packed(self._rows),
             "indices": _packed(taken), "whole": len(self._indices) < _INDICES, "levels": self._levels,
             "length": self._length, "base": self._base, "contents": self._digests, "labels": self._labels,
             "sampler": type(sampler).__name__, "batch_sampler": type(getattr(loader, "batch_sampler", None)).__name__,
-            "replaces": bool(getattr(sampler, "replacement", False)), "limited": _is_limited(sampler),
+            "replaces": bool(getattr(sampler, "replacement", False)), "limited": _is_limited(loader),
             "shuffles": bool(getattr(sampler, "shuffle", type(sampler).__name__ == "RandomSampler")),
-            "drop_last": bool(loader.drop_last), "batch_size": loader.batch_size,
+            "drop_last": bool(loader.drop_last), "batch_size": self._known["made"].batch_size,
             **counters.since(self._start),
         }  # fmt: skip
 
 
-def _is_limited(sampler: Any) -> bool:
-    """Return whether a sampler gives another number of examples than its data set has, by the user's wish."""
+def _is_limited(loader: Any) -> bool:
+    """Return whether a sampler gives another number of examples than its data set has, or may do so."""
+    sampler, batches = getattr(loader, "sampler", None), type(getattr(loader, "batch_sampler", None)).__name__
     if getattr(sampler, "_num_samples", None) is not None:
+        return True
+    if batches not in ("BatchSampler", "BatchSamplerShard", "NoneType"):
         return True
     return type(sampler).__name__ not in ("SequentialSampler", "RandomSampler", "DistributedSampler")
 
