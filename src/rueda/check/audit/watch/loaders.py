@@ -212,12 +212,12 @@ class _Epoch:
         sampler = getattr(loader, "sampler", None)
         return {
             "loader": self._known["name"], "made": self._known["made"].where, "where": self._where,
-            "number": self._number, "complete": complete, "stream": self.is_stream, "batches": self._batches, "rows": _packed(self._rows),
-            "indices": _packed(taken), "whole": len(self._indices) < _INDICES, "levels": self._levels,
-            "length": self._length, "base": self._base, "contents": self._digests, "labels": self._labels,
-            "sampler": type(sampler).__name__, "batch_sampler": type(getattr(loader, "batch_sampler", None)).__name__,
+            "number": self._number, "complete": complete, "stream": self.is_stream, "batches": self._batches,
+            "rows": _packed(self._rows), "indices": _packed(taken), "whole": len(self._indices) < _INDICES,
+            "levels": self._levels, "length": self._length, "base": self._base, "contents": self._digests,
+            "labels": self._labels, "sampler": type(sampler).__name__,
+            "batch_sampler": type(getattr(loader, "batch_sampler", None)).__name__,
             "replaces": bool(getattr(sampler, "replacement", False)), "limited": _is_limited(loader),
-            "shuffles": bool(getattr(sampler, "shuffle", type(sampler).__name__ == "RandomSampler")),
             "drop_last": bool(loader.drop_last), "batch_size": self._known["made"].batch_size,
             **counters.since(self._start),
         }  # fmt: skip
