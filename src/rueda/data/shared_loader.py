@@ -86,7 +86,7 @@ class _Shares:
 
     def __iter__(self) -> Iterator[list[Any]]:
         world = current()
-        drawn = world.broadcast_object(list(self._batches) if world.is_main else None)
+        drawn: Any = world.broadcast_object(list(self._batches) if world.is_main else None)
         parts = [batch[world.rank :: world.size] for batch in drawn]
         self.weights = [len(part) * world.size / len(batch) for part, batch in zip(parts, drawn, strict=True)]
         yield from (part or batch[:1] for part, batch in zip(parts, drawn, strict=True))

@@ -1,4 +1,4 @@
-"""Turn a serial script into a parallel one, step by step: connect, share, wrap, weigh, one writer, average the metric."""
+"""Turn a serial script into a parallel one, step by step: share, wrap, average the metric, one writer, connect."""
 
 from __future__ import annotations
 
@@ -54,6 +54,21 @@ class Plan:
             script, style, Edits(script), flow, Loaders(flow), Models(flow), Losses(flow), Writes(flow), [],
         )  # fmt: skip
 
+    @property
+    def head(self) -> ast.stmt | None:
+        """The last of the imports at the head of the script; that of torch is among them."""
+        found = None
+        is_over = False
+        for statement in self.script.tree.body:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                is_torch = any(each.name.partition(".")[0] == "torch" for each in statement.names) or (
+                    isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] == "torch"
+                )
+                found = statement if is_torch or not is_over else found
+            elif found is not None and not is_import_block(statement):
+                is_over = True
+        return found
+
     def todo(self, node: ast.AST, what: str) -> None:
         """Say in the text, and in a warning, that something is not sure."""
         statement = self.script.statement(node)
@@ -61,6 +76,13 @@ class Plan:
         warning = (self.script.source(statement).splitlines()[0], what)
         if warning not in self.warnings:
             self.warnings.append(warning)
+
+
+def is_import_block(statement: ast.stmt) -> bool:
+    """Return whether a statement is a ``try`` or an ``if`` around imports."""
+    if not isinstance(statement, ast.Try | ast.If):
+        return False
+    return any(isinstance(each, ast.Import | ast.ImportFrom) for each in statement.body)
 
 
 def convert(content: bytes, *, to: str, name: str = "train.py") -> Conversion:

@@ -72,7 +72,7 @@ class Flow:
     # What was assigned.
 
     def assignments(self, name: str, scope: Scope | None = None) -> list[tuple[_Assigned, ast.expr]]:
-        """Return the assignments to a name, with the value; of a tuple the part that belongs to the name if it is known.
+        """Return the assignments to a name, with the value; of a tuple the name's part if it is known.
 
         Args:
             name: a name, or an attribute as ``self.loader``.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from rueda.check.convert.flow import Flow, last_name, text_of
+from rueda.check.convert.flow import Flow, last_name, names_in, text_of
 from rueda.check.convert.loaders import targets_of
 from rueda.check.convert.script import Function, Scope
 
@@ -67,7 +67,7 @@ class Losses:
             home = self._flow.scope_of(node.id, scope)
             values = [
                 value for at, value in self._flow.assignments(node.id, home)
-                if self._is_same_part(at, node) and node.id not in {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+                if self._is_same_part(at, node) and node.id not in set(names_in(value))
             ]  # fmt: skip
             kinds = {self._kind(value, home, depth + 1) for value in values if not isinstance(value, ast.Constant)}
             return _join(kinds)
@@ -113,7 +113,7 @@ class Losses:
     # Where values of a batch are used.
 
     def uses(self, backward: Backward) -> Iterator[tuple[ast.stmt, list[ast.expr]]]:
-        """Iterate over the statements of a backward pass's function that use the loss otherwise, with its names there."""
+        """Iterate over the statements of its function that use a loss otherwise, with its names there."""
         if not backward.loss:
             return
         scope = self._script.function(backward.statement)
@@ -170,10 +170,9 @@ class Losses:
         for name in sorted({each.id for each in ast.walk(statement) if isinstance(each, ast.Name)} - losses - known):
             for value in self._in_loop(name, statement):
                 words = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-                if ".item()" in text_of(value) and not words & losses:
-                    found.append(name)
-                elif isinstance(value, ast.Call) and "acc" in last_name(value.func) and words & given:
-                    found.append(name)
+                is_number = ".item()" in text_of(value) and not words & losses
+                is_accuracy = isinstance(value, ast.Call) and "acc" in last_name(value.func) and bool(words & given)
+                found += [name] if is_number or is_accuracy else []
         return list(dict.fromkeys(found))
 
     def _in_loop(self, name: str, node: ast.AST) -> list[ast.expr]:
@@ -190,11 +189,8 @@ class Losses:
         loops = [each for each in self._script.around(node) if isinstance(each, ast.For | ast.AsyncFor | ast.While)]
         if loops:
             direct = any(isinstance(each, ast.Call) and self._runs(each) for each in ast.walk(loops[0]))
-            inner = [
-                each for each in ast.walk(loops[0])
-                if each is not loops[0] and isinstance(each, ast.For | ast.While | ast.AsyncFor) and self._flow.trains(each)
-            ]  # fmt: skip
-            return direct and not inner
+            inner = [each for each in ast.walk(loops[0]) if isinstance(each, ast.For | ast.While | ast.AsyncFor)]
+            return direct and not any(self._flow.trains(each) for each in inner if each is not loops[0])
         function = self._script.function(node)
         return function is not self._script.tree and any(
             self._script.function(each.statement) is function for each in self.backwards

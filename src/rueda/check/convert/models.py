@@ -138,9 +138,10 @@ class Models:
     def _model(self, name: str, scope: Scope, statement: ast.stmt, kept: ast.Assign | None = None) -> Model:
         for call in self._script.calls_of("torch.compile"):
             at = self._script.statement(call)
-            if isinstance(at, ast.Assign) and self._script.function(at) is scope and call.args:
-                if text_of(call.args[0]) == name != text_of(at.targets[0]):
-                    return Model(name, scope, at, False)  # what is compiled is the wrapped model
+            if not isinstance(at, ast.Assign) or self._script.function(at) is not scope or not call.args:
+                continue
+            if text_of(call.args[0]) == name != text_of(at.targets[0]):
+                return Model(name, scope, at, False)  # what is compiled is the wrapped model
         each: ast.AST = statement
         while isinstance(each, ast.stmt) and each is not scope:
             block = self._script.block(each)
@@ -164,7 +165,7 @@ def _may_hold(value: ast.expr) -> bool:
 
 def _is_part(name: str, names: set[str]) -> bool:
     """Return whether a name is that of an attribute of one of these."""
-    return any(name.startswith(f"{other}.") or name.startswith(f"{other}[") for other in names if other != "self")
+    return any(name.startswith((f"{other}.", f"{other}[")) for other in names if other != "self")
 
 
 def last_part(name: str) -> str:

@@ -124,7 +124,7 @@ DDP = Style(
     name="ddp",
     imports=("import os", "import torch", "import torch.distributed as dist"),
     connect=(
-        "# Connect the workers. torchrun and `rueda run` tell each its rank; started without them, this is the only one.",
+        "# Connect the workers. torchrun and `rueda run` tell each its rank; without them, this is the only one.",
         'if "RANK" in os.environ:',
         "    dist.init_process_group()",
         "else:",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from rueda.check.convert.conversion import Plan
+from rueda.check.convert.conversion import Plan, is_import_block
 from rueda.check.convert.script import Function
 from rueda.check.convert.styles import MEAN, SHARED, SHARES, STREAM, SUM
 
@@ -56,7 +56,12 @@ def _main(plan: Plan) -> tuple[list[ast.stmt], bool]:
     guard = _guard(plan)
     kinds = (ast.Import, ast.ImportFrom, Function, ast.ClassDef)
     body = plan.script.tree.body
-    rest = [each for each in body if not isinstance(each, kinds) and not _is_text(each) and not _imports_only(each)]
+    head = 0 if plan.head is None else plan.head.lineno
+    rest = [
+        each
+        for each in body
+        if each.lineno > head and not isinstance(each, kinds) and not _is_text(each) and not is_import_block(each)
+    ]
     if guard is None:
         return rest, False
     placed = [*plan.writes.statements, *plan.writes.opened, *plan.writes.downloads, *plan.writes.summary_writers]
@@ -72,34 +77,26 @@ def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _imports_only(statement: ast.stmt) -> bool:
-    """Return whether a statement is a ``try`` or an ``if`` around imports."""
-    if not isinstance(statement, ast.Try | ast.If):
-        return False
-    return any(isinstance(each, ast.Import | ast.ImportFrom) for each in statement.body)
-
-
 def _import(plan: Plan) -> None:
     script, style = plan.script, plan.style
     body = script.tree.body
     have = {line.strip() for each in body if isinstance(each, ast.Import | ast.ImportFrom)
             for line in [script.source(each)]}  # fmt: skip
     wanted = [line for line in style.imports if line not in have]
-    if "os" in script.imports:
-        wanted = [line for line in wanted if line != "import os"]
-    if script.imports.get("torch") == "torch":
-        wanted = [line for line in wanted if line != "import torch"]
-    if plan.uses_files and "os" not in script.imports and "import os" not in wanted:
+    known = {alias.asname or alias.name.partition(".")[0] for each in body if isinstance(each, ast.Import)
+             for alias in each.names}  # fmt: skip
+    if plan.uses_files and "import os" not in wanted:
         wanted.insert(0, "import os")
+    wanted = [line for line in wanted if line.removeprefix("import ") not in known]
     lines = wanted and [f"{wanted[0]}  # {_import_why(plan)}", *wanted[1:]]
     if not plan.loaders.shared:
         lines = [line for line in lines if "SharedLoader" not in line]
     helper = _helper(plan)
     if helper:
         lines += ["", "", *helper.rstrip("\n").split("\n")]
-        following = body[body.index(place) + 1 :] if (place := _after_imports(plan)) is not None else []
+        following = body[body.index(place) + 1 :] if (place := plan.head) is not None else []
         lines += [""] if following and not isinstance(following[0], Function | ast.ClassDef) else []
-    place = _after_imports(plan)
+    place = plan.head
     if place is None:
         plan.edits.before(body[0], *lines, "")
     else:
@@ -109,18 +106,6 @@ def _import(plan: Plan) -> None:
 def _import_why(plan: Plan) -> str:
     return {"ddp": "The workers find and answer each other.", "rueda": "The workers, and their shares of the data.",
             "horovod": "The workers."}[plan.style.name]  # fmt: skip
-
-
-def _after_imports(plan: Plan) -> ast.stmt | None:
-    """Return the last of the imports at the head of a script."""
-    found = None
-    for statement in plan.script.tree.body:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            found = statement
-        elif isinstance(statement, Function | ast.ClassDef) or not (_is_text(statement) or _imports_only(statement)):
-            if found is not None:
-                break
-    return found
 
 
 def _helper(plan: Plan) -> str:

@@ -9,15 +9,16 @@ from rueda.check.convert.flow import last_name, names_in, text_of
 from rueda.check.convert.models import Model, Optimizer, last_part
 from rueda.check.convert.steps import horovod
 
-MODULE_NAMES = frozenset(
-    "add_module apply bfloat16 buffers children compile cpu cuda double eval extra_repr float forward get_buffer "
-    "get_extra_state get_parameter get_submodule half ipu modules mtia named_buffers named_children named_modules "
-    "named_parameters parameters register_backward_hook register_buffer register_forward_hook "
-    "register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook "
-    "register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter "
-    "register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule "
-    "share_memory to to_empty train training type xpu zero_grad".split()
-)
+MODULE_NAMES = {
+    "add_module", "apply", "bfloat", "buffers", "children", "compile", "cpu", "cuda", "double", "eval", "extra_repr",
+    "float", "forward", "get_buffer", "get_extra_state", "get_parameter", "get_submodule", "half", "ipu", "modules",
+    "mtia", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters",
+    "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook",
+    "register_full_backward_hook", "register_full_backward_pre_hook", "register_load_state_dict_post_hook",
+    "register_load_state_dict_pre_hook", "register_module", "register_parameter", "register_state_dict_post_hook",
+    "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "to",
+    "to_empty", "train", "training", "type", "xpu", "zero_grad",
+}  # fmt: skip
 """what every ``nn.Module`` has, and a wrapper does for its model; state dicts are apart, since their keys differ"""
 _HARMLESS = ("init", "reset", "zero", "sample", "generate", "num", "count", "get", "set", "freeze", "configure")
 _KEYS_WHY = "# Past the wrapper: the names of the parameters are the serial script's."
@@ -81,6 +82,8 @@ def _unwrap(plan: Plan) -> None:
                 continue
             inner = node.value
             why = _KEYS_WHY if "state_dict" in node.attr else _UNWRAP_WHY
+        elif isinstance(node, ast.Subscript):  # a layer of nn.Sequential
+            inner = node.value
         elif not _is_saved_or_copied(plan, node):
             continue
         holder = plan.script.class_of(node)
@@ -132,11 +135,10 @@ def _called_in_parts(plan: Plan) -> None:
     """A layer that is called by itself bypasses the wrapper, too."""
     names = {model.name for model in plan.models.found}
     for call in plan.script.calls:
-        if isinstance(call.func, ast.Subscript) and text_of(call.func.value) in names:
-            if plan.flow.is_in_training_loop(call):
-                plan.todo(
-                    call, f"{text_of(call.func)} does not pass the wrapper, which averages gradients; call the model"
-                )
+        if not isinstance(call.func, ast.Subscript) or text_of(call.func.value) not in names:
+            continue
+        if plan.flow.is_in_training_loop(call):
+            plan.todo(call, f"{text_of(call.func)} does not pass the wrapper, which averages gradients; call the model")
 
 
 def _exchange_once(plan: Plan) -> None:

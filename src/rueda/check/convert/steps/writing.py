@@ -52,8 +52,8 @@ def _runs(plan: Plan) -> list[list[ast.stmt]]:
     """Return the statements that write, those that follow each other together."""
     found: list[list[ast.stmt]] = []
     for statement in plan.writes.statements:
-        if _is_guarded(plan, statement):
-            continue
+        if _is_guarded(plan, statement) or (plan.head is not None and statement.lineno < plan.head.lineno):
+            continue  # before the imports, nobody knows its rank
         block = plan.script.block(statement)
         place = block.index(statement)
         if found and place and block[place - 1] is found[-1][-1] and not _averages(plan, statement):
