@@ -24,6 +24,7 @@ class Edits:
 
     script: Script
     _changes: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+    _guarded: list[tuple[int, int]] = field(default_factory=list)
     _inserted: set[tuple[int, str]] = field(default_factory=set)
 
     def replace(self, node: ast.AST, text: str) -> None:
@@ -50,6 +51,7 @@ class Edits:
         for statement in statements:
             self._own(statement)
         self._insert(statements[0], self.script.start(statements[0]), _HEAD, (head,))
+        self._guarded.append((self.script.start(statements[0]), self.script.end(statements[-1])))
         for statement in statements:
             for start in self.script.lines(statement):
                 self._change(start, start, _INDENT, self.script.unit)
@@ -83,7 +85,10 @@ class Edits:
     def apply(self) -> bytes:
         """Return the script's bytes with all changes."""
         text, done, parts = self.script.text, 0, []
-        for low, high, _, _, new in sorted(self._changes, key=lambda change: (change[0], change[2], change[3])):
+        for low, high, order, _, new in sorted(self._changes, key=lambda change: (change[0], change[2], change[3])):
+            if order in (_AFTER, _BEFORE, _HEAD):  # lines within a block that was indented
+                inner = self.script.unit * sum(start < low < end for start, end in self._guarded)
+                new = "".join(inner + line if line.strip() else line for line in new.splitlines(keepends=True))
             parts += [text[done:low], new.encode()]
             done = max(done, high)
         return b"".join([*parts, text[done:]]).decode().encode(self.script.encoding)

@@ -175,6 +175,15 @@ class Losses:
                 found += [name] if is_number or is_accuracy else []
         return list(dict.fromkeys(found))
 
+    def sizes(self, statement: ast.stmt) -> list[ast.Call]:
+        """Return the calls ``len(batch)`` in a statement of a training loop."""
+        loops = [each for each in self._script.around(statement) if each in self._flow.training_loops]
+        if not loops or not self._is_of_batch(statement):
+            return []
+        given = targets_of(loops[0])
+        calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and last_name(each.func) == "len"]
+        return [call for call in calls if len(call.args) == 1 and text_of(call.args[0]) in given]
+
     def _in_loop(self, name: str, node: ast.AST) -> list[ast.expr]:
         """Return what is assigned to a name in the training loop around a node."""
         loops = [each for each in self._script.around(node) if each in self._flow.training_loops]

@@ -88,9 +88,8 @@ class Models:
             for loop in self._flow.training_loops:
                 for node in ast.walk(loop):
                     if isinstance(node, ast.Attribute) and node.attr in _PARAMETERS and text_of(node.value) != "self":
-                        statement = self._script.statement(loop)
-                        model = self._model(text_of(node.value), self._script.function(loop), statement)
-                        models.setdefault((model.scope, model.name), model)
+                        for model in self._models(text_of(node.value), self._script.statement(loop), 0):
+                            models.setdefault((model.scope, model.name), model)
         names = {model.name for model in models.values()}
         return [model for model in models.values() if not _is_part(model.name, names)]
 
@@ -118,6 +117,13 @@ class Models:
                 ]  # fmt: skip
                 if found:
                     return found
+        home = self._flow.scope_of(name, scope) if name.isidentifier() else scope
+        if home is not scope:  # a name of the module, which a function would hide by an assignment
+            made = [at for at, _ in self._flow.assignments(name, home) if isinstance(at, ast.stmt)]
+            calls = [self._script.statement(each) for each in self._flow.calls_to(scope)]
+            there = [each for each in calls if self._script.function(each) is home]
+            if made:
+                return [self._model(name, home, max([made[0], *there[:1]], key=lambda each: each.lineno))]
         return [self._model(name, scope, statement)]
 
     def _kept(self, name: str, scope: Scope) -> list[ast.Assign]:
@@ -142,11 +148,12 @@ class Models:
                 continue
             if text_of(call.args[0]) == name != text_of(at.targets[0]):
                 return Model(name, scope, at, False)  # what is compiled is the wrapped model
-        each: ast.AST = statement
+        each: ast.AST = self._out_of_loops(name, scope, statement)
         while isinstance(each, ast.stmt) and each is not scope:
             block = self._script.block(each)
-            trains = [after for after in block[block.index(each) :] if self._flow.trains(after)]
-            if trains and not isinstance(trains[0], Function | ast.ClassDef):
+            later = [after for after in block[block.index(each) :] if not isinstance(after, Function | ast.ClassDef)]
+            trains = [after for after in later if self._flow.trains(after)]
+            if trains:
                 return Model(name, scope, trains[0], False)
             each = self._script.parents[each]
             while not isinstance(each, ast.stmt | ast.Module):
@@ -154,6 +161,20 @@ class Models:
         if kept is not None and kept.lineno > statement.lineno:
             return Model(name, scope, kept, True)
         return Model(name, scope, statement, True)
+
+    def _out_of_loops(self, name: str, scope: Scope, statement: ast.stmt) -> ast.stmt:
+        """Return the outermost loop around a statement in which the model is not made anew, or the statement."""
+        made = [at for at, _ in self._flow.assignments(name, scope)]
+        found = statement
+        for loop in self._script.around(statement):
+            if loop is scope:
+                break
+            if isinstance(loop, ast.For | ast.AsyncFor | ast.While):
+                inside = set(ast.walk(loop))
+                if any(at in inside for at in made):
+                    break
+                found = loop
+        return found
 
 
 def _may_hold(value: ast.expr) -> bool:

@@ -46,6 +46,11 @@ class Writes:
         inside = {id(each) for outer in found for each in ast.walk(outer) if each is not outer}
         return [each for each in found if id(each) not in inside]
 
+    def outermost(self, statement: ast.stmt) -> ast.stmt:
+        """Return the statement of rank 0 alone that holds another one; or else that one."""
+        around = [each for each in self._script.around(statement) if each in self.statements]
+        return around[-1] if around and isinstance(around[-1], ast.stmt) else statement
+
     def _writes(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Await):
             node = node.value

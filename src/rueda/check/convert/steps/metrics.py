@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from rueda.check.convert.conversion import Plan
+from rueda.check.convert.flow import text_of
 from rueda.check.convert.losses import SUM, Backward
 from rueda.check.convert.script import Function
 
@@ -26,14 +27,27 @@ def average(plan: Plan) -> None:
     for backward in plan.losses.backwards:
         _average_loss(plan, backward, set(counts))
     for statement in plan.writes.statements:
+        _count_all(plan, statement)
         for name in plan.losses.doubtful(statement):
             plan.todo(statement, f"{name} is of this worker's share of the batch: average it over the workers")
+
+
+def _count_all(plan: Plan, statement: ast.stmt) -> None:
+    """The number of examples that a line of progress shows is that of the entire batch."""
+    for count in plan.losses.sizes(statement):
+        if not plan.script.is_placed(count):
+            plan.todo(statement, f"{text_of(count)} is the size of this worker's share: SharedLoader.sum adds them up")
+            continue
+        name = plan.script.free_name("num_examples")
+        plan.edits.before(statement, f"{name} = SharedLoader.sum({text_of(count)})  # Of the entire batch.")
+        plan.edits.replace(count, name)
 
 
 def _average_loss(plan: Plan, backward: Backward, counts: set[ast.stmt]) -> None:
     function = "SharedLoader.sum" if backward.kind == SUM else "SharedLoader.mean"
     done: list[ast.stmt] = []
-    for statement, nodes in plan.losses.uses(backward):
+    for inner, nodes in plan.losses.uses(backward):
+        statement = plan.writes.outermost(inner)
         if statement in counts:
             continue  # it is added up there
         if _is_after(plan, statement, backward.statement):

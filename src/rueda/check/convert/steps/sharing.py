@@ -28,8 +28,7 @@ def share(plan: Plan) -> None:
     if not sources:
         plan.todo(
             plan.flow.epoch_loops[0] if plan.flow.epoch_loops else plan.losses.backwards[0].statement,
-            "let each worker read its own part of the data, one in as many as there are workers; the data do not come "
-            "from a DataLoader that was found",
+            "let each worker read its own part of the data: they come from no DataLoader that was found",
         )
         return
     if len({plan.loaders.is_stream(each.makes) for each in sources if each.makes is not None}) > 1:

@@ -69,6 +69,8 @@ def _unwrapped(plan: Plan, node: ast.expr, model: Model) -> str:
             return plan.style.unwrap.format(source)  # in another method
         return plan.style.unwrap_any.format(source)
     place = plan.script.span(model.place)[1 if model.is_after else 0]
+    if any(plan.script.span(at)[0] >= place for at, _ in plan.flow.assignments(model.name, model.scope)):
+        return plan.style.unwrap_any.format(source)  # another model may have taken the name
     return plan.style.unwrap.format(source) if plan.script.span(node)[0] >= place else ""
 
 

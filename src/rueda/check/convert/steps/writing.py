@@ -66,7 +66,11 @@ def _runs(plan: Plan) -> list[list[ast.stmt]]:
 def _averages(plan: Plan, statement: ast.stmt) -> bool:
     """Return whether a line that all workers must run stands before a statement."""
     uses = {use for backward in plan.losses.backwards for use, _ in plan.losses.uses(backward)}
-    return statement in uses or statement in plan.writes.reads or bool(plan.losses.doubtful(statement))
+    return (
+        statement in uses
+        or statement in plan.writes.reads
+        or bool(plan.losses.doubtful(statement) or plan.losses.sizes(statement))
+    )
 
 
 def _is_guarded(plan: Plan, statement: ast.stmt) -> bool:
@@ -92,7 +96,7 @@ def _pin(plan: Plan) -> None:
     for node in plan.script.nodes:
         if isinstance(node, ast.Constant) and node.value == "cuda:0" and plan.script.is_placed(node):
             plan.edits.before(plan.script.statement(node), "# This worker's own GPU, which was chosen at the start.")
-            plan.edits.replace(node, '"cuda"')
+            plan.edits.replace(node, plan.script.source(node).replace(":0", ""))
     for call in plan.script.calls:
         numbered = call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, int)
         if (last_name(call.func) == "cuda" and numbered) or plan.script.path(call.func) == "torch.cuda.set_device":
