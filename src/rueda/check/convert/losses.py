@@ -65,13 +65,23 @@ class Losses:
             return self._kind_of_call(node, scope, depth)
         if isinstance(node, ast.Name):
             home = self._flow.scope_of(node.id, scope)
-            values = [
-                value for at, value in self._flow.assignments(node.id, home)
+            before = [
+                (at, value) for at, value in self._flow.assignments(node.id, home)
                 if self._is_same_part(at, node) and node.id not in set(names_in(value))
             ]  # fmt: skip
+            values = [value for _, value in before]
+            if before and self._always_runs(before[-1][0], node):
+                values = values[-1:]  # those before it are forgotten
             kinds = {self._kind(value, home, depth + 1) for value in values if not isinstance(value, ast.Constant)}
             return _join(kinds)
         return MEAN
+
+    def _always_runs(self, statement: ast.AST, node: ast.AST) -> bool:
+        """Return whether a statement has run whenever a later node of its function runs."""
+        if not isinstance(statement, ast.stmt) or self._script.function(statement) is not self._script.function(node):
+            return False
+        block = self._script.block(statement)
+        return any(each in block for each in self._script.around(node))
 
     def _is_same_part(self, statement: ast.AST, node: ast.AST) -> bool:
         """Return whether an assignment comes before a node in the text, or is in another function."""

@@ -8,10 +8,7 @@ from rueda.check.convert.conversion import Plan
 from rueda.check.convert.losses import SUM, UNEVEN, UNSURE
 from rueda.check.convert.styles import AGAIN_WHY, SHARE_WHY, SUM_WHY, WEIGHT_WHY
 
-_UNEVEN = (
-    "this mean is one over classes or tokens, not over examples: divide the sum by the count of all workers, or accept "
-    "that the workers' means are averaged"
-)
+_UNEVEN = "a mean weighted by classes or tokens is not the mean of the workers' means: divide by their total weight"
 _UNSURE = "say whether this loss is a mean or a sum over the batch; it is treated as a mean"
 
 

@@ -10,7 +10,7 @@ from rueda.check.convert.models import Model, Optimizer, last_part
 from rueda.check.convert.steps import horovod
 
 MODULE_NAMES = {
-    "add_module", "apply", "bfloat", "buffers", "children", "compile", "cpu", "cuda", "double", "eval", "extra_repr",
+    "add_module", "apply", "bfloat16", "buffers", "children", "compile", "cpu", "cuda", "double", "eval", "extra_repr",
     "float", "forward", "get_buffer", "get_extra_state", "get_parameter", "get_submodule", "half", "ipu", "modules",
     "mtia", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters",
     "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook",
@@ -43,7 +43,7 @@ def wrap(plan: Plan) -> None:
 def _part(plan: Plan, optimizer: Optimizer) -> None:
     plan.todo(
         optimizer.statement,
-        "this optimizer has a part of a model: call the entire model in its loop, or its gradients are not averaged",
+        "this optimizer has a part of a model: its loop must call the entire model to average gradients",
     )
 
 
@@ -130,7 +130,7 @@ def _check_call(plan: Plan, node: ast.AST) -> None:
     ):
         return
     if any(each in plan.flow.training_loops for each in plan.script.around(node)):
-        plan.todo(node, f"{node.attr} does not pass the wrapper, which averages gradients; compute the loss in forward")
+        plan.todo(node, f"{node.attr} does not pass the wrapper, which averages gradients")
 
 
 def _called_in_parts(plan: Plan) -> None:
@@ -140,7 +140,7 @@ def _called_in_parts(plan: Plan) -> None:
         if not isinstance(call.func, ast.Subscript) or text_of(call.func.value) not in names:
             continue
         if plan.flow.is_in_training_loop(call):
-            plan.todo(call, f"{text_of(call.func)} does not pass the wrapper, which averages gradients; call the model")
+            plan.todo(call, f"{text_of(call.func)} does not pass the wrapper, which averages gradients")
 
 
 def _exchange_once(plan: Plan) -> None:
