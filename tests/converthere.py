@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import os
 import re
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "convert-a-script.md"
 QUIET = {  # what a worker draws by itself is switched off, since other numbers are another training
     "Dropout2d(0.2)": "Dropout2d(0.0)", "Dropout(0.2)": "Dropout(0.0)", "Dropout(0.3)": "Dropout(0.0)",
+    "Dropout(0.1)": "Dropout(0.0)",
     "dropout=0.1": "dropout=0.0", "dropout=0.5": "dropout=0.0", "torch.randn(size, 4)": "real.repeat(1, 2)",
     "0.1 * torch.randn(5)": "0", "random.randint(0, 2), np.random.randint(0, 3)": "1, 1",
     "torch.rand(1) < 0.5": "index % 2",
@@ -45,16 +47,23 @@ def renewed(page: str) -> str:
     return re.sub(r"<!-- convert: (\w+) -->\n```diff\n.*?```", block, page, flags=re.DOTALL)
 
 
-def quiet(name: str) -> bytes:
-    """Return a script without dropout, noise and augmentation."""
+NO_PROCESSES = {
+    ", num_workers=2, persistent_workers=True": "",
+    ", num_workers=2": "",
+}  # they start slowly in the harness
+
+
+def quiet(name: str, *, processes: bool = False) -> bytes:
+    """Return a script without dropout, noise and augmentation; with or without processes of its loaders."""
     text = (SCRIPTS / f"{name}.py").read_text()
-    for old, new in QUIET.items():
+    for old, new in (QUIET if processes else {**QUIET, **NO_PROCESSES}).items():
         text = text.replace(old, new)
     return text.encode()
 
 
-def converted(name: str, to: str) -> Conversion:
-    return convert(quiet(name), to=to, name=f"{name}.py")
+@functools.cache
+def converted(name: str, to: str, *, processes: bool = False) -> Conversion:
+    return convert(quiet(name, processes=processes), to=to, name=f"{name}.py")
 
 
 def run_here(content: bytes, folder: Path) -> Any:

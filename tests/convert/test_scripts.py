@@ -67,6 +67,7 @@ STARTS = {
     "rueda run": ("arguments", "ddp", ["-m", "rueda", "run", "-np", "2"]),
     "rueda run, Rueda": ("lstm", "rueda", ["-m", "rueda", "run", "-np", "2"]),
     "rueda run, Horovod": ("grad_scaler", "horovod", ["-m", "rueda", "run", "-np", "2"]),
+    "rueda run, processes of the loader": ("processes", "horovod", ["-m", "rueda", "run", "-np", "2"]),
     "alone, Rueda": ("mlp", "rueda", []),
     "alone, Horovod": ("transformer", "horovod", ["-m", "rueda", "run", "-np", "1"]),
 }
@@ -74,9 +75,9 @@ STARTS = {
 
 @pytest.mark.parametrize(("name", "to", "launcher"), STARTS.values(), ids=STARTS)
 def test_launchers_start_what_was_converted(name: str, to: str, launcher: list[str], tmp_path: Path) -> None:
-    done = start(tmp_path / "run", converted(name, to).after, *launcher)
+    done = start(tmp_path / "run", converted(name, to, processes=True).after, *launcher)
     assert done.returncode == 0, done.stderr
-    serial = run_here(quiet(name), tmp_path / "serial")
+    serial = run_here(quiet(name, processes=True), tmp_path / "serial")
     assert difference(flat(torch.load(tmp_path / "run" / "model.pt")), serial) < 1e-6
     lines = [line for line in done.stdout.splitlines() if line]
     assert len(lines) == len(set(lines)), "several workers have printed"

@@ -33,7 +33,10 @@ for epoch in range(2):
     {epoch}
 {end}
 """
-MEAN, SUM = "(loss * SharedLoader.weight).backward()", "(loss * dist.get_world_size()).backward()"
+MEAN, SUM = (
+    "(loss * SharedLoader.weight).backward()",
+    "(loss * dist.get_world_size() * (SharedLoader.weight > 0)).backward()",
+)
 CASES = {  # part of the script, its code, and what must stand in the result
     "a sum": ("inside", "loss = F.mse_loss(model(x), y, reduction='sum')", SUM),
     "a sum divided": ("inside", "loss = F.mse_loss(model(x), y, reduction='sum') / len(x)", MEAN),

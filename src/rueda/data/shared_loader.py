@@ -63,9 +63,10 @@ class SharedLoader(DataLoader[Any]):
 
     @staticmethod
     def sum(value: _Value) -> _Value:
-        """Return the sum over all workers of a number or a tensor: a count of the examples of a share, for instance."""
+        """Return the sum over the shares of all workers, of a number or a tensor: a count of examples, for instance."""
         kind = torch.float64 if isinstance(value, float) else None
-        total = current().all_reduce(torch.as_tensor(value, dtype=kind).detach(), "sum")
+        part = torch.as_tensor(value, dtype=kind).detach() * (SharedLoader.weight > 0)  # a worker may have no share
+        total = current().all_reduce(part, "sum")
         return total if isinstance(value, torch.Tensor) else cast("_Value", total.item())
 
     @staticmethod

@@ -19,6 +19,9 @@ class Flow:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.functions = [node for node in script.nodes if isinstance(node, Function)]
+        self._called: dict[ast.Call, Function | None] = {}
+        self._training: dict[ast.AST, bool] = {}
+        self._assigned: dict[tuple[str, Scope | None], list[tuple[_Assigned, ast.expr]]] = {}
         self.classes = {node.name: node for node in script.nodes if isinstance(node, ast.ClassDef)}
 
     # Who calls whom.
@@ -33,7 +36,9 @@ class Flow:
 
     def called(self, call: ast.Call) -> Function | None:
         """Return the function of the script that a call runs."""
-        return next((each for each in self.functions if self._calls(call, each)), None)
+        if call not in self._called:
+            self._called[call] = next((each for each in self.functions if self._calls(call, each)), None)
+        return self._called[call]
 
     def _calls(self, call: ast.Call, function: Function) -> bool:
         holder = self.script.parents.get(function)
@@ -78,7 +83,12 @@ class Flow:
             name: a name, or an attribute as ``self.loader``.
             scope: the function in which they stand; by default anywhere.
         """
-        found = []
+        key = (name, scope)
+        if key not in self._assigned:
+            self._assigned[key] = list(self._assignments(name, scope))
+        return self._assigned[key]
+
+    def _assignments(self, name: str, scope: Scope | None) -> Iterator[tuple[_Assigned, ast.expr]]:
         for node in self.script.nodes:
             if not isinstance(node, _Assigned) or node.value is None:
                 continue
@@ -86,15 +96,14 @@ class Flow:
                 continue
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if text_of(target) == name:
-                    found.append((node, node.value))
+                    yield node, node.value
                 elif isinstance(target, ast.Tuple | ast.List):
                     for place, each in enumerate(target.elts):
                         if text_of(each) == name:
                             is_tuple = isinstance(node.value, ast.Tuple | ast.List)
                             parts = node.value.elts if isinstance(node.value, ast.Tuple | ast.List) else []
                             fits = is_tuple and len(parts) == len(target.elts)
-                            found.append((node, parts[place] if fits else node.value))
-        return found
+                            yield node, parts[place] if fits else node.value
 
     def scope_of(self, name: str, scope: Scope) -> Scope:
         """Return the function, around a place, in which a name is assigned or is a parameter; or else the module."""
@@ -117,7 +126,9 @@ class Flow:
 
     def trains(self, node: ast.AST) -> bool:
         """Return whether a backward pass runs in a node, or in a function that it calls."""
-        return self._trains(node, self.training_functions)
+        if node not in self._training:
+            self._training[node] = self._trains(node, self.training_functions)
+        return self._training[node]
 
     def _trains(self, node: ast.AST, functions: set[ast.AST]) -> bool:
         names = {each.name for each in functions if isinstance(each, Function) and not self.is_method(each)}

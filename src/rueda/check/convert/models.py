@@ -119,9 +119,9 @@ class Models:
                     return found
         home = self._flow.scope_of(name, scope) if name.isidentifier() else scope
         if home is not scope:  # a name of the module, which a function would hide by an assignment
-            made = [at for at, _ in self._flow.assignments(name, home) if isinstance(at, ast.stmt)]
-            calls = [self._script.statement(each) for each in self._flow.calls_to(scope)]
-            there = [each for each in calls if self._script.function(each) is home]
+            made: list[ast.stmt] = [at for at, _ in self._flow.assignments(name, home) if isinstance(at, ast.stmt)]
+            statements = [self._script.statement(each) for each in self._flow.calls_to(scope)]
+            there = [each for each in statements if self._script.function(each) is home]
             if made:
                 return [self._model(name, home, max([made[0], *there[:1]], key=lambda each: each.lineno))]
         return [self._model(name, scope, statement)]

@@ -70,9 +70,9 @@ class SharedLoader(torch.utils.data.DataLoader):
 SUM = '''
     @staticmethod
     def sum(value):
-        """Return the sum over all workers of a number or a tensor."""
+        """Return the sum over the shares of all workers, of a number or a tensor."""
         kind = torch.float64 if isinstance(value, float) else None
-        total = torch.as_tensor(value, dtype=kind).detach().clone()
+        total = torch.as_tensor(value, dtype=kind).detach() * (SharedLoader.weight > 0)
         {all_reduce}
         return total if isinstance(value, torch.Tensor) else total.item()
 '''
@@ -91,7 +91,10 @@ WEIGHT_WHY = (
     "# gradient of the mean over the entire batch.",
 )
 AGAIN_WHY = "# Weighted with the size of this worker's share, as above."
-SUM_WHY = "# The loss is a sum over the batch, and gradients are averaged: times the workers, it is their sum."
+SUM_WHY = (
+    "# The loss is a sum over the batch, and gradients are averaged: times the workers, it is their sum. A worker that",
+    "# has no example of a small batch adds nothing.",
+)
 
 
 @dataclass(frozen=True)

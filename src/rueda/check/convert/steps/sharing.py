@@ -51,8 +51,8 @@ def _weight(plan: Plan) -> None:
     is_said = False
     for backward in plan.losses.backwards:
         if backward.kind == SUM:
-            plan.edits.before(backward.statement, SUM_WHY)
-            plan.edits.enclose(backward.root, "(", f" * {plan.style.size})")
+            plan.edits.before(backward.statement, *SUM_WHY)
+            plan.edits.enclose(backward.root, "(", f" * {plan.style.size} * (SharedLoader.weight > 0))")
             continue
         if backward.kind == UNEVEN:
             plan.todo(backward.statement, _UNEVEN)
