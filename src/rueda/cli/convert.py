@@ -24,9 +24,9 @@ def convert(
     ] = "ddp",
     write: Annotated[bool, typer.Option("--write", help="Change the file instead of printing the diff.")] = False,
 ) -> None:
-    """Print the diff that makes a serial script parallel.
+    """Turn a serial script into a parallel one.
 
-    Each change has a comment that says why. What is not sure becomes a TODO(rueda) line and a warning.
+    The change is printed as a diff. Each part of it has a comment that says why. What is not sure becomes a TODO(rueda) line and a warning.
     """
     from rueda.check.convert.files import convert_file, diff_of, write_conversion
 

@@ -109,8 +109,11 @@ def convert(content: bytes, *, to: str, name: str = "train.py") -> Conversion:
             break
         except Inline as inline:  # print(x) of `if x: print(x)` gets a line of its own, then all is read again
             script = split_lines(script, [inline.statement])
-    result = Script(after, name)  # what was written is read again: it is Python
-    assert result.tree.body
+    try:
+        Script(after, name)  # what was written is read again before anybody gets it
+    except ScaleError as error:
+        got = f"an edit that is none ({error})"
+        raise ScaleError(name, expected="edits that leave Python", got=got, do="report it, please") from None
     return Conversion(content, after, tuple(_located(plan, content)))
 
 
