@@ -26,7 +26,8 @@ def convert(
 ) -> None:
     """Turn a serial script into a parallel one.
 
-    The change is printed as a diff. Each part of it has a comment that says why. What is not sure becomes a TODO(rueda) line and a warning.
+    The change is printed as a diff, in which each part has a comment that says why. What is not sure becomes a
+    TODO(rueda) line and a warning.
     """
     from rueda.check.convert.files import convert_file, diff_of, write_conversion
 

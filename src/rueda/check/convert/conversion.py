@@ -41,8 +41,8 @@ class Plan:
     models: Models
     losses: Losses
     writes: Writes
-    warnings: list[tuple[str, str]]
-    """the first words of the line in question, and what is not sure"""
+    warnings: list[tuple[int, str, str]]
+    """the number of the line in question, its first words, and what is not sure"""
     uses_files: bool = False
     """whether ``os.devnull`` is needed"""
 
@@ -73,7 +73,7 @@ class Plan:
         """Say in the text, and in a warning, that something is not sure."""
         statement = self.script.statement(node)
         self.edits.before(statement, TODO + what)
-        warning = (self.script.source(statement).splitlines()[0], what)
+        warning = (statement.lineno, self.script.source(statement).splitlines()[0], what)
         if warning not in self.warnings:
             self.warnings.append(warning)
 
@@ -162,7 +162,9 @@ def _located(plan: Plan, content: bytes) -> list[str]:
     """Return the warnings with the numbers of their lines in the file as it was."""
     lines = content.decode(plan.script.encoding).encode().splitlines()
     found = []
-    for words, what in plan.warnings:
-        number = next((n for n, line in enumerate(lines, 1) if words.strip().encode() in line), 0)
+    for number, words, what in plan.warnings:
+        if plan.script.content != content:  # lines were split: the last one that has these words, up to there
+            places = [n for n, line in enumerate(lines[:number], 1) if words.strip().encode() in line]
+            number = places[-1] if places else number
         found.append(f"{plan.script.name}:{number}: {what}")
     return found

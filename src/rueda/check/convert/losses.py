@@ -13,6 +13,7 @@ from rueda.check.convert.loaders import targets_of
 from rueda.check.convert.script import Function, Scope
 
 _SIZES = re.compile(r"\blen\(|\.size\(0\)|\.shape\[0\]|\.numel\(\)|\bbatch_size\b|\bbs\b|\.size\(-?\d\)")
+_SIZE = re.compile(r"len\(\w+\)|\w+\.size\(0\)|\w+\.shape\[0\]")
 _COUNTS = re.compile(r"\.sum\(|\bsum\(|\blen\(|\.size\(0\)|\.shape\[0\]|\.numel\(\)|count_nonzero|\.eq\(")
 _UNEVEN = ("weight", "ignore_index")  # of a loss whose mean is not one over examples
 MEAN, SUM, UNEVEN, UNSURE = "mean", "sum", "uneven", "unsure"
@@ -193,6 +194,20 @@ class Losses:
         given = targets_of(loops[0])
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and last_name(each.func) == "len"]
         return [call for call in calls if len(call.args) == 1 and text_of(call.args[0]) in given]
+
+    def meters(self) -> Iterator[tuple[ast.stmt, list[ast.expr], list[ast.expr]]]:
+        """Iterate over ``meter.update(value, n)`` in training loops: the statement, sizes, values of a share alone."""
+        losses = {each.loss for each in self.backwards}
+        for node in self._script.nodes:
+            if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+                continue
+            call = node.value
+            if last_name(call.func) != "update" or not self._is_of_batch(node):
+                continue
+            given = [*call.args, *(each.value for each in call.keywords)]
+            sizes = [each for each in given if _SIZE.fullmatch(text_of(each))]
+            values = [each for each in given if each not in sizes and not losses & set(names_in(each))]
+            yield node, sizes, [each for each in values if ".item()" in text_of(each) or "acc" in text_of(each)]
 
     def _in_loop(self, name: str, node: ast.AST) -> list[ast.expr]:
         """Return what is assigned to a name in the training loop around a node."""

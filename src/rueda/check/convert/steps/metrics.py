@@ -24,6 +24,14 @@ def average(plan: Plan) -> None:
     for kept in plan.losses.means():
         plan.edits.before(kept, "# The mean over the entire batch.")
         plan.edits.enclose(kept.value, "SharedLoader.mean(", ")")
+    for statement, sizes, values in plan.losses.meters():
+        for size in sizes:
+            plan.edits.before(statement, _SUM_WHY)
+            plan.edits.enclose(size, "SharedLoader.sum(", ")")
+        for value in values:
+            plan.todo(
+                statement, f"{text_of(value)} is of this worker's share of the batch: average it over the workers"
+            )
     for backward in plan.losses.backwards:
         _average_loss(plan, backward, set(counts))
     for statement in plan.writes.statements:
