@@ -36,7 +36,7 @@ def marked(script: Path) -> dict[str, list[int]]:
 
 
 def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str] = ()) -> list[Verdict]:
-    """Run a script on observed workers in a folder, and judge it; ranks of a script that waits in vain are ended soon."""
+    """Run a script on observed workers in a folder, and judge it; ranks that wait in vain are ended."""
     journal, working = folder / "journal", folder / "here"
     journal.mkdir()
     working.mkdir()

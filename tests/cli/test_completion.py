@@ -65,6 +65,8 @@ CASES = {
     "a second path": ("rueda report runs/one ru", ["runs/one", "runs/table"]),
     "a run": ("rueda plan --from-run runs/o", ["runs/one"]),
     "clusters": ("rueda plan --cluster dgx-h", ["dgx-h100"]),
+    "scripts": ("rueda convert mi", ["mine.py"]),
+    "what makes a script parallel": ("rueda convert mine.py --to h", ["horovod"]),
     "data sets": ("rueda data get c", ["cifar-10"]),
     "files are the shell's": ("rueda train --recipe re", []),
     "a former name says nothing": ("rueda study --throughput glyphs-c", ["glyphs-cnn"]),

@@ -1,1 +1,1 @@
-"""Scripts that somebody else wrote: run a serial one on many workers, unchanged (:mod:`rueda.check.scale`)."""
+"""Scripts that somebody else wrote: run a serial one unchanged (:mod:`.scale`), or convert it (:mod:`.convert`)."""

@@ -9,6 +9,7 @@ import typer
 from rueda.cli import (
     archive,
     check,
+    convert,
     demo,
     examine,
     forecast,
@@ -53,6 +54,7 @@ def version(
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("check", context_settings=check.CONTEXT, epilog=check.EPILOG)(check.check)
 app.command("scale", context_settings=scale.CONTEXT, epilog=scale.EPILOG)(scale.scale)
+app.command("convert", epilog=convert.EPILOG)(convert.convert)
 app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
 for module in (train, study, throughput, steps_to_target, gradient_descent, measure, plan, forecast, examine, report,
                archive):  # fmt: skip

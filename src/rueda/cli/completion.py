@@ -86,3 +86,13 @@ def results(incomplete: str) -> list[str]:
     files = ("recipe.toml", *(record.FILE for record in records))
     found = {folder for base in ("runs", os.path.dirname(incomplete)) for folder in Path(base).glob("*/")}
     return sorted(str(folder) for folder in found if any((folder / name).exists() for name in files))
+
+
+def scripts(incomplete: str) -> list[str]:
+    """Return the Python files in the folder that the word names."""
+    return [*map(str, Path(os.path.dirname(incomplete)).glob("*.py"))]
+
+
+def styles() -> list[tuple[str, str]]:
+    """Return what ``rueda convert --to`` takes."""
+    return [("ddp", "torch alone"), ("rueda", "Rueda's few lines"), ("horovod", "Horovod's steps")]

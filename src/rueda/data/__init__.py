@@ -9,6 +9,7 @@ from rueda.data.evaluation import EvalLoader
 from rueda.data.image_folder import ImageFolder
 from rueda.data.loader import Loader
 from rueda.data.sampler import PartitionSampler
+from rueda.data.shared_loader import SharedLoader
 from rueda.data.tar_files import TarFiles
 from rueda.data.token_file import TokenFile
 
@@ -23,6 +24,7 @@ __all__ = [
     "Loader",
     "PartitionSampler",
     "RandomCrop",
+    "SharedLoader",
     "TarFiles",
     "TokenFile",
 ]

@@ -270,7 +270,7 @@ class World:
         On N workers it returns a :class:`torch.nn.parallel.DistributedDataParallel`, which first broadcasts rank 0's
         parameters; on one worker it returns the model. From then on random numbers such as those of dropout differ
         between the ranks: all generators follow the seed that :func:`rueda.init` was given; without one, torch's follow
-        torch's own seed, which is the same in every process unless the script sets another.
+        torch's own seed, and rank 0's goes on as on one worker.
 
         Args:
             model: the model, with the same architecture on every rank.
@@ -283,7 +283,7 @@ class World:
             seeds.seed_worker(self.seed, self.rank, step=0)
         if self.size == 1:
             return model
-        if self.seed is None:
+        if self.seed is None and self.rank > 0:
             torch.manual_seed(seeds.derive("worker", torch.initial_seed(), self.rank))
         if not any(parameter.requires_grad for parameter in model.parameters()):
             self.synchronise(model)
