@@ -1,0 +1,32 @@
+"""What ``rueda convert`` makes passes ``rueda check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkhere import check
+
+from rueda.check.convert import convert
+from rueda.records.script_check import ADVICE, FAILED, WARNING
+from scalehere import SCRIPTS
+
+CONVERSIONS = {(script.stem, to): convert(script.read_bytes(), to=to, name=script.name)
+               for script in sorted(SCRIPTS.glob("*.py")) for to in ("ddp", "rueda", "horovod")}  # fmt: skip
+SURE = [key for key, conversion in CONVERSIONS.items() if not conversion.warnings]
+INFORMED = {"batch_norm": {"few-examples-per-statistic"}}  # of its 12 examples each worker has 6
+
+
+@pytest.mark.parametrize(("name", "to"), SURE, ids=["-".join(key) for key in SURE])
+def test_a_converted_script_passes(name: str, to: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_bytes(CONVERSIONS[name, to].after)
+    verdicts = check(script, tmp_path)
+    found = {one.check for one in verdicts if one.status in (FAILED, WARNING, ADVICE)}
+    assert found == INFORMED.get(name, set()), verdicts
+    assert sum(one.status == "passed" for one in verdicts) >= 5
+
+
+def test_most_of_them_are_checked() -> None:
+    for to in ("ddp", "rueda"):
+        assert sum(key[1] == to for key in SURE) >= 12
