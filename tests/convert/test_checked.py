@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkhere import check
 
+from checkhere import check
 from rueda.check.convert import convert
 from rueda.records.script_check import ADVICE, FAILED, WARNING
 from scalehere import SCRIPTS
