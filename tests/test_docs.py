@@ -42,6 +42,21 @@ def test_readme_shows_the_examples_as_they_are() -> None:
         assert (ROOT / "examples" / name).read_text() in blocks, f"README lacks examples/{name}"
 
 
+def test_three_commands_scale_convert_and_check_the_serial_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text((ROOT / "examples" / "serial.py").read_text())
+    block = README.partition("```\n$ rueda scale")[2].partition("```")[0]
+    shown = re.split(r"^\$ (.*)\n", "$ rueda scale" + block, flags=re.MULTILINE)[1:]
+    assert len(shown) == 6
+    for command, expected in zip(shown[::2], shown[1::2], strict=True):
+        words = command.partition(" |")[0].split()
+        done = run(sys.executable, "-m", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        printed = done.stderr if "scale" in command else done.stdout
+        last = printed.splitlines()[-1:] if "tail -1" in command else printed.splitlines()
+        without_rounding = [re.sub(r"difference [\d.e-]+", "difference 1e-07", line) for line in last]
+        assert without_rounding == expected.splitlines()
+
+
 def test_five_lines_make_the_serial_script_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(ROOT / "examples" / "serial.py"))  # in this process, since a start with torch costs seconds
