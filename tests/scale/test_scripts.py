@@ -12,7 +12,7 @@ from scalehere import flat, scaled, serial
 
 EXACT = [
     "accumulation", "arguments", "balanced", "by_hand", "cnn_augmentation", "compiled", "ema", "gan", "grad_scaler",
-    "lstm", "mlp", "processes", "progress", "stream", "trainer_class", "transformer", "vae",
+    "lstm", "mlp", "processes", "progress", "stream", "tokens", "trainer_class", "transformer", "vae",
 ]  # fmt: skip
 
 

@@ -23,8 +23,8 @@ def scale(
         "mean"
     ),
     verify: Annotated[
-        int, typer.Option(metavar="K", help="Compare the first K shared gradients with one worker's; 0: none.")
-    ] = 1,
+        int, typer.Option(metavar="K", help="Compare the first K gradients of each loss with one worker's; 0: none.")
+    ] = 2,
     load: Annotated[
         str,
         typer.Option(help="Examples that each worker loads: share, whole, or auto: the share if nothing is random."),

@@ -24,6 +24,8 @@ from rueda.check.scale.agreement import differing
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.generator import GeneratorWatch
+from rueda.check.scale.ledger import WEIGHTED, LossLedger
+from rueda.check.scale.losses import LossGraph, loss_graph, normalised, weights
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.parameters import ParameterRegistry
 from rueda.check.scale.patches import Patches
@@ -42,6 +44,7 @@ class SharedBackward:
         parameters: the parameters whose gradients are averaged.
         batch_norms: the layers whose running statistics are averaged.
         generator: torch's generator, which is compared.
+        ledger: knows which losses are verified.
         notes: where a refusal goes.
     """
 
@@ -52,10 +55,11 @@ class SharedBackward:
         parameters: ParameterRegistry,
         batch_norms: BatchNorms,
         generator: GeneratorWatch,
+        ledger: LossLedger,
         notes: Notes,
     ) -> None:
         self._world, self._tracker, self._parameters = world, tracker, parameters
-        self._batch_norms, self._generator, self._notes = batch_norms, generator, notes
+        self._batch_norms, self._generator, self._ledger, self._notes = batch_norms, generator, ledger, notes
         self.averaged: set[int] = set()
         """numbers of the parameters whose gradients were averaged"""
         self.is_running = False
@@ -90,6 +94,7 @@ class SharedBackward:
             given = grad_tensors if grad_tensors is not None else grad_variables
             if self._tracker.num_backward <= _NUM_WALKS:
                 self._search(roots)
+            loss = loss_graph(roots) if self._tracker.last_shared else LossGraph()
             parameters = self._parameters.alive()
             earlier = {number: one.grad for number, one in parameters.items() if one.grad is not None}
             for number in earlier:
@@ -100,14 +105,14 @@ class SharedBackward:
                     original(tensors, _scaled(roots, given, factor), retain_graph, create_graph, inputs=inputs)
             finally:
                 self.is_running = False
-            self._average(parameters, [] if retain_graph else roots, factor)
+            self._average(parameters, [] if retain_graph else roots, factor, loss)
             for number, grad in earlier.items():
                 new = parameters[number].grad
                 parameters[number].grad = grad if new is None else grad.add_(new)
 
         return backward
 
-    def _average(self, parameters: dict[int, Tensor], roots: Sequence[Tensor], factor: float) -> None:
+    def _average(self, parameters: dict[int, Tensor], roots: Sequence[Tensor], factor: float, loss: LossGraph) -> None:
         numbers = [number for number, one in parameters.items() if one.grad is not None]
         self.averaged.update(numbers)
         if self._world.size == 1:
@@ -118,12 +123,17 @@ class SharedBackward:
             "share": -1 if self._tracker.share is None else self._tracker.share.whole,
             "generator": self._generator.agreed(),
             "gradients": zlib.crc32(repr(numbers).encode()),
+            "kind": zlib.crc32(loss.kind.encode()),
+            "divisors": self._checksum_of_divisors(loss),
         }
-        for name in differing(self._world, values):
+        different = differing(self._world, values)
+        for name in different:
             if name == "gradients":
                 numbers = self._united(parameters, numbers)
             elif name == "generator":
                 self._generator.reconcile()
+            elif name in ("kind", "divisors"):
+                continue
             elif name in ("order", "share"):
                 self._notes.refuse(
                     "the workers have drawn different batches: a sampler takes its order from something else than "
@@ -134,17 +144,60 @@ class SharedBackward:
                     "the workers have made different numbers of backward passes: the script's loop depends on "
                     "something that is not the same on all of them; average it over the entire batch first"
                 )
+        weight = self._weight(loss) if "divisors" in different else None
+        if self._tracker.last_shared:
+            kind = "another one on each worker" if "kind" in different else loss.kind
+            self._check_kind(kind if weight is None else kind + WEIGHTED)
         gradients = [parameters[number].grad for number in numbers]
+        if weight is not None:
+            factor *= weight
+            for gradient in gradients:
+                _multiply(gradient, weight)
         losses = [root for root in roots if root.numel() == 1 and root.is_floating_point()]
         with torch.no_grad():
             statistics = self._batch_norms.take_statistics()
-            carried = [*(loss.detach() * factor for loss in losses), *statistics]
-            targets = [*(loss.data for loss in losses), *statistics]
+            values_of = [one.detach() * factor if factor else torch.zeros_like(one) for one in losses]
+            carried = [*values_of, *statistics]
+            targets = [*(one.data for one in losses), *statistics]
             averaged = average([*gradients, *carried], self._world, self._notes)  # type: ignore[list-item]
             for number, result in zip(numbers, averaged, strict=False):
                 parameters[number].grad = result
             for target, result in zip(targets, averaged[len(numbers) :], strict=True):
                 target.copy_(result)
+
+    def _checksum_of_divisors(self, loss: LossGraph) -> int:
+        share = self._tracker.share
+        if not loss.divisors or share is None or self._tracker.loss == "sum":
+            return 0
+        return zlib.crc32(repr(normalised(loss.divisors, share)).encode())
+
+    def _weight(self, loss: LossGraph) -> float | None:
+        """Return what this worker's gradient is multiplied by where the loss does not divide by the examples' number.
+
+        All workers call it where the divisors of their losses differ; None if the examples weigh alike all the same.
+        """
+        share = self._tracker.share
+        everyone = self._world.all_gather_object((loss.divisors, share))
+        shares = [one for _, one in everyone if one is not None]
+        if len(shares) < self._world.size or share is None:
+            return None
+        try:
+            found = weights([divisors for divisors, _ in everyone], shares)
+        except ValueError as error:
+            self._notes.refuse(f"{error}, so the shares cannot be weighed; divide the entire loss by one number")
+        if found is None or not share.num_counted:
+            return None if found is None else 0.0
+        return found[self._world.rank] * share.whole / share.num_counted
+
+    def _check_kind(self, kind: str) -> None:
+        """Give entire batches from now on where a loss is computed in a way that was not compared."""
+        if not self._ledger.knows(kind) and self._tracker.give_entire_batches():
+            self._notes.say(
+                f"after {self._ledger.num_shared_steps:,} shared steps the loss is computed in another way than in "
+                f"those that were verified ({kind[:60]}): from here on its batches are not shared out, which is "
+                f"right, only not faster; --verify {self._ledger.num_shared_steps + 1} compares it, --verify 0 shares "
+                "it unseen"
+            )
 
     def _united(self, parameters: dict[int, Tensor], numbers: list[int]) -> list[int]:
         """Give a gradient of zero to the parameters that only other workers have used."""
@@ -164,6 +217,14 @@ class SharedBackward:
                     f"a tensor of shape {tuple(leaf.shape)} gets a gradient, but belongs to no module and no optimizer "
                     "of torch, so it cannot be averaged; make it an nn.Parameter, or give it to an optimizer"
                 )
+
+
+def _multiply(gradient: Tensor | None, weight: float) -> None:
+    """Multiply a gradient; with 0 it is 0 also where it was not a number, as that of a mean over nothing."""
+    if gradient is not None and weight:
+        gradient.mul_(weight)
+    elif gradient is not None:
+        gradient.zero_()
 
 
 def _scaled(roots: Sequence[Tensor], given: Any, factor: float) -> Any:

@@ -38,7 +38,14 @@ class LoaderMemory:
     """What is known of the loaders that one line of the script creates."""
 
     trains: bool = False
+    stays_entire: bool = False
+    """whether its batches are not shared out, since their loss could not be verified"""
     draws: bool | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its batches are shared out."""
+        return self.trains and not self.stays_entire
 
 
 @dataclass(kw_only=True)
@@ -87,6 +94,7 @@ class BatchTracker:
     """checksum of all indices that were drawn, which must be the same on all ranks"""
     _memories: dict[Site, LoaderMemory] = field(default_factory=dict)
     _fresh: list[tuple[Drawing, Share | None]] = field(default_factory=list)  # batches since the last backward pass
+    _latest: list[LoaderMemory] = field(default_factory=list)  # of the loaders of the last backward pass
     _last_factor: float = 1.0
     _outer: WeakSet[nn.Module] = field(default_factory=WeakSet)  # those whose mode the script has set
     _inner: WeakSet[nn.Module] = field(default_factory=WeakSet)  # modules within them
@@ -162,10 +170,18 @@ class BatchTracker:
             )
         self._last_factor = factors.pop()
         if self._fresh:
+            self._latest = [drawing.memory for drawing, _ in self._fresh]
             self.last_shared = any(share is not None for _, share in self._fresh)
         self._fresh.clear()
         self.num_shared_backward += self.last_shared
         return self._last_factor
+
+    def give_entire_batches(self) -> bool:
+        """Share out no more batches of the loaders that the last backward pass used; return whether this is new."""
+        is_new = any(not memory.stays_entire for memory in self._latest)
+        for memory in self._latest:
+            memory.stays_entire = True
+        return is_new
 
     def factor(self, share: Share | None) -> float:
         """Return the factor of a share in the average: n N / B for a mean, N for a sum, 1 for an entire batch."""
@@ -180,9 +196,10 @@ class BatchTracker:
         patches.replace(nn.Module, "train", self._train)
 
     def _is_evaluating(self) -> bool:
-        """Return whether a model that is trained is in evaluation mode; a layer within it or a copy does not count."""
+        """Return whether a trained model is in evaluation mode; layers of it, copies and frozen ones do not count."""
         models = [one for one in self._outer if not one.training and one not in self._inner]
-        return any(self.is_trained(parameter) for one in models for parameter in one.parameters())
+        parameters = (parameter for one in models for parameter in one.parameters())
+        return any(parameter.requires_grad and self.is_trained(parameter) for parameter in parameters)
 
     def _train(self, original: Any) -> Any:
         def train(module: nn.Module, mode: bool = True) -> nn.Module:

@@ -18,7 +18,8 @@ class ScaleOptions:
 
     Args:
         loss: whether the script's loss is a ``mean`` or a ``sum`` over the examples of its batch.
-        verify: the number of shared updates whose gradients are compared with those of the script on one worker.
+        verify: how many of the first shared updates, of each kind of loss and optimizer, are compared with those of
+            the script on one worker.
         load: the examples that a worker loads of each batch: its ``share``, the ``whole`` batch, or by ``auto`` its
             share unless the data set draws random numbers; then the whole, so that all draws are the serial script's.
         batch_norm: the statistics of batch norm: those of each ``worker``'s share, or ``synchronised``.
@@ -33,7 +34,7 @@ class ScaleOptions:
     """
 
     loss: str = "mean"
-    verify: int = 1
+    verify: int = 2
     load: str = "auto"
     batch_norm: str = "worker"
     weak: bool = False
