@@ -23,6 +23,8 @@ class ScaleOptions:
         load: the examples that a worker loads of each batch: its ``share``, the ``whole`` batch, or by ``auto`` its
             share unless the data set draws random numbers; then the whole, so that all draws are the serial script's.
         batch_norm: the statistics of batch norm: those of each ``worker``'s share, or ``synchronised``.
+        share_evaluation: forward passes of an evaluation are shared out, and their outputs gathered
+            (:mod:`.evaluation`).
         weak: each worker keeps the script's batch, so that the global batch is larger (:mod:`.weak`).
         scaling: with ``weak``: the scaling rule of the learning rate.
         warmup_epochs: with ``weak``: the number of epochs in which the learning rate rises to its scaled value.
@@ -37,6 +39,7 @@ class ScaleOptions:
     verify: int = 2
     load: str = "auto"
     batch_norm: str = "worker"
+    share_evaluation: bool = False
     weak: bool = False
     scaling: str = "linear"
     warmup_epochs: float = 5.0

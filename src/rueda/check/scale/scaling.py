@@ -17,6 +17,7 @@ from rueda.check.scale.backward import SharedBackward
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.draws import SharedDraws
+from rueda.check.scale.evaluation import SharedEvaluation
 from rueda.check.scale.files import PrivateFiles
 from rueda.check.scale.generator import GeneratorWatch
 from rueda.check.scale.ledger import LossLedger
@@ -60,6 +61,7 @@ class Scaling:
         self._ledger = LossLedger(options.verify)
         self._autocast = False
         self._draws = SharedDraws(self.tracker, self._generator)
+        self.evaluation = SharedEvaluation(world, self.tracker, self.notes)
         self._backward = SharedBackward(
             world, self.tracker, self._parameters, self._batch_norms, self._generator, self._ledger, self.notes
         )
@@ -99,6 +101,8 @@ class Scaling:
                 WeakScaling(size, self.tracker, self.notes, options.scaling, options.warmup_epochs).install(patches)
             for part in (self._parameters, self._batch_norms, loaders, self._draws, self._backward, self.steps):
                 part.install(patches)
+            if options.share_evaluation:
+                self.evaluation.install(patches)
             self.tracker.follow_modes(patches)
             patches.replace(torch.autocast, "__enter__", self._noting_autocast)
             patches.replace(dist, "init_process_group", self._refused)
@@ -163,6 +167,9 @@ class Scaling:
             f"{tracker.num_shared_backward:,} of {tracker.num_backward:,} backward passes were shared among "
             f"{self.world.size} workers ({steps.num_steps:,} optimizer steps)"
         )
+        if self.options.share_evaluation:
+            shared, calls = self.evaluation.num_shared, self.evaluation.num_calls
+            self.notes.say(f"{shared:,} of {calls:,} forward passes of evaluations were shared")
         if tracker.num_shared_backward and self.options.verify and not self._ledger.num_compared:
             self.notes.say("not verified: no optimizer of torch made a step with shared gradients, none was compared")
         if held:
