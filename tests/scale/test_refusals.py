@@ -156,6 +156,27 @@ for a, b in DataLoader(data, 6):
 """,
         "a buffer of the model, Centred.centre, differs",
     ),
+    "batches that are kept": (
+        """
+import itertools
+for a, b in DataLoader(data, 5):
+    step(a, b)
+for (a, b), _ in zip(itertools.cycle(DataLoader(data, 5)), range(8)):
+    step(a, b)
+""",
+        "batches that are kept (itertools.cycle, a list) cannot be weighed",
+    ),
+    "an end of its own on each worker": (
+        """
+import os
+for epoch in range(3):
+    for a, b in DataLoader(data, 8):
+        step(a, b)
+    if epoch == int(os.environ["RANK"]):
+        break
+""",
+        "different numbers of backward passes",
+    ),
     "means over different numbers": (
         """
 for a, b in DataLoader(data, 8):
@@ -264,14 +285,20 @@ def test_what_the_comparison_refuses(what: str, tmp_path: Path) -> None:
 
 
 LATE = """
+import numpy
 for epoch in range(6):
     for a, b in DataLoader(data, 8):
-        errors = (model(a) - b).square()
-        loss = errors.mean() if epoch < 5 else errors.reshape(-1).topk(3).values.mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        if epoch < 5:
+            step(a, b)
+            continue
+        LATER
+        step(a, b)
 """
+LATER = {
+    "another loss": "F = type('', (), {'mse_loss': lambda p, y: (p - y).square().reshape(-1).topk(3).values.mean()})",
+    "a permutation": "a = (a + a[torch.randperm(len(a))]) / 2",
+    "noise of NumPy": "a = a + torch.from_numpy(numpy.random.randn(*a.shape)).float()",
+}
 
 
 @workers(2)
@@ -288,9 +315,10 @@ def with_a_late_loss(script: str) -> None:
     assert scaling.tracker.num_shared_backward == 15, "the first is entire, and the last two are again"
 
 
-def test_a_loss_that_appears_after_the_comparison_is_computed_on_entire_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", LATER)
+def test_a_loss_that_appears_after_the_comparison_is_computed_on_entire_batches(later: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(BEGINNING + LATE)
+    script.write_text(BEGINNING + LATE.replace("LATER", LATER[later]))
     with_a_late_loss(script=str(script))
 
 

@@ -32,6 +32,11 @@ from rueda.check.scale.patches import Patches
 from rueda.world import World
 
 _BUCKET_BYTES = 1 << 26
+_OTHER_LOOPS = (
+    "the workers have made different numbers of backward passes: the script's loop depends on something that is not "
+    "the same on all of them, such as an accuracy of training batches, of which each worker sees its share; compute it "
+    "from what all of them have: the loss after backward(), or an evaluation under torch.no_grad()"
+)
 _NUM_WALKS = 3  # backward passes in which the graph is searched for tensors that nobody registered
 
 
@@ -117,16 +122,7 @@ class SharedBackward:
         self.averaged.update(numbers)
         if self._world.size == 1:
             return
-        values = {
-            "backward": self._tracker.num_backward,
-            "order": self._tracker.order,
-            "share": -1 if self._tracker.share is None else self._tracker.share.whole,
-            "generator": self._generator.agreed(),
-            "gradients": zlib.crc32(repr(numbers).encode()),
-            "kind": zlib.crc32(loss.kind.encode()),
-            "divisors": self._checksum_of_divisors(loss),
-        }
-        different = differing(self._world, values)
+        different = self._compare(numbers, loss)
         for name in different:
             if name == "gradients":
                 numbers = self._united(parameters, numbers)
@@ -137,16 +133,16 @@ class SharedBackward:
             elif name in ("order", "share"):
                 self._notes.refuse(
                     "the workers have drawn different batches: a sampler takes its order from something else than "
-                    "torch, numpy or random (the time, a set, a file); seed it"
+                    "torch, numpy or random (the time, a set, a file), or the script skips batches by a number of its "
+                    "share, such as a loss that it reads before backward(); seed it, or read it after backward()"
                 )
             else:
-                self._notes.refuse(
-                    "the workers have made different numbers of backward passes: the script's loop depends on "
-                    "something that is not the same on all of them; average it over the entire batch first"
-                )
+                self._notes.refuse(_OTHER_LOOPS)
         weight = self._weight(loss) if "divisors" in different else None
         if self._tracker.last_shared:
             kind = "another one on each worker" if "kind" in different else loss.kind
+            kind = "; ".join([kind, *sorted(self._tracker.marks)])
+            self._tracker.marks.clear()
             self._check_kind(kind if weight is None else kind + WEIGHTED)
         gradients = [parameters[number].grad for number in numbers]
         if weight is not None:
@@ -194,10 +190,29 @@ class SharedBackward:
         if not self._ledger.knows(kind) and self._tracker.give_entire_batches():
             self._notes.say(
                 f"after {self._ledger.num_shared_steps:,} shared steps the loss is computed in another way than in "
-                f"those that were verified ({kind[:60]}): from here on its batches are not shared out, which is "
-                f"right, only not faster; --verify {self._ledger.num_shared_steps + 1} compares it, --verify 0 shares "
-                "it unseen"
+                f"those that were verified ({kind[:90]}); this step is one of shares, unseen; from here on its "
+                f"batches are not shared out, which is right, only not faster; --verify "
+                f"{self._ledger.num_shared_steps + 1} compares it, --verify 0 shares it unseen"
             )
+
+    def _compare(self, numbers: list[int], loss: LossGraph, *, at_end: bool = False) -> list[str]:
+        """Return the names of what is not the same on all workers after a backward pass, or at the end."""
+        share = self._tracker.share
+        values = {
+            "backward": -1 if at_end else self._tracker.num_backward,
+            "order": self._tracker.order,
+            "share": -1 if share is None else share.whole,
+            "generator": self._generator.agreed(),
+            "gradients": zlib.crc32(repr(numbers).encode()),
+            "kind": zlib.crc32(loss.kind.encode()),
+            "divisors": self._checksum_of_divisors(loss),
+        }
+        return differing(self._world, values)
+
+    def check_end(self) -> None:
+        """Refuse a script that ends on some workers while others make another backward pass; all of them call it."""
+        if "backward" in self._compare([], LossGraph(), at_end=True):
+            self._notes.refuse(_OTHER_LOOPS)
 
     def _united(self, parameters: dict[int, Tensor], numbers: list[int]) -> list[int]:
         """Give a gradient of zero to the parameters that only other workers have used."""

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from rueda.check.scale.examples import random_states
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.patches import Patches
 from rueda.check.scale.share import Share
@@ -56,6 +57,7 @@ class Drawing:
     may_share: bool
     num_batches: int = 0
     num_shared: int = 0
+    num_uneven: int = 0
     num_backward: int = 0
     is_ahead: bool = False
     """whether the script has drawn a batch before it was done with the last one"""
@@ -90,10 +92,14 @@ class BatchTracker:
     """how many times the script has gone through its training data"""
     last_shared: bool = False
     """whether the last backward pass was of a shared batch"""
+    marks: set[str] = field(default_factory=set)
+    """what the script has done with the batch in hand that must be compared: part of the kind of its loss"""
     order: int = 0
     """checksum of all indices that were drawn, which must be the same on all ranks"""
     _memories: dict[Site, LoaderMemory] = field(default_factory=dict)
     _fresh: list[tuple[Drawing, Share | None]] = field(default_factory=list)  # batches since the last backward pass
+    _numbers: Any = None  # the generators of Python and NumPy when the script got its share
+    _is_replayed: bool = False  # whether batches that do not divide alike have been drawn to the end
     _latest: list[LoaderMemory] = field(default_factory=list)  # of the loaders of the last backward pass
     _last_factor: float = 1.0
     _outer: WeakSet[nn.Module] = field(default_factory=WeakSet)  # those whose mode the script has set
@@ -116,9 +122,12 @@ class BatchTracker:
     def yielded(self, drawing: Drawing, share: Share | None) -> None:
         """Note that the script gets a batch."""
         self.share = share
+        self._is_replayed = False
+        self._numbers = None if share is None else random_states()[1:]
         self.num_batches += 1
         drawing.num_batches += 1
         drawing.num_shared += share is not None
+        drawing.num_uneven += share is not None and share.whole % self.size > 0
         if not drawing.may_share:  # an evaluation, or a training in evaluation mode, of which every worker has all
             self._fresh.clear()
             self._last_factor, self.last_shared = 1.0, False
@@ -130,6 +139,7 @@ class BatchTracker:
     def ended(self, drawing: Drawing) -> None:
         """Note the end of a pass; refuse one that was shared out although no backward pass used its batches."""
         self.share = None
+        self._is_replayed = drawing.num_uneven > 0
         if not drawing.num_backward:
             self._fresh = [entry for entry in self._fresh if entry[0] is not drawing]
         if drawing.num_shared and drawing.num_shared == drawing.num_batches and not drawing.num_backward:
@@ -157,6 +167,14 @@ class BatchTracker:
                 "backward() is called before a DataLoader gave a batch: the data are drawn outside a DataLoader, and "
                 "cannot be shared out; let a DataLoader draw them"
             )
+        if self._is_replayed and self.last_shared and not self._fresh:
+            self.notes.refuse(
+                "backward() is called again after the end of a loader whose batches do not divide alike: batches that "
+                "are kept (itertools.cycle, a list) cannot be weighed; draw them anew, with "
+                "`while True: for batch in loader`"
+            )
+        if self._numbers is not None and self._numbers != random_states()[1:]:
+            self.marks.add("numbers of random or NumPy")
         for drawing, _ in self._fresh:
             drawing.memory.trains = True
             drawing.num_backward += 1

@@ -158,6 +158,7 @@ class Scaling:
             )
 
     def _conclude(self) -> None:
+        self._backward.check_end()
         self.steps.check_at_end()
         held = sorted({file for part in self.world.all_gather_object(self._held_back()) for file in part})
         steps, tracker = self.steps, self.tracker
