@@ -67,6 +67,8 @@ class SharedBackward:
         self._batch_norms, self._generator, self._ledger, self._notes = batch_norms, generator, ledger, notes
         self.averaged: set[int] = set()
         """numbers of the parameters whose gradients were averaged"""
+        self.losses: list[Tensor] = []
+        """the losses of the last backward pass, of the entire batch; none if its graph is kept, or has a ratio of sums"""
         self.is_running = False
         """whether a backward pass is under way"""
 
@@ -120,6 +122,8 @@ class SharedBackward:
     def _average(self, parameters: dict[int, Tensor], roots: Sequence[Tensor], factor: float, loss: LossGraph) -> None:
         numbers = [number for number, one in parameters.items() if one.grad is not None]
         self.averaged.update(numbers)
+        losses = [root for root in roots if root.numel() == 1 and root.is_floating_point()]
+        self.losses = [one.detach().clone() for one in losses]
         if self._world.size == 1:
             return
         different = self._compare(numbers, loss)
@@ -149,7 +153,6 @@ class SharedBackward:
             factor *= weight
             for gradient in gradients:
                 _multiply(gradient, weight)
-        losses = [root for root in roots if root.numel() == 1 and root.is_floating_point()]
         with torch.no_grad():
             statistics = self._batch_norms.take_statistics()
             values_of = [one.detach() * factor if factor else torch.zeros_like(one) for one in losses]
@@ -160,6 +163,7 @@ class SharedBackward:
                 parameters[number].grad = result
             for target, result in zip(targets, averaged[len(numbers) :], strict=True):
                 target.copy_(result)
+            self.losses = averaged[len(numbers) : len(numbers) + len(losses)] if loss.is_linear else []
 
     def _checksum_of_divisors(self, loss: LossGraph) -> int:
         share = self._tracker.share

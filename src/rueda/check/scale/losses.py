@@ -25,6 +25,19 @@ from rueda.check.scale.share import Share
 _NUM_BENEATH = 2  # operations below a reduction that belong to the kind of a loss
 _NUM_NODES = 256
 _CLOSE = 1e-6
+_CURVED = {
+    "Sqrt",
+    "Rsqrt",
+    "Pow",
+    "Log",
+    "Log1p",
+    "Exp",
+    "Sigmoid",
+    "Reciprocal",
+    "LinalgVectorNorm",
+    "Norm",
+    "LogSumExp",
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,9 @@ class LossGraph:
     """the names of its last operations"""
     kept: tuple[Any, ...] = ()
     """what parts of it were divided by, as autograd keeps it: read only when the backward pass is on its way"""
+
+    is_linear: bool = True
+    """whether it is linear in the sums over its batch, as far as these operations tell: a ratio of two is not"""
 
     @cached_property
     def divisors(self) -> tuple[float, ...]:
@@ -50,16 +66,21 @@ def loss_graph(roots: Sequence[Tensor]) -> LossGraph:
     >>> found = loss_graph([(losses * mask).sum() / mask.sum()])
     >>> found.kind, found.divisors
     ('Div Sum Mul Mul', (3.0,))
+    >>> found.is_linear, loss_graph([losses.sum() / losses.square().sum()]).is_linear
+    (True, False)
     """
     waiting: list[tuple[Any, int]] = [(root.grad_fn, 0) for root in roots if root.grad_fn is not None]
     seen = {node for node, _ in waiting}
     names: list[str] = []
     divisors: list[Any] = []
+    is_linear = True
     while waiting and len(names) < _NUM_NODES:
         node, depth = waiting.pop(0)
         names.append(node.name().removesuffix("Backward0").removesuffix("Backward1"))
         if depth == 0:
             divisors += _divisors(node)
+            product = names[-1] in ("Div", "Mul") and all(following is not None for following, _ in node.next_functions)
+            is_linear = is_linear and not product and names[-1] not in _CURVED
         for following, _ in node.next_functions:
             if following is None or following in seen or hasattr(following, "variable"):
                 continue
@@ -67,7 +88,7 @@ def loss_graph(roots: Sequence[Tensor]) -> LossGraph:
             if below <= _NUM_BENEATH:
                 seen.add(following)
                 waiting.append((following, below))
-    return LossGraph(" ".join(names), tuple(divisors))
+    return LossGraph(" ".join(names), tuple(divisors), is_linear)
 
 
 def _is_number(node: Any) -> bool:

@@ -80,7 +80,8 @@ class StepChecks:
         """Let rank 0 compare the gradients with the serial script's; all workers learn of a refusal."""
         refusal = ""
         try:
-            self._verification.at_step(optimizer, compare=compare, inexact=self._inexact())
+            losses = self._backward.losses if compare or self._world.size == 1 else []
+            self._verification.at_step(optimizer, compare=compare, losses=losses, inexact=self._inexact())
         except ScaleError as error:
             refusal = str(error)
         if compare:

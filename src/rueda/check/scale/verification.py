@@ -34,12 +34,13 @@ _MODULE = "rueda.check.scale"
 class Verification:
     """Compares the first shared gradients; the base class compares nothing."""
 
-    def at_step(self, optimizer: Any, *, compare: bool, inexact: str = "") -> None:
+    def at_step(self, optimizer: Any, *, compare: bool, losses: Sequence[Tensor] = (), inexact: str = "") -> None:
         """Compare the gradients that an optimizer is about to use, and its rates.
 
         Args:
             optimizer: the optimizer.
             compare: whether they are compared; else the reference makes the step, too.
+            losses: the losses of the last backward pass.
             inexact: why they may differ from the serial script's (batch norm by worker, half precision, draws that
                 cannot be shared out), so that only their size is compared; nothing if they must not.
         """
@@ -59,7 +60,7 @@ class Reference(Verification):
         self._commands = os.fdopen(options.commands, "rb", buffering=0)
         self._answers = os.fdopen(options.answers, "wb", buffering=0)
 
-    def at_step(self, optimizer: Any, *, compare: bool, inexact: str = "") -> None:
+    def at_step(self, optimizer: Any, *, compare: bool, losses: Sequence[Tensor] = (), inexact: str = "") -> None:
         """Wait for a command; send the gradients, or end at the end of the commands."""
         command = self._commands.read(1)
         if not command:
@@ -67,7 +68,8 @@ class Reference(Verification):
         if command == b"s":
             stream = io.BytesIO()
             gradients = [one.cpu() for one in gradients_of(optimizer)]
-            torch.save({"gradients": gradients, "rates": rates_of(optimizer)}, stream)
+            values = [float(one) for one in losses]
+            torch.save({"gradients": gradients, "rates": rates_of(optimizer), "losses": values}, stream)
             data = stream.getvalue()
             self._answers.write(len(data).to_bytes(8, "little"))
             view = memoryview(data)
@@ -101,7 +103,7 @@ class ComparedWithReference(Verification):
         os.close(commands_in)
         os.close(answers_out)
 
-    def at_step(self, optimizer: Any, *, compare: bool, inexact: str = "") -> None:
+    def at_step(self, optimizer: Any, *, compare: bool, losses: Sequence[Tensor] = (), inexact: str = "") -> None:
         """Let the reference make the same step; compare its gradients and rates if asked to."""
         if not self._is_open:
             return
@@ -118,7 +120,8 @@ class ComparedWithReference(Verification):
             self._gave_up()
             return
         self._compare_rates(rates_of(optimizer), expected["rates"])
-        self._compare(gradients_of(optimizer), expected["gradients"], inexact)
+        same = same_losses([float(one) for one in losses], expected["losses"])
+        self._compare(gradients_of(optimizer), expected["gradients"], inexact, same=same)
 
     def _compare_rates(self, found: Sequence[tuple[str, float]], expected: Sequence[tuple[str, float]]) -> None:
         for (name, ours), (_, theirs) in zip(found, expected, strict=False):
@@ -150,7 +153,7 @@ class ComparedWithReference(Verification):
             parts += part
         return bytes(parts)
 
-    def _compare(self, found: Sequence[Tensor], expected: Sequence[Tensor], inexact: str) -> None:
+    def _compare(self, found: Sequence[Tensor], expected: Sequence[Tensor], inexact: str, *, same: bool) -> None:
         if [one.shape for one in found] != [one.shape for one in expected]:
             self._notes.refuse(
                 "the step's gradients have other shapes than those of the script on one worker: the script does "
@@ -160,9 +163,10 @@ class ComparedWithReference(Verification):
             ours = torch.cat([one.detach().reshape(-1).double().cpu() for one in found])
             theirs = torch.cat([one.reshape(-1).double() for one in expected])
         self._num_compared += 1
+        tolerance = tolerance_of(found, is_first=self._num_compared == 1, same_losses=same)
         verdict = judge(
             ours, theirs, self._world.size, self._options.loss, inexact,
-            tolerance=tolerance_of(found, is_first=self._num_compared == 1), number=self._num_compared,
+            tolerance=tolerance, number=self._num_compared,
         )  # fmt: skip
         if verdict.refusal:
             self._notes.refuse(verdict.refusal)
@@ -254,17 +258,29 @@ def _causes(number: int) -> str:
     return loss if number == 1 else f"{loss}; or the script keeps something that it computed from an earlier share"
 
 
-def tolerance_of(gradients: Sequence[Tensor], *, is_first: bool) -> float:
+def same_losses(found: Sequence[float], expected: Sequence[float]) -> bool:
+    """Return whether losses are equal up to rounding; False if they are not known.
+
+    >>> same_losses([1.2000001], [1.2]), same_losses([1.20001], [1.2]), same_losses([], [])
+    (True, False, False)
+    """
+    pairs = list(zip(found, expected, strict=False))
+    return bool(pairs) and all(abs(ours - theirs) <= 2e-6 * max(1.0, abs(theirs)) for ours, theirs in pairs)
+
+
+def tolerance_of(gradients: Sequence[Tensor], *, is_first: bool, same_losses: bool = False) -> float:
     """Return the largest relative difference of gradients that is taken for rounding.
 
     At the first comparison all parameters are still those of the serial script, bit by bit; an optimizer such as Adam
-    may turn the rounding of a gradient of almost 0 into an entire step. A GPU may multiply with 10 bits (TF32).
+    may turn the rounding of a gradient of almost 0 into an entire step. A GPU may multiply with 10 bits (TF32). The
+    terms of a gradient may cancel each other almost, those of a loss seldom: where the losses are equal, and linear in
+    the sums over the batch, a larger difference of the gradients is rounding.
 
     >>> tolerance_of([torch.zeros(2)], is_first=True), tolerance_of([torch.zeros(2)], is_first=False)
     (1e-05, 0.001)
     """
     exact = all(one.device.type == "cpu" and one.dtype in (torch.float32, torch.float64) for one in gradients)
-    return 1e-5 if exact and is_first else 1e-3
+    return 1e-5 if exact and is_first and not same_losses else 1e-3
 
 
 def rates_of(optimizer: Any) -> list[tuple[str, float]]:
