@@ -68,7 +68,7 @@ class SharedBackward:
         self.averaged: set[int] = set()
         """numbers of the parameters whose gradients were averaged"""
         self.losses: list[Tensor] = []
-        """the losses of the last backward pass, of the entire batch; none if its graph is kept, or has a ratio of sums"""
+        """losses of the last backward pass, of the entire batch; none if its graph is kept or has a ratio of sums"""
         self.is_running = False
         """whether a backward pass is under way"""
 

@@ -110,6 +110,11 @@ class BatchTracker:
         """Return what is known of the loaders of a line."""
         return self._memories.setdefault(site, LoaderMemory())
 
+    @property
+    def draws_while_loading(self) -> bool:
+        """Whether a data set draws random numbers while it loads examples."""
+        return any(memory.draws for memory in self._memories.values())
+
     def begin(self, site: Site) -> Drawing:
         """Begin a pass over a loader; without gradients, or with a model in evaluation mode, it is not shared out."""
         may_share = self.size > 1 and torch.is_grad_enabled() and not self._is_evaluating()

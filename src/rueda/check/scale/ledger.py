@@ -7,11 +7,14 @@ appears later cannot be compared any more: its batches are not shared out from t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-WINDOW = 8
+WINDOW = 2
 """shared steps without a new kind, after which the reference ends"""
+LONG_WINDOW = 8
+"""the same while an optimizer has made no step yet: that of a GAN's generator may wait for several of the other's"""
 
 WEIGHTED = ", weighted"
 """ending of the kind of a loss whose shares did not weigh alike; where they happen to, it is as right"""
@@ -23,6 +26,7 @@ class LossLedger:
     Args:
         num_compared_each: the number of steps of each kind that are compared; 0: nothing is, and all are taken for
             right.
+        num_optimizers: returns the number of optimizers that the script has created.
 
     >>> ledger, optimizer = LossLedger(1), LossLedger(0)
     >>> def step(kind: str) -> bool:
@@ -33,20 +37,21 @@ class LossLedger:
     (True, False)
     """
 
-    def __init__(self, num_compared_each: int) -> None:
-        self._num_each = num_compared_each
+    def __init__(self, num_compared_each: int, num_optimizers: Callable[[], int] = lambda: 1) -> None:
+        self._num_each, self._num_all = num_compared_each, num_optimizers
         self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._num_compared: dict[tuple[int, tuple[str, ...]], int] = {}
         self._since_step: set[str] = set()
         self._known: set[str] = set()
         self._num_without_new = 0
+        self._is_over = num_compared_each == 0
         self.num_shared_steps = 0
         """number of steps with shared gradients"""
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is compared any more."""
-        return self._num_each == 0 or self._num_without_new >= WINDOW
+        return self._is_over
 
     @property
     def num_compared(self) -> int:
@@ -70,6 +75,8 @@ class LossLedger:
         found = self._num_compared.get(key, 0)
         if found >= self._num_each:
             self._num_without_new += 1
+            window = LONG_WINDOW if self._num_all() > len(self._optimizers) else WINDOW
+            self._is_over = self._num_without_new >= window
             return False
         self._num_compared[key] = found + 1
         self._known.update(kinds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class ParameterRegistry:
     def __init__(self) -> None:
         self._found: dict[int, tuple[int, ref[Tensor]]] = {}  # by id: its number, and the parameter
         self._num_added = 0
+        self._optimizers: WeakSet[Any] = WeakSet()
         self._buffers: dict[tuple[int, str], ref[Any]] = {}  # by the id of a module and a name: the module
 
     def install(self, patches: Patches) -> None:
@@ -38,6 +39,7 @@ class ParameterRegistry:
     def _adding(self, original: Any) -> Any:
         def add_param_group(optimizer: Any, group: Any) -> None:
             original(optimizer, group)
+            self._optimizers.add(optimizer)
             for parameter in optimizer.param_groups[-1]["params"]:
                 self._add(parameter)
 
@@ -52,6 +54,10 @@ class ParameterRegistry:
     def _add_buffer(self, module: Any, name: str, buffer: Tensor | None) -> None:
         if not isinstance(module, _BatchNorm):  # whose statistics are averaged
             self._buffers[id(module), name] = ref(module)
+
+    def num_optimizers(self) -> int:
+        """Return the number of optimizers that still exist."""
+        return len(self._optimizers)
 
     def buffers(self) -> list[tuple[str, Tensor]]:
         """Return the buffers that still exist, with their names; those of batch norm are left out."""

@@ -58,7 +58,7 @@ class Scaling:
         synchronised = options.batch_norm == "synchronised"
         self._batch_norms = BatchNorms(self.tracker, self.notes, synchronised=synchronised)
         self._generator = GeneratorWatch(world, self.notes)
-        self._ledger = LossLedger(options.verify)
+        self._ledger = LossLedger(options.verify, self._parameters.num_optimizers)
         self._autocast = False
         self._draws = SharedDraws(self.tracker, self._generator)
         self.evaluation = SharedEvaluation(world, self.tracker, self.notes)
@@ -77,6 +77,8 @@ class Scaling:
         """Return why the gradients may differ from the serial script's; nothing if they must not."""
         if self._batch_norms.differ:
             return "batch norm uses the statistics of shares"
+        if self.options.load == "share" and self.tracker.draws_while_loading:
+            return "the data set draws random numbers, of each worker's own with --load share"
         if self._generator.is_own:
             return "random numbers are drawn within an operation"
         return "autocast computes in half precision" if self._autocast else ""
