@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "examine": {"errors", "files", "lazy", "records", "terminal", "world", "data", "nn", "optim", "tasks", "train"},
     "plan": {"errors", "files", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},
-    "check": {"errors", "nn", "optim", "world"},
+    "check": {"data", "errors", "nn", "optim", "world"},
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
