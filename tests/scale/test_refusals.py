@@ -139,6 +139,53 @@ for a, b in DataLoader(Late(), 4):
 """,
         "begun to draw random numbers",
     ),
+    "a buffer that is computed from the batch": (
+        """
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        self.register_buffer("centre", torch.zeros(4))
+    def forward(self, inputs):
+        self.centre = 0.9 * self.centre + 0.1 * inputs.mean(0)
+        return self.linear(inputs - self.centre)
+model = Centred()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for a, b in DataLoader(data, 6):
+    step(a, b)
+""",
+        "a buffer of the model, Centred.centre, differs",
+    ),
+    "batches that are kept": (
+        """
+import itertools
+for a, b in DataLoader(data, 5):
+    step(a, b)
+for (a, b), _ in zip(itertools.cycle(DataLoader(data, 5)), range(8)):
+    step(a, b)
+""",
+        "batches that are kept (itertools.cycle, a list) cannot be weighed",
+    ),
+    "an end of its own on each worker": (
+        """
+import os
+for epoch in range(3):
+    for a, b in DataLoader(data, 8):
+        step(a, b)
+    if epoch == int(os.environ["RANK"]):
+        break
+""",
+        "different numbers of backward passes",
+    ),
+    "means over different numbers": (
+        """
+for a, b in DataLoader(data, 8):
+    errors = (model(a) - b).square().reshape(-1)
+    (errors[a[:, 0] > 0].mean() + errors[a[:, 1] > 0].mean()).backward()
+    optimizer.step()
+""",
+        "parts of the loss are means over different numbers",
+    ),
     "a refusal that the script catches": (
         """
 for i in range(2):
@@ -152,15 +199,61 @@ for i in range(2):
 }
 
 
-def refused(script: str) -> str:
+COMPARED = {
+    "the second loss of two": (
+        """
+other = nn.Linear(4, 1)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for a, b in DataLoader(data, 8):
+    step(a, b)
+    second.zero_grad()
+    other(torch.randn(8, 4)).square().mean().backward()  # 8 on each worker
+    second.step()
+""",
+        "noise is drawn for a fixed number of examples",
+    ),
+    "a rate that is computed from the share": (
+        """
+seen = 0
+for a, b in DataLoader(data, 8):
+    seen += len(a)
+    optimizer.param_groups[0]["lr"] = 1 / seen
+    step(a, b)
+""",
+        "the optimizer's lr is 0.0833333, and 0.0625 in the script on one worker",
+    ),
+    "something kept from an earlier share": (
+        """
+centre = torch.zeros(1)
+for a, b in DataLoader(data, 8):
+    step(a, b - centre)
+    centre = b.mean(0)
+""",
+        "keeps something that it computed from an earlier share",
+    ),
+}
+
+
+def refused(script: str, verify: int = 0) -> str:
     """Run a script on the workers and return the refusal."""
+    from rueda.check.scale import seeds
     from rueda.check.scale.options import ScaleOptions
     from rueda.check.scale.scaling import Scaling
+    from rueda.check.scale.verification import ComparedWithReference, Verification
     from rueda.errors import ScaleError
     from rueda.world import current
 
+    world, options = current(), ScaleOptions(verify=verify)
+
+    def compare(notes: Any) -> Verification:
+        if world.is_main and verify:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(seeds.VARIABLE, "1")
+                return ComparedWithReference([script], options, world, notes)
+        return Verification()
+
     with within(Path(script).parent):
-        scaling = Scaling(current(), ScaleOptions(verify=0))
+        scaling = Scaling(world, options, verify=compare)
         try:
             scaling.run([script])
         except ScaleError as error:
@@ -169,8 +262,8 @@ def refused(script: str) -> str:
 
 
 @workers(2)
-def run_on_2(script: str, words: str) -> None:
-    found = refused(script)
+def run_on_2(script: str, words: str, verify: int = 0) -> None:
+    found = refused(script, verify)
     assert words in found, f"expected {words!r}, got {found!r}"
     assert "\n" not in found
 
@@ -181,6 +274,52 @@ def test_what_cannot_be_scaled_is_refused(what: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BEGINNING + code)
     run_on_2(script=str(script), words=words)
+
+
+@pytest.mark.parametrize("what", COMPARED)
+def test_what_the_comparison_refuses(what: str, tmp_path: Path) -> None:
+    code, words = COMPARED[what]
+    script = tmp_path / "train.py"
+    script.write_text(BEGINNING + code)
+    run_on_2(script=str(script), words=words, verify=2)
+
+
+LATE = """
+import numpy
+for epoch in range(6):
+    for a, b in DataLoader(data, 8):
+        if epoch < 5:
+            step(a, b)
+            continue
+        LATER
+        step(a, b)
+"""
+LATER = {
+    "another loss": "F = type('', (), {'mse_loss': lambda p, y: (p - y).square().reshape(-1).topk(3).values.mean()})",
+    "a permutation": "a = (a + a[torch.randperm(len(a))]) / 2",
+    "noise of NumPy": "a = a + torch.from_numpy(numpy.random.randn(*a.shape)).float()",
+}
+
+
+@workers(2)
+def with_a_late_loss(script: str) -> None:
+    from rueda.check.scale.options import ScaleOptions
+    from rueda.check.scale.scaling import Scaling
+    from rueda.world import current
+
+    with within(Path(script).parent):
+        scaling = Scaling(current(), ScaleOptions(verify=1))
+        scaling.run([script])
+    assert any("not shared out" in note and "--verify 15" in note for note in scaling.notes.said), scaling.notes.said
+    assert scaling.tracker.num_backward == 18
+    assert scaling.tracker.num_shared_backward == 15, "the first is entire, and the last two are again"
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_loss_that_appears_after_the_comparison_is_computed_on_entire_batches(later: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BEGINNING + LATE.replace("LATER", LATER[later]))
+    with_a_late_loss(script=str(script))
 
 
 def options_of(**given: Any) -> Any:

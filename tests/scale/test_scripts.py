@@ -12,7 +12,7 @@ from scalehere import flat, scaled, serial
 
 EXACT = [
     "accumulation", "arguments", "balanced", "by_hand", "cnn_augmentation", "compiled", "ema", "gan", "grad_scaler",
-    "lstm", "mlp", "processes", "progress", "stream", "trainer_class", "transformer", "vae",
+    "lstm", "mlp", "processes", "progress", "stream", "tokens", "trainer_class", "transformer", "vae",
 ]  # fmt: skip
 
 
@@ -144,3 +144,38 @@ def test_weak_scaling_is_the_script_with_larger_batches_and_rates(tmp_path: Path
             schedule.step()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-6)
+
+
+REASONS = {
+    "Ranked": "its rows are not independent of each other", "Keeping": "it keeps something of its forward pass",
+    "Sampled": "it draws random numbers", "Total": "not all outputs have the batch as their first dimension",
+}  # fmt: skip
+
+
+def share_evaluations(folder: str) -> None:
+    scaling = scaled("evaluations", folder, batch_norm="synchronised", share_evaluation=True)
+    notes = [note for note in scaling.notes.said if "is not shared out" in note]
+    expected = [f"the evaluation of {name} is not shared out: {reason}" for name, reason in REASONS.items()]
+    assert notes == expected
+    assert scaling.evaluation.num_shared > 30, "of 48: the others are compared at calls 1, 2, 4, 8 ..., or too small"
+
+
+@workers(2)
+def evaluations_on_2(folder: str) -> None:
+    share_evaluations(folder)
+
+
+@workers(3)
+def evaluations_on_3(folder: str) -> None:
+    share_evaluations(folder)
+
+
+def test_shared_evaluations_give_the_numbers_of_the_serial_script(tmp_path: Path) -> None:
+    expected = serial("evaluations", tmp_path / "serial")
+    for size, run in ((2, evaluations_on_2), (3, evaluations_on_3)):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        run(folder=str(folder))
+        found = flat(torch.load(folder / "model.pt"))
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, atol=2e-5, rtol=1e-5, msg=f"{key} on {size} workers")

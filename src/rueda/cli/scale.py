@@ -23,8 +23,8 @@ def scale(
         "mean"
     ),
     verify: Annotated[
-        int, typer.Option(metavar="K", help="Compare the first K shared gradients with one worker's; 0: none.")
-    ] = 1,
+        int, typer.Option(metavar="K", help="Compare the first K gradients of each loss with one worker's; 0: none.")
+    ] = 2,
     load: Annotated[
         str,
         typer.Option(help="Examples that each worker loads: share, whole, or auto: the share if nothing is random."),
@@ -32,6 +32,9 @@ def scale(
     batch_norm: Annotated[
         str, typer.Option(help="Statistics of batch norm: of each worker's share, or synchronised.")
     ] = "worker",
+    share_evaluation: Annotated[
+        bool, typer.Option("--share-evaluation", help="Share out forward passes without gradients; gather the outputs.")
+    ] = False,
     weak: Annotated[
         bool, typer.Option("--weak", help="Each worker keeps the script's batch; the rate follows.")
     ] = False,
@@ -59,8 +62,8 @@ def scale(
         raise ScaleError("--recipe has an effect only with --weak; add that, or remove --recipe")
     chosen = Recipe(scaling="linear", warmup_epochs=5.0) if recipe is None else Recipe.load(recipe)
     options = ScaleOptions(
-        loss=loss, verify=0 if weak else verify, load=load, batch_norm=batch_norm, weak=weak, scaling=chosen.scaling,
-        warmup_epochs=chosen.warmup_epochs,
+        loss=loss, verify=0 if weak else verify, load=load, batch_norm=batch_norm, weak=weak,
+        share_evaluation=share_evaluation, scaling=chosen.scaling, warmup_epochs=chosen.warmup_epochs,
     )  # fmt: skip
     plan = plan_job(
         command, workers=workers, hosts=hosts, hostfile=hostfile,

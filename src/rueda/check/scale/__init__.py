@@ -12,6 +12,8 @@ torch itself, before the script starts:
 :mod:`.files`          rank 0 alone writes files; those of the others go to a private folder
 :mod:`.steps`          what must be equal on all workers is compared while they train
 :mod:`.weak`           with ``--weak``: the script's batch for each worker, and a rate that follows
+:mod:`.evaluation`     with ``--share-evaluation``: forward passes without gradients are shared out
+:mod:`.losses`         shares are weighed by what their loss divides by
 :mod:`.verification`   the first shared gradients are compared with those of the script on one worker
 =====================  =================================================================================================
 

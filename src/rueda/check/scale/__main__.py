@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from rueda.check.scale.gpu import num_gpus, one_gpu
@@ -11,6 +12,8 @@ from rueda.check.scale.options import ScaleOptions
 from rueda.errors import RuedaError
 from rueda.world.identity import identify
 from rueda.world.leaving import leave
+
+_SECONDS_FOR_RANK_0 = 2.0  # most refusals are those of all workers: rank 0, whose lines are shown, is to be the first
 
 
 def main() -> None:
@@ -24,6 +27,8 @@ def main() -> None:
     except RuedaError as error:
         print(f"rueda: {error}", file=sys.__stderr__, flush=True)
         status = error.exit_status
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(_SECONDS_FOR_RANK_0)
         os._exit(status)  # the others may wait in a collective, which this worker will never enter
     leave(status)
 

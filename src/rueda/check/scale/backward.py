@@ -25,11 +25,18 @@ from rueda.check.scale.agreement import differing
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.generator import GeneratorWatch
+from rueda.check.scale.ledger import WEIGHTED, LossLedger
+from rueda.check.scale.losses import LossGraph, loss_graph, normalised, weights
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.parameters import ParameterRegistry
 from rueda.world import World
 
 _BUCKET_BYTES = 1 << 26
+_OTHER_LOOPS = (
+    "the workers have made different numbers of backward passes: the script's loop depends on something that is not "
+    "the same on all of them, such as an accuracy of training batches, of which each worker sees its share; compute it "
+    "from what all of them have: the loss after backward(), or an evaluation under torch.no_grad()"
+)
 _NUM_WALKS = 3  # backward passes in which the graph is searched for tensors that nobody registered
 
 
@@ -42,6 +49,7 @@ class SharedBackward:
         parameters: the parameters whose gradients are averaged.
         batch_norms: the layers whose running statistics are averaged.
         generator: torch's generator, which is compared.
+        ledger: knows which losses are verified.
         notes: where a refusal goes.
     """
 
@@ -52,12 +60,15 @@ class SharedBackward:
         parameters: ParameterRegistry,
         batch_norms: BatchNorms,
         generator: GeneratorWatch,
+        ledger: LossLedger,
         notes: Notes,
     ) -> None:
         self._world, self._tracker, self._parameters = world, tracker, parameters
-        self._batch_norms, self._generator, self._notes = batch_norms, generator, notes
+        self._batch_norms, self._generator, self._ledger, self._notes = batch_norms, generator, ledger, notes
         self.averaged: set[int] = set()
         """numbers of the parameters whose gradients were averaged"""
+        self.losses: list[Tensor] = []
+        """losses of the last backward pass, of the entire batch; none if its graph is kept or has a ratio of sums"""
         self.is_running = False
         """whether a backward pass is under way"""
 
@@ -90,6 +101,7 @@ class SharedBackward:
             given = grad_tensors if grad_tensors is not None else grad_variables
             if self._tracker.num_backward <= _NUM_WALKS:
                 self._search(roots)
+            loss = loss_graph(roots) if self._tracker.last_shared else LossGraph()
             parameters = self._parameters.alive()
             earlier = {number: one.grad for number, one in parameters.items() if one.grad is not None}
             for number in earlier:
@@ -100,51 +112,111 @@ class SharedBackward:
                     original(tensors, _scaled(roots, given, factor), retain_graph, create_graph, inputs=inputs)
             finally:
                 self.is_running = False
-            self._average(parameters, [] if retain_graph else roots, factor)
+            self._average(parameters, [] if retain_graph else roots, factor, loss)
             for number, grad in earlier.items():
                 new = parameters[number].grad
                 parameters[number].grad = grad if new is None else grad.add_(new)
 
         return backward
 
-    def _average(self, parameters: dict[int, Tensor], roots: Sequence[Tensor], factor: float) -> None:
+    def _average(self, parameters: dict[int, Tensor], roots: Sequence[Tensor], factor: float, loss: LossGraph) -> None:
         numbers = [number for number, one in parameters.items() if one.grad is not None]
         self.averaged.update(numbers)
+        losses = [root for root in roots if root.numel() == 1 and root.is_floating_point()]
+        self.losses = [one.detach().clone() for one in losses]
         if self._world.size == 1:
             return
-        values = {
-            "backward": self._tracker.num_backward,
-            "order": self._tracker.order,
-            "share": -1 if self._tracker.share is None else self._tracker.share.whole,
-            "generator": self._generator.agreed(),
-            "gradients": zlib.crc32(repr(numbers).encode()),
-        }
-        for name in differing(self._world, values):
+        different = self._compare(numbers, loss)
+        for name in different:
             if name == "gradients":
                 numbers = self._united(parameters, numbers)
             elif name == "generator":
                 self._generator.reconcile()
+            elif name in ("kind", "divisors"):
+                continue
             elif name in ("order", "share"):
                 self._notes.refuse(
                     "the workers have drawn different batches: a sampler takes its order from something else than "
-                    "torch, numpy or random (the time, a set, a file); seed it"
+                    "torch, numpy or random (the time, a set, a file), or the script skips batches by a number of its "
+                    "share, such as a loss that it reads before backward(); seed it, or read it after backward()"
                 )
             else:
-                self._notes.refuse(
-                    "the workers have made different numbers of backward passes: the script's loop depends on "
-                    "something that is not the same on all of them; average it over the entire batch first"
-                )
+                self._notes.refuse(_OTHER_LOOPS)
+        weight = self._weight(loss) if "divisors" in different else None
+        if self._tracker.last_shared:
+            kind = "another one on each worker" if "kind" in different else loss.kind
+            kind = "; ".join([kind, *sorted(self._tracker.marks)])
+            self._tracker.marks.clear()
+            self._check_kind(kind if weight is None else kind + WEIGHTED)
         gradients = [parameters[number].grad for number in numbers]
-        losses = [root for root in roots if root.numel() == 1 and root.is_floating_point()]
+        if weight is not None:
+            factor *= weight
+            for gradient in gradients:
+                _multiply(gradient, weight)
         with torch.no_grad():
             statistics = self._batch_norms.take_statistics()
-            carried = [*(loss.detach() * factor for loss in losses), *statistics]
-            targets = [*(loss.data for loss in losses), *statistics]
+            values_of = [one.detach() * factor if factor else torch.zeros_like(one) for one in losses]
+            carried = [*values_of, *statistics]
+            targets = [*(one.data for one in losses), *statistics]
             averaged = average([*gradients, *carried], self._world, self._notes)  # type: ignore[list-item]
             for number, result in zip(numbers, averaged, strict=False):
                 parameters[number].grad = result
             for target, result in zip(targets, averaged[len(numbers) :], strict=True):
                 target.copy_(result)
+            self.losses = averaged[len(numbers) : len(numbers) + len(losses)] if loss.is_linear else []
+
+    def _checksum_of_divisors(self, loss: LossGraph) -> int:
+        share = self._tracker.share
+        if not loss.divisors or share is None or self._tracker.loss == "sum":
+            return 0
+        return zlib.crc32(repr(normalised(loss.divisors, share)).encode())
+
+    def _weight(self, loss: LossGraph) -> float | None:
+        """Return what this worker's gradient is multiplied by where the loss does not divide by the examples' number.
+
+        All workers call it where the divisors of their losses differ; None if the examples weigh alike all the same.
+        """
+        share = self._tracker.share
+        everyone = self._world.all_gather_object((loss.divisors, share))
+        shares = [one for _, one in everyone if one is not None]
+        if len(shares) < self._world.size or share is None:
+            return None
+        try:
+            found = weights([divisors for divisors, _ in everyone], shares)
+        except ValueError as error:
+            self._notes.refuse(f"{error}, so the shares cannot be weighed; divide the entire loss by one number")
+        if found is None or not share.num_counted:
+            return None if found is None else 0.0
+        return found[self._world.rank] * share.whole / share.num_counted
+
+    def _check_kind(self, kind: str) -> None:
+        """Give entire batches from now on where a loss is computed in a way that was not compared."""
+        if not self._ledger.knows(kind) and self._tracker.give_entire_batches():
+            self._notes.say(
+                f"after {self._ledger.num_shared_steps:,} shared steps the loss is computed in another way than in "
+                f"those that were verified ({kind[:90]}); this step is one of shares, unseen; from here on its "
+                f"batches are not shared out, which is right, only not faster; --verify "
+                f"{self._ledger.num_shared_steps + 1} compares it, --verify 0 shares it unseen"
+            )
+
+    def _compare(self, numbers: list[int], loss: LossGraph, *, at_end: bool = False) -> list[str]:
+        """Return the names of what is not the same on all workers after a backward pass, or at the end."""
+        share = self._tracker.share
+        values = {
+            "backward": -1 if at_end else self._tracker.num_backward,
+            "order": self._tracker.order,
+            "share": -1 if share is None else share.whole,
+            "generator": self._generator.agreed(),
+            "gradients": zlib.crc32(repr(numbers).encode()),
+            "kind": zlib.crc32(loss.kind.encode()),
+            "divisors": self._checksum_of_divisors(loss),
+        }
+        return differing(self._world, values)
+
+    def check_end(self) -> None:
+        """Refuse a script that ends on some workers while others make another backward pass; all of them call it."""
+        if "backward" in self._compare([], LossGraph(), at_end=True):
+            self._notes.refuse(_OTHER_LOOPS)
 
     def _united(self, parameters: dict[int, Tensor], numbers: list[int]) -> list[int]:
         """Give a gradient of zero to the parameters that only other workers have used."""
@@ -164,6 +236,14 @@ class SharedBackward:
                     f"a tensor of shape {tuple(leaf.shape)} gets a gradient, but belongs to no module and no optimizer "
                     "of torch, so it cannot be averaged; make it an nn.Parameter, or give it to an optimizer"
                 )
+
+
+def _multiply(gradient: Tensor | None, weight: float) -> None:
+    """Multiply a gradient; with 0 it is 0 also where it was not a number, as that of a mean over nothing."""
+    if gradient is not None and weight:
+        gradient.mul_(weight)
+    elif gradient is not None:
+        gradient.zero_()
 
 
 def _scaled(roots: Sequence[Tensor], given: Any, factor: float) -> Any:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.check.patches import Patches
+from rueda.check.scale.examples import random_states
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.share import Share
 
@@ -38,7 +39,14 @@ class LoaderMemory:
     """What is known of the loaders that one line of the script creates."""
 
     trains: bool = False
+    stays_entire: bool = False
+    """whether its batches are not shared out, since their loss could not be verified"""
     draws: bool | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its batches are shared out."""
+        return self.trains and not self.stays_entire
 
 
 @dataclass(kw_only=True)
@@ -49,6 +57,7 @@ class Drawing:
     may_share: bool
     num_batches: int = 0
     num_shared: int = 0
+    num_uneven: int = 0
     num_backward: int = 0
     is_ahead: bool = False
     """whether the script has drawn a batch before it was done with the last one"""
@@ -83,10 +92,15 @@ class BatchTracker:
     """how many times the script has gone through its training data"""
     last_shared: bool = False
     """whether the last backward pass was of a shared batch"""
+    marks: set[str] = field(default_factory=set)
+    """what the script has done with the batch in hand that must be compared: part of the kind of its loss"""
     order: int = 0
     """checksum of all indices that were drawn, which must be the same on all ranks"""
     _memories: dict[Site, LoaderMemory] = field(default_factory=dict)
     _fresh: list[tuple[Drawing, Share | None]] = field(default_factory=list)  # batches since the last backward pass
+    _numbers: Any = None  # the generators of Python and NumPy when the script got its share
+    _is_replayed: bool = False  # whether batches that do not divide alike have been drawn to the end
+    _latest: list[LoaderMemory] = field(default_factory=list)  # of the loaders of the last backward pass
     _last_factor: float = 1.0
     _outer: WeakSet[nn.Module] = field(default_factory=WeakSet)  # those whose mode the script has set
     _inner: WeakSet[nn.Module] = field(default_factory=WeakSet)  # modules within them
@@ -95,6 +109,11 @@ class BatchTracker:
     def memory(self, site: Site) -> LoaderMemory:
         """Return what is known of the loaders of a line."""
         return self._memories.setdefault(site, LoaderMemory())
+
+    @property
+    def draws_while_loading(self) -> bool:
+        """Whether a data set draws random numbers while it loads examples."""
+        return any(memory.draws for memory in self._memories.values())
 
     def begin(self, site: Site) -> Drawing:
         """Begin a pass over a loader; without gradients, or with a model in evaluation mode, it is not shared out."""
@@ -108,9 +127,12 @@ class BatchTracker:
     def yielded(self, drawing: Drawing, share: Share | None) -> None:
         """Note that the script gets a batch."""
         self.share = share
+        self._is_replayed = False
+        self._numbers = None if share is None else random_states()[1:]
         self.num_batches += 1
         drawing.num_batches += 1
         drawing.num_shared += share is not None
+        drawing.num_uneven += share is not None and share.whole % self.size > 0
         if not drawing.may_share:  # an evaluation, or a training in evaluation mode, of which every worker has all
             self._fresh.clear()
             self._last_factor, self.last_shared = 1.0, False
@@ -122,6 +144,7 @@ class BatchTracker:
     def ended(self, drawing: Drawing) -> None:
         """Note the end of a pass; refuse one that was shared out although no backward pass used its batches."""
         self.share = None
+        self._is_replayed = drawing.num_uneven > 0
         if not drawing.num_backward:
             self._fresh = [entry for entry in self._fresh if entry[0] is not drawing]
         if drawing.num_shared and drawing.num_shared == drawing.num_batches and not drawing.num_backward:
@@ -149,6 +172,14 @@ class BatchTracker:
                 "backward() is called before a DataLoader gave a batch: the data are drawn outside a DataLoader, and "
                 "cannot be shared out; let a DataLoader draw them"
             )
+        if self._is_replayed and self.last_shared and not self._fresh:
+            self.notes.refuse(
+                "backward() is called again after the end of a loader whose batches do not divide alike: batches that "
+                "are kept (itertools.cycle, a list) cannot be weighed; draw them anew, with "
+                "`while True: for batch in loader`"
+            )
+        if self._numbers is not None and self._numbers != random_states()[1:]:
+            self.marks.add("numbers of random or NumPy")
         for drawing, _ in self._fresh:
             drawing.memory.trains = True
             drawing.num_backward += 1
@@ -162,10 +193,18 @@ class BatchTracker:
             )
         self._last_factor = factors.pop()
         if self._fresh:
+            self._latest = [drawing.memory for drawing, _ in self._fresh]
             self.last_shared = any(share is not None for _, share in self._fresh)
         self._fresh.clear()
         self.num_shared_backward += self.last_shared
         return self._last_factor
+
+    def give_entire_batches(self) -> bool:
+        """Share out no more batches of the loaders that the last backward pass used; return whether this is new."""
+        is_new = any(not memory.stays_entire for memory in self._latest)
+        for memory in self._latest:
+            memory.stays_entire = True
+        return is_new
 
     def factor(self, share: Share | None) -> float:
         """Return the factor of a share in the average: n N / B for a mean, N for a sum, 1 for an entire batch."""
@@ -180,9 +219,10 @@ class BatchTracker:
         patches.replace(nn.Module, "train", self._train)
 
     def _is_evaluating(self) -> bool:
-        """Return whether a model that is trained is in evaluation mode; a layer within it or a copy does not count."""
+        """Return whether a trained model is in evaluation mode; layers of it, copies and frozen ones do not count."""
         models = [one for one in self._outer if not one.training and one not in self._inner]
-        return any(self.is_trained(parameter) for one in models for parameter in one.parameters())
+        parameters = (parameter for one in models for parameter in one.parameters())
+        return any(parameter.requires_grad and self.is_trained(parameter) for parameter in parameters)
 
     def _train(self, original: Any) -> Any:
         def train(module: nn.Module, mode: bool = True) -> nn.Module:

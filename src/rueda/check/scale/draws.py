@@ -27,7 +27,6 @@ from rueda.check.scale.share import Share
 _FACTORIES = ("randn", "rand")
 _LIKE = ("randn_like", "rand_like", "randint_like", "bernoulli", "poisson")
 _IN_PLACE = ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
-_OTHERS = ("randperm", "multinomial")  # one for the entire batch
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
@@ -80,7 +79,8 @@ class SharedDraws:
             (torch, ("randint",), self._randint),
             (torch, _LIKE, self._like),
             (torch, ("normal",), self._normal),
-            (torch, _OTHERS, lambda original: original),
+            (torch, ("randperm",), self._permutation),
+            (torch, ("multinomial",), lambda original: original),  # one for the entire batch
             (Tensor, _IN_PLACE, self._in_place),
             (functional, _DROPOUTS, self._dropout),
             (functional, ("scaled_dot_product_attention",), self._attention),
@@ -169,6 +169,23 @@ class SharedDraws:
             return narrowed(original(*spread, *args, **options), *found).clone()
 
         return normal
+
+    def _permutation(self, original: Any) -> Any:
+        """Permute the rows of the share as they are ordered among those of the entire batch.
+
+        The generator is then where the serial script's is; the permutation of the batch itself, as mixup uses it, would
+        need rows of other workers. So the loss is one that has to be compared.
+        """
+
+        def randperm(n: int, *args: Any, **options: Any) -> Tensor:
+            share = self._tracker.share
+            if share is None or n != share.rows or options.get("out") is not None:
+                return original(n, *args, **options)  # type: ignore[no-any-return]
+            self._tracker.marks.add("a permutation of the batch")
+            whole = original(share.whole, *args, **options) - share.low
+            return whole[(whole >= 0) & (whole < share.rows)]  # type: ignore[no-any-return]
+
+        return randperm
 
     def _in_place(self, original: Any) -> Any:
         def draw(tensor: Tensor, *args: Any, **options: Any) -> Tensor:

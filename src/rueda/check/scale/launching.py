@@ -29,15 +29,25 @@ def scale_script(plan: LaunchPlan, options: ScaleOptions) -> int:
     resolve(plan.program)  # refuses a script that does not exist
     library = library_of(script)
     if library:
-        _print(
-            f"{script} is left alone: it uses {library}, which has its own way to many workers; "
-            f"started as `rueda run -np {plan.workers} {script}` would"
-        )
+        _print(_left_alone(script, library, plan.workers))
+        if library.startswith("Lightning"):
+            plan = replace(plan, program=("rueda.check.scale.lightning_script", *plan.program), module=True)
         return driver.launch(plan, output=OutputOptions())
     # The order of a set of strings follows the hash seed, which is another one in each process unless it is set.
     environment = {"PYTHONHASHSEED": "0", **plan.environment, VARIABLE: options.as_text()}
     scaled = replace(plan, program=("rueda.check.scale", *plan.program), module=True, environment=environment)
     return driver.launch(scaled, output=OutputOptions(quiet_ranks=True), failed=_tell)
+
+
+def _left_alone(script: str, library: str, workers: int | None) -> str:
+    """Return the line for a script that has its own way to many workers, and what it does to the batch."""
+    started = f"started as `rueda run -np {workers} {script}` would"
+    if library.startswith("Lightning"):
+        started = f"its Trainer or Fabric gets devices and strategy='ddp' for {workers} workers unless it names others"
+    grows = ""
+    if library.startswith(("Lightning", "Hugging Face")):
+        grows = f"; each worker takes a batch of the script's size, so the global batch is {workers} times as large"
+    return f"{script} is left alone: it uses {library}, which has its own way to many workers; {started}{grows}"
 
 
 def _tell(failure: Failure, stderr: str) -> None:

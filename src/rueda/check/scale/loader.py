@@ -116,7 +116,7 @@ class SharedSampler:
         assert drawing is not None
         batches = iter(self._sampler)
         for batch in batches:
-            indices, shared = list(batch), drawing.may_share and drawing.memory.trains
+            indices, shared = list(batch), drawing.may_share and drawing.memory.is_shared
             for more in islice(batches, self._num_merged - 1 if shared else 0):
                 indices += more
             if indices and indices[0] is not None:  # an iterable data set has none

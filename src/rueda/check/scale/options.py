@@ -18,10 +18,13 @@ class ScaleOptions:
 
     Args:
         loss: whether the script's loss is a ``mean`` or a ``sum`` over the examples of its batch.
-        verify: the number of shared updates whose gradients are compared with those of the script on one worker.
+        verify: how many of the first shared updates, of each kind of loss and optimizer, are compared with those of
+            the script on one worker.
         load: the examples that a worker loads of each batch: its ``share``, the ``whole`` batch, or by ``auto`` its
             share unless the data set draws random numbers; then the whole, so that all draws are the serial script's.
         batch_norm: the statistics of batch norm: those of each ``worker``'s share, or ``synchronised``.
+        share_evaluation: forward passes of an evaluation are shared out, and their outputs gathered
+            (:mod:`.evaluation`).
         weak: each worker keeps the script's batch, so that the global batch is larger (:mod:`.weak`).
         scaling: with ``weak``: the scaling rule of the learning rate.
         warmup_epochs: with ``weak``: the number of epochs in which the learning rate rises to its scaled value.
@@ -33,9 +36,10 @@ class ScaleOptions:
     """
 
     loss: str = "mean"
-    verify: int = 1
+    verify: int = 2
     load: str = "auto"
     batch_norm: str = "worker"
+    share_evaluation: bool = False
     weak: bool = False
     scaling: str = "linear"
     warmup_epochs: float = 5.0

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,10 @@ from rueda.check.scale.backward import SharedBackward
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
 from rueda.check.scale.draws import SharedDraws
+from rueda.check.scale.evaluation import SharedEvaluation
 from rueda.check.scale.files import PrivateFiles
 from rueda.check.scale.generator import GeneratorWatch
+from rueda.check.scale.ledger import LossLedger
 from rueda.check.scale.loader import SharedLoaders
 from rueda.check.scale.notes import Notes
 from rueda.check.scale.options import ScaleOptions
@@ -55,14 +58,18 @@ class Scaling:
         synchronised = options.batch_norm == "synchronised"
         self._batch_norms = BatchNorms(self.tracker, self.notes, synchronised=synchronised)
         self._generator = GeneratorWatch(world, self.notes)
+        self._ledger = LossLedger(options.verify, self._parameters.num_optimizers)
+        self._autocast = False
         self._draws = SharedDraws(self.tracker, self._generator)
+        self.evaluation = SharedEvaluation(world, self.tracker, self.notes)
         self._backward = SharedBackward(
-            world, self.tracker, self._parameters, self._batch_norms, self._generator, self.notes
+            world, self.tracker, self._parameters, self._batch_norms, self._generator, self._ledger, self.notes
         )
         self.verification = verify(self.notes)
         self.steps = StepChecks(
-            world, self.tracker, self._parameters, self._backward, self.verification, self._inexact, self.notes
-        )
+            world, self.tracker, self._parameters, self._backward, self.verification, self._ledger, self._inexact,
+            self.notes,
+        )  # fmt: skip
         writes = world.is_main and not options.is_reference
         self.files = None if writes else PrivateFiles([*folders, Path.cwd()])
 
@@ -70,10 +77,18 @@ class Scaling:
         """Return why the gradients may differ from the serial script's; nothing if they must not."""
         if self._batch_norms.differ:
             return "batch norm uses the statistics of shares"
+        if self.options.load == "share" and self.tracker.draws_while_loading:
+            return "the data set draws random numbers, of each worker's own with --load share"
         if self._generator.is_own:
             return "random numbers are drawn within an operation"
-        kinds = ("cpu", self.world.device.type)
-        return "autocast computes in half precision" if any(map(torch.is_autocast_enabled, kinds)) else ""
+        return "autocast computes in half precision" if self._autocast else ""
+
+    def _noting_autocast(self, original: Any) -> Any:
+        def __enter__(region: Any) -> Any:
+            self._autocast = self._autocast or region._enabled
+            return original(region)
+
+        return __enter__
 
     @contextmanager
     def active(self) -> Iterator[Scaling]:
@@ -88,7 +103,10 @@ class Scaling:
                 WeakScaling(size, self.tracker, self.notes, options.scaling, options.warmup_epochs).install(patches)
             for part in (self._parameters, self._batch_norms, loaders, self._draws, self._backward, self.steps):
                 part.install(patches)
+            if options.share_evaluation:
+                self.evaluation.install(patches)
             self.tracker.follow_modes(patches)
+            patches.replace(torch.autocast, "__enter__", self._noting_autocast)
             patches.replace(dist, "init_process_group", self._refused)
             if self.files is not None:
                 self.files.install(patches)
@@ -142,6 +160,7 @@ class Scaling:
             )
 
     def _conclude(self) -> None:
+        self._backward.check_end()
         self.steps.check_at_end()
         held = sorted({file for part in self.world.all_gather_object(self._held_back()) for file in part})
         steps, tracker = self.steps, self.tracker
@@ -151,6 +170,11 @@ class Scaling:
             f"{tracker.num_shared_backward:,} of {tracker.num_backward:,} backward passes were shared among "
             f"{self.world.size} workers ({steps.num_steps:,} optimizer steps)"
         )
+        if self.options.share_evaluation:
+            shared, calls = self.evaluation.num_shared, self.evaluation.num_calls
+            self.notes.say(f"{shared:,} of {calls:,} forward passes of evaluations were shared")
+        if tracker.num_shared_backward and self.options.verify and not self._ledger.num_compared:
+            self.notes.say("not verified: no optimizer of torch made a step with shared gradients, none was compared")
         if held:
             named = ", ".join(held[:4]) + (f" and {len(held) - 4} more" if len(held) > 4 else "")
             self.notes.say(f"rank 0 alone wrote files; those of the others were held back: {named}")
