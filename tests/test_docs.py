@@ -49,7 +49,7 @@ def test_three_commands_scale_convert_and_check_the_serial_script(tmp_path: Path
     assert len(shown) == 6
     for command, expected in zip(shown[::2], shown[1::2], strict=True):
         words = command.partition(" |")[0].split()
-        done = run(sys.executable, "-m", *words, cwd=tmp_path)
+        done = run(sys.executable, "-m", *words, cwd=tmp_path, COLUMNS="200")  # as in a pipe: not limited
         assert done.returncode == 0, done.stderr
         printed = done.stderr if "scale" in command else done.stdout
         last = printed.splitlines()[-1:] if "tail -1" in command else printed.splitlines()

@@ -6,11 +6,12 @@ import hashlib
 import random
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rueda.data.nest import tensors
 
 VALUES = 256
 """values of a row or a parameter that a digest takes at most, evenly spaced"""
@@ -31,21 +32,9 @@ def digest(tensor: Tensor) -> int:
     return zlib.crc32(values.numpy().tobytes())
 
 
-def leaves(batch: Any) -> Iterator[Tensor]:
-    """Iterate over the tensors of a batch: tuples, lists, dictionaries and objects with such attributes."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from leaves(value)
-    elif isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
-        for value in batch:
-            yield from leaves(value)
-
-
 def num_rows(batch: Any) -> int:
     """Return the number of examples of a batch: the length of its first tensor; 0 if it has none."""
-    return next((len(leaf) for leaf in leaves(batch) if leaf.dim()), 0)
+    return next((len(leaf) for leaf in tensors(batch) if leaf.dim()), 0)
 
 
 def rows(batch: Any, *, whole_numbers: bool = False) -> list[int]:
@@ -56,7 +45,7 @@ def rows(batch: Any, *, whole_numbers: bool = False) -> list[int]:
         whole_numbers: of labels and other whole numbers alone, which no augmentation changes.
     """
     found = [
-        leaf for leaf in leaves(batch)
+        leaf for leaf in tensors(batch)
         if leaf.dim() and not (whole_numbers and (leaf.is_floating_point() or leaf.is_complex()))
     ]  # fmt: skip
     if not found or len({len(leaf) for leaf in found}) > 1:
