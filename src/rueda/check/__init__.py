@@ -1,1 +1,5 @@
-"""Scripts that somebody else wrote: run a serial one unchanged (:mod:`.scale`), or convert it (:mod:`.convert`)."""
+"""Scripts that somebody else wrote.
+
+A serial one is run on many workers, unchanged (:mod:`.scale`), or converted (:mod:`.convert`); a distributed one is
+checked (:mod:`.audit`).
+"""
