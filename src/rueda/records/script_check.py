@@ -42,9 +42,11 @@ class ScriptCheck(JsonRecord):
     script: str
     """the script and its arguments"""
     workers: PositiveInt
+    """number of workers on which it ran"""
     script_status: int = 0
     """the exit status of the script itself"""
     checks: tuple[Verdict, ...] = ()
+    """the result of every check, in the order of the table"""
     kind: str = "check"
 
     @property
