@@ -18,7 +18,7 @@ class Counters:
     all_reduces: int = 0
     other_collectives: int = 0
     printed: int = 0
-    """writes to standard output"""
+    """writes of numbers to standard output"""
     rows: int = 0
     """examples of the batch that was read last"""
     loading: float = 0.0

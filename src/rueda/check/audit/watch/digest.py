@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import random
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,22 +26,38 @@ def some(tensor: Tensor, count: int = VALUES) -> Tensor:
 
 def digest(tensor: Tensor) -> int:
     """Return a checksum of evenly spaced values of a tensor."""
-    values = some(tensor).contiguous()
-    if values.dtype == torch.bfloat16:
-        values = values.float()
+    values = some(tensor).contiguous().view(torch.uint8)  # bytes, since NumPy lacks bfloat16 and others
     return zlib.crc32(values.numpy().tobytes())
 
 
+def doubles(values: Tensor) -> Tensor:
+    """Return values in double precision; complex ones as pairs of real and imaginary parts."""
+    return (torch.view_as_real(values).reshape(-1) if values.is_complex() else values).double()
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether the values of a tensor can be read: it is not sparse, nested, quantised or without memory."""
+    is_special = tensor.is_nested or tensor.is_quantized or tensor.is_meta
+    return tensor.layout is torch.strided and not is_special
+
+
 def leaves(batch: Any) -> Iterator[Tensor]:
-    """Iterate over the tensors of a batch: tuples, lists, dictionaries and objects with such attributes."""
+    """Iterate over the tensors of a batch: in tuples, lists, dictionaries and data classes.
+
+    Other sequences are left alone, since reading one may compute its items.
+    """
     if isinstance(batch, Tensor):
-        yield batch
+        if is_plain(batch):
+            yield batch
     elif isinstance(batch, Mapping):
         for value in batch.values():
             yield from leaves(value)
-    elif isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
+    elif isinstance(batch, (tuple, list)):
         for value in batch:
             yield from leaves(value)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from leaves(getattr(batch, field.name, None))
 
 
 def num_rows(batch: Any) -> int:

@@ -20,7 +20,7 @@ from torch.utils.data._utils import fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from rueda.check.audit.watch.counters import Counters
-from rueda.check.audit.watch.digest import digest, generators, num_rows, rows
+from rueda.check.audit.watch.digest import VALUES, digest, generators, is_plain, num_rows, rows
 from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.place import is_users, place
 from rueda.check.patches import Patches
@@ -59,12 +59,14 @@ class LoaderWatch:
     def _making(self, original: Any) -> Any:
         def make(loader: Any, *args: Any, **options: Any) -> None:
             original(loader, *args, **options)
-            where = place()
-            if not is_users(sys._getframe(1).f_code.co_filename):  # a library makes one from the user's
-                where = self._made.get(id(loader.dataset), (where, None))[0]
-            self._made[id(loader.dataset)] = where, loader.dataset
-            number = self._numbers[where] = self._numbers.get(where, -1) + 1
-            vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": where, "epochs": 0}
+            by_user = is_users(sys._getframe(1).f_code.co_filename)
+            with self._journal.careful:
+                where = place()
+                if not by_user:  # a library makes one from the user's
+                    where = self._made.get(id(loader.dataset), (where, None))[0]
+                self._made[id(loader.dataset)] = where, loader.dataset
+                number = self._numbers[where] = self._numbers.get(where, -1) + 1
+                vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": where, "epochs": 0}
 
         return make
 
@@ -73,13 +75,18 @@ class LoaderWatch:
             known = vars(loader).get("_rueda_check")
             if known is None or known["epochs"] >= _EPOCHS:
                 return original(loader)
-            self.settle()
-            epoch = self._beginning = _Epoch(loader, known, self._counters)
+            with self._journal.careful:
+                self.settle()
+                self._beginning = _Epoch(loader, known, self._counters)
+            epoch = self._beginning
+            if epoch is None:
+                return original(loader)
             try:
                 iterator = original(loader)  # loader processes are given their first indices here
             finally:
                 self._beginning = None
-            self._close(id(iterator), complete=False)  # an iterator of persistent workers begins anew
+            with self._journal.careful:
+                self._close(id(iterator), complete=False)  # an iterator of persistent workers begins anew
             self._open[id(iterator)] = epoch
             epoch.iterator = iterator  # so that its number is not used for another one
             known["epochs"] += 1
@@ -92,7 +99,8 @@ class LoaderWatch:
             index = original(iterator)
             epoch = self._beginning or self._open.get(id(iterator))
             if epoch is not None and not epoch.is_stream:
-                epoch.add_indices(index)
+                with self._journal.careful:
+                    epoch.add_indices(index)
             return index
 
         return next_index
@@ -104,14 +112,15 @@ class LoaderWatch:
             try:
                 batch = original(iterator)
             except StopIteration:
-                if epoch is not None:
+                with self._journal.careful:
                     self._close(id(iterator), complete=True)
                 raise
             self._counters.loading += time.perf_counter() - began
             self._counters.batches += 1
-            self._counters.rows = num_rows(batch)
-            if epoch is not None:
-                epoch.add_batch(batch)
+            with self._journal.careful:
+                self._counters.rows = num_rows(batch)
+                if epoch is not None:
+                    epoch.add_batch(batch)
             return batch
 
         return give
@@ -125,12 +134,15 @@ class LoaderWatch:
             if seen >= _BATCHES:
                 return original(fetcher, index)
             seen += 1
-            before = generators()
+            before: dict[str, str] = {}
+            with self._journal.careful:
+                before = generators()
             batch = original(fetcher, index)
-            after = generators()
-            drawn = {name: state for name, state in before.items() if after.get(name) != state}
-            if drawn:
-                self._journal.note("augmentation", number=seen, states=drawn, made=self._counters.loader)
+            with self._journal.careful:
+                after = generators()
+                drawn = {name: state for name, state in before.items() if after.get(name) != state}
+                if drawn:
+                    self._journal.note("augmentation", number=seen, states=drawn, made=self._counters.loader)
             return batch
 
         return fetch_batch
@@ -234,13 +246,16 @@ def _levels(dataset: Any) -> tuple[list[str], int, str]:
 
 def _fingerprint(dataset: Any) -> str:
     """Return what distinguishes the data set of a worker from that of another one: its kind and its tensors."""
+    numpy = sys.modules.get("numpy")
     parts = [type(dataset).__name__]
     attributes = getattr(dataset, "__dict__", {})
     for name, value in sorted(attributes.items()):
         for one in value if isinstance(value, (tuple, list)) and len(value) < 16 else [value]:
-            if hasattr(one, "dtype") and hasattr(one, "reshape"):
-                tensor = one if isinstance(one, torch.Tensor) else torch.as_tensor(one)
-                parts.append(f"{name} {tuple(tensor.shape)} {digest(tensor)}")
+            if isinstance(one, torch.Tensor) and is_plain(one):
+                parts.append(f"{name} {tuple(one.shape)} {digest(one)}")
+            elif numpy is not None and isinstance(one, numpy.ndarray) and not one.dtype.hasobject:
+                values = one.flat[:: max(1, one.size // VALUES)]  # of any kind: text and dates, too
+                parts.append(f"{name} {one.shape} {zlib.crc32(values.tobytes())}")
     return " ".join(parts)
 
 

@@ -29,6 +29,7 @@ class MachineWatch:
         self._journal, self._counters = journal, counters
         self._threads_place, self._began, self._loading = "", 0.0, 0.0
         self._device: torch.device | None = None
+        self._backend = ""  # while the script trains: it destroys its process group before the end
 
     def install(self, patches: Patches) -> None:
         """Replace the function that sets the number of threads."""
@@ -49,15 +50,16 @@ class MachineWatch:
             device: where the parameters are.
         """
         self._device, self._began, self._loading = device, time.perf_counter(), self._counters.loading
+        self._backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else ""
 
     def _finish(self) -> None:
         if self._device is None:
             return
-        device, has_group = self._device, dist.is_available() and dist.is_initialized()
+        device = self._device
         gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
         self._journal.note(
             "machine", host=socket.gethostname(), threads=torch.get_num_threads(), cores=usable_cores(),
             threads_place=self._threads_place, device=device.type, process=os.getpid(), gpu=gpu,
-            backend=dist.get_backend() if has_group else "", seconds=time.perf_counter() - self._began,
+            backend=self._backend, seconds=time.perf_counter() - self._began,
             loading=self._counters.loading - self._loading,
         )  # fmt: skip
