@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import random
 import sys
@@ -78,7 +79,15 @@ def rows(batch: Any, *, whole_numbers: bool = False) -> list[int]:
     ]  # fmt: skip
     if not found or len({len(leaf) for leaf in found}) > 1:
         return []
-    return [zlib.crc32(repr([digest(leaf[i]) for leaf in found]).encode()) for i in range(len(found[0]))]
+    parts = [_bytes_of_rows(leaf) for leaf in found]
+    return [functools.reduce(lambda value, part: zlib.crc32(part[i], value), parts, 0) for i in range(len(found[0]))]
+
+
+def _bytes_of_rows(leaf: Tensor) -> Any:
+    """Return evenly spaced values of each row as bytes: all rows at once, since a call of torch takes microseconds."""
+    flat = leaf.detach().flatten(1) if leaf.dim() > 1 else leaf.detach().unsqueeze(1)  # (rows, values)
+    step = max(1, flat.shape[1] // VALUES)
+    return flat[:, ::step][:, :VALUES].cpu().contiguous().view(torch.uint8).numpy()
 
 
 def generators() -> dict[str, str]:
