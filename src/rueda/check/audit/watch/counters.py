@@ -11,6 +11,8 @@ class Counters:
 
     steps: int = 0
     """optimizer steps"""
+    optimizers: int = 0
+    """optimizers that were made"""
     backwards: int = 0
     batches: int = 0
     collectives: int = 0

@@ -27,6 +27,7 @@ from rueda.check.patches import Patches
 
 _BATCHES = 8  # of an epoch whose contents are digested
 _EPOCHS = 4  # of a loader that are noted with their indices
+_LOADERS = 16  # made at one place that are noted: a script may make one for each epoch
 _INDICES = 2_000_000  # of an epoch that are kept at most
 
 
@@ -66,7 +67,8 @@ class LoaderWatch:
                     where = self._made.get(id(loader.dataset), (where, None))[0]
                 self._made[id(loader.dataset)] = where, loader.dataset
                 number = self._numbers[where] = self._numbers.get(where, -1) + 1
-                vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": where, "epochs": 0}
+                epochs = 0 if number < _LOADERS else _EPOCHS
+                vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": where, "epochs": epochs}
 
         return make
 
@@ -117,9 +119,9 @@ class LoaderWatch:
                 raise
             self._counters.loading += time.perf_counter() - began
             self._counters.batches += 1
-            with self._journal.careful:
-                self._counters.rows = num_rows(batch)
-                if epoch is not None:
+            if epoch is not None:
+                with self._journal.careful:
+                    self._counters.rows = num_rows(batch)
                     epoch.add_batch(batch)
             return batch
 
@@ -180,7 +182,7 @@ class _Epoch:
         self._indices, self._batches, self._rows = array("q"), 0, array("q")
         self._digests: list[list[int]] = []
         self._labels: list[list[int]] = []
-        self._start = counters.snapshot()
+        self._start, self._optimizers = counters.snapshot(), counters.optimizers
         self.iterator: Any = None
         self.is_complete = False
         counters.loader = known["made"]
@@ -219,7 +221,7 @@ class _Epoch:
             "sampler": type(sampler).__name__, "batch_sampler": type(getattr(loader, "batch_sampler", None)).__name__,
             "replaces": bool(getattr(sampler, "replacement", False)), "limited": _is_limited(sampler),
             "shuffles": bool(getattr(sampler, "shuffle", type(sampler).__name__ == "RandomSampler")),
-            "drop_last": bool(loader.drop_last), "batch_size": loader.batch_size,
+            "drop_last": bool(loader.drop_last), "batch_size": loader.batch_size, "optimizers": self._optimizers,
             **counters.since(self._start),
         }  # fmt: skip
 

@@ -67,6 +67,7 @@ class StepWatch:
                     watched = _Watched(f"{where}#{number}", where, optimizer, self._journal)
                     self._known[optimizer] = watched
                     self._all.append(watched)
+                    self._counters.optimizers += 1
                     self.first = self.first or watched
 
         return make
@@ -151,7 +152,7 @@ class StepWatch:
             watched = self._known.get(optimizer) if isinstance(optimizer, Optimizer) else None
             # Accelerate steps a schedule once for each worker on purpose, since it is written for one.
             by_design = "accelerate" in sys._getframe(1).f_code.co_filename
-            if watched is not None and watched.steps and not by_design:
+            if watched is not None and watched.steps and watched.is_noted(watched.steps + 1) and not by_design:
                 watched.scheduled[id(scheduler)] = watched.scheduled.get(id(scheduler), 0) + 1
                 watched.schedule_place = place()
             return original(scheduler, *args, **options)
@@ -246,7 +247,7 @@ class _Watched:
         self._final.clear()
         self._clipped.clear()
         self.scheduled.clear()
-        if self.steps >= FIRST:
+        if self.steps >= FIRST and self._handles:
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
