@@ -61,6 +61,9 @@ def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str]
     watch.end()
     journals = read_journals(journal, size, str(script))
     journals.waiting = watch.waiting
+    assert not journals.flat("blind"), "the observation has failed"
+    if script.parent.name == "right":
+        assert not journals.flat("failure"), "a right script has failed while it was observed"
     return judge(journals)
 
 

@@ -28,6 +28,7 @@ class Patches:
         new = make(original)
         if isinstance(new, FunctionType):
             functools.update_wrapper(new, original)  # libraries look at the signature, as Lightning at DataLoader's
+            vars(new)["__prepare_scriptable__"] = lambda: original  # what torch.jit.script compiles instead
         setattr(owner, name, new)
         self._undo.append((lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, original)))
 

@@ -22,8 +22,14 @@ def main() -> None:
     options = json.loads(os.environ[VARIABLE])
 
     from rueda.check.audit.watch.observer import run_observed
+    from rueda.check.audit.watch.place import users_traceback
 
-    run_observed(command, options["folder"], identify(os.environ).rank, module=is_module, updates=options["updates"])
+    rank = identify(os.environ).rank
+    try:
+        run_observed(command, options["folder"], rank, module=is_module, updates=options["updates"])
+    except (Exception, KeyboardInterrupt) as error:
+        sys.excepthook(type(error), error, users_traceback(error))
+        leave(130 if isinstance(error, KeyboardInterrupt) else 1)
     leave(0)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rueda.check.audit.judge.judging import judge
 from rueda.check.audit.launching import observed
-from rueda.check.audit.report import findings, table
+from rueda.check.audit.report import findings, table, unobserved
 from rueda.files.atomic import check_writable
 from rueda.records.environment import environment
 from rueda.records.script_check import ScriptCheck
@@ -49,6 +49,8 @@ def check_script(
         for paragraph in findings(result):
             print(paragraph, end=os.linesep * 2)
         print_table(table(result))
+    for line in unobserved(journals):
+        print(f"rueda: {line}", file=sys.stderr)
     if status:
         message = f"the script has ended with status {status}; the checks cover what was seen before"
         print(f"rueda: {message}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 
 from rueda.check.audit.judge.checks import CHECKS
+from rueda.check.audit.judge.journals import Journals
 from rueda.records.script_check import ADVICE, FAILED, WARNING, ScriptCheck, Verdict
 from rueda.terminal.table import TextTable
 
@@ -25,6 +26,16 @@ def _paragraph(verdict: Verdict) -> str:
     if verdict.cure:
         lines.append(f"    cure: {verdict.cure}.")
     return "\n".join(lines)
+
+
+def unobserved(journals: Journals) -> list[str]:
+    """Return a line if parts of the script could not be observed, with the first reason."""
+    blind = journals.flat("blind")
+    if not blind:
+        return []
+    rank, note = blind[0]
+    reason = " ".join(note["text"].split())
+    return [f"parts of the script could not be observed, such as on rank {rank}: {reason} ({note['where']})"]
 
 
 def table(result: ScriptCheck) -> TextTable:

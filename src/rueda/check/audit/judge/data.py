@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Epoch, Journals
+from rueda.check.audit.judge.updates import steps_by_number
 from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, Verdict
 
 _DISTRIBUTED = "DistributedSampler"
+_STEPS = 3  # whose gradients must be equal
 
 
 def judge_data(journals: Journals) -> Iterator[Verdict]:
@@ -26,6 +28,8 @@ def judge_data(journals: Journals) -> Iterator[Verdict]:
             yield Verdict(check, NOT_SEEN, "there is one worker only")
     else:
         same = _same_batches(maps) if maps else Verdict("same-batches", NOT_SEEN, unseen)
+        if same.status == NOT_SEEN:
+            same = _same_gradients(journals) or same
         yield same
         shared = [(ranks, level) for ranks in maps if (level := common_level(ranks)) is not None]
         complete = [(ranks, level) for ranks, level in shared if _is_complete(ranks)]
@@ -89,6 +93,25 @@ def _same_batches(epochs: list[dict[int, Epoch]]) -> Verdict:
     if passed:
         return Verdict("same-batches", PASSED)
     return Verdict("same-batches", NOT_SEEN, "the loaders have samplers without indices")
+
+
+def _same_gradients(journals: Journals) -> Verdict | None:
+    """Judge data that come from no DataLoader: ranks whose own gradients are equal train on the same examples."""
+    noted = [ranks for ranks in steps_by_number(journals) if ranks[0]["number"]]
+    steps = [ranks for ranks in noted if all(note["local"] for note in ranks.values())]
+    if len(steps) < _STEPS:
+        return None
+    for ranks in steps:
+        first = ranks[0]["local"]
+        is_zero = not any(any(values) for values in first.values())
+        if is_zero or any(note["local"] != first or note["sharded"] for note in ranks.values()):
+            return None
+    return Verdict(
+        "same-batches", FAILED,
+        f"all ranks compute the same gradients before they exchange them ({len(steps)} steps compared): they train on "
+        "the same examples, so further workers add nothing",
+        (steps[0][0]["where"],), "give each rank examples of its own, such as indices[rank::size]",
+    )  # fmt: skip
 
 
 def _same_contents(first: Epoch, second: Epoch) -> bool:
@@ -229,7 +252,7 @@ def _same_order(journals: Journals) -> Verdict:
     seen = False
     for (loader, number), ranks in journals.epochs.items():
         for rank, epoch in ranks.items():
-            before = journals.epochs.get((loader, number - 1), {}).get(rank)
+            before = _epoch_before(epoch, loader, number, journals)
             if before is None or not (epoch.trains and before.trains) or epoch.note["stream"]:
                 continue
             count = min(len(epoch.indices), len(before.indices))
@@ -243,13 +266,30 @@ def _same_order(journals: Journals) -> Verdict:
                     cure = "call sampler.set_epoch(epoch) at the beginning of each epoch"
                 return Verdict(
                     "same-order", FAILED,
-                    f"epochs {number} and {number + 1} of rank {rank} read their {count:,} examples in the same "
-                    "shuffled order",
+                    f"rank {rank} reads the {count:,} examples of {_both(loader, number)} in the same shuffled order",
                     (epoch.note["made"],), cure,
                 )  # fmt: skip
     if seen:
         return Verdict("same-order", PASSED)
     return Verdict("same-order", NOT_SEEN, "no training loop has read two epochs of a DataLoader")
+
+
+def _both(loader: str, number: int) -> str:
+    if number:
+        return f"epochs {number} and {number + 1}"
+    count = int(loader.rpartition("#")[2])
+    return f"the loaders {count} and {count + 1} that are made here"
+
+
+def _epoch_before(epoch: Epoch, loader: str, number: int, journals: Journals) -> Epoch | None:
+    """Return the epoch before: of the same loader, or of one that was made at the same place in the same training."""
+    if number:
+        return journals.epochs.get((loader, number - 1), {}).get(epoch.rank)
+    place, _, count = loader.rpartition("#")
+    before = journals.epochs.get((f"{place}#{int(count or 0) - 1}", 0), {}).get(epoch.rank)
+    if before is None or before.note.get("optimizers") != epoch.note.get("optimizers"):
+        return None  # another training, which may begin alike
+    return before if before.note["base"] == epoch.note["base"] else None
 
 
 def _streams(epochs: list[dict[int, Epoch]]) -> Verdict:

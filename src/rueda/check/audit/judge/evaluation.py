@@ -34,7 +34,7 @@ def _shard(epochs: list[dict[int, Epoch]], journals: Journals) -> Verdict:
             count = sum(first.rows)
             return Verdict(
                 "shard-as-whole", FAILED,
-                f"rank 0 evaluates {count:,} examples, a part of the data, prints something after the loop, and no "
+                f"rank 0 evaluates {count:,} examples, a part of the data, prints a number after the loop, and no "
                 "rank has exchanged its result",
                 (first.note["where"],),
                 "all-reduce the sums and the counts over the ranks before they are printed, or evaluate all data",

@@ -21,12 +21,13 @@ def judge_files(journals: Journals) -> Iterator[Verdict]:
 
 
 def _same_file(journals: Journals) -> Verdict:
-    writers: dict[str, dict[int, str]] = {}
+    # Ranks that write between different collectives take turns, such as by a barrier in a loop over the ranks.
+    writers: dict[tuple[str, int], dict[int, str]] = {}
     for rank, note in journals.flat("write"):
-        writers.setdefault(note["path"], {}).setdefault(rank, note["where"])
+        writers.setdefault((note["path"], note.get("exchanges", 0)), {}).setdefault(rank, note["where"])
     if not writers:
         return Verdict("same-file", NOT_SEEN, "no file was written")
-    for path, ranks in writers.items():
+    for (path, _), ranks in writers.items():
         if len(ranks) > 1:
             return Verdict(
                 "same-file", FAILED,

@@ -10,6 +10,7 @@ from rueda.check.audit.judge.journals import Journals, Note
 from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
 
 _TOLERANCE = 1e-5  # relative, of parameters that may be computed in another order
+_LOCAL = "the ranks average their parameters from time to time instead of their gradients"
 _CLOSE = 0.02  # of the factor between final gradients and the mean of local ones
 
 
@@ -40,17 +41,37 @@ def judge_updates(journals: Journals) -> Iterator[Verdict]:
     exchange = _exchange(steps)
     start = _start(steps)
     yield start
+    averages = any(journals.of_kind("averaging")) or _become_equal(steps)
     if any(journals.of_kind("join")):
         yield Verdict("drift", NOT_SEEN, "ranks that have joined early get their parameters at the end")
+    elif averages:
+        yield Verdict("drift", NOT_SEEN, _LOCAL)
     else:
         yield _drift(steps, start, exchange)
     for check in checks[2:]:
-        yield _gradients(check, exchange, journals)
+        by_design = averages and exchange.kind == "none"
+        yield Verdict(check, NOT_SEEN, _LOCAL) if by_design else _gradients(check, exchange, journals)
     yield _uneven(journals, exchange)
 
 
 def _is_replicated(ranks: dict[int, Note]) -> bool:
     return len({repr((note["names"], note["shapes"])) for note in ranks.values()}) == 1
+
+
+def _become_equal(steps: list[dict[int, Note]]) -> bool:
+    """Return whether parameters that differ after a step are equal before a later one: the ranks average them."""
+    apart: set[str] = set()
+    for ranks in sorted(steps, key=lambda one: int(one[0]["number"])):
+        first = ranks[0]
+        if first["number"] > 1 and first["optimizer"] in apart and _are_equal(ranks, "before"):
+            return True
+        if first["number"] and not _are_equal(ranks, "parameters"):
+            apart.add(first["optimizer"])
+    return False
+
+
+def _are_equal(ranks: dict[int, Note], what: str) -> bool:
+    return bool(ranks[0].get(what)) and all(note.get(what) == ranks[0][what] for note in ranks.values())
 
 
 # Parameters.
@@ -133,7 +154,9 @@ def _exchange(steps: list[dict[int, Note]]) -> _Exchange:
             [[x for key in sorted(keys) for x in local[rank][key]] for rank in sorted(ranks)],
             [[x for key in sorted(keys) for x in final[rank][key]] for rank in sorted(ranks)],
         )
-        if kind and (not found.kind or (certain and not found.is_certain)):
+        is_better = not found.kind or (certain and not found.is_certain)
+        is_missing = kind == "none" and certain and found.kind != "none"  # of one optimizer of several
+        if kind and (is_better or is_missing):
             found.kind, found.factor, found.is_certain = kind, factor, certain
             found.step, found.where = ranks[0]["number"], ranks[0]["where"]
     return found

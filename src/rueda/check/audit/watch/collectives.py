@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging import utils as averaging
 
 from rueda.check.audit.watch.counters import Counters
 from rueda.check.audit.watch.journal import Journal
@@ -51,6 +52,14 @@ class CollectiveWatch:
         for owner in (dist, distributed_c10d):
             patches.replace(owner, "destroy_process_group", self._destroying)
         patches.replace(Join, "__enter__", self._joining)
+        patches.replace(averaging, "average_parameters", self._averaging)
+
+    def _averaging(self, original: Any) -> Any:
+        def average_parameters(*args: Any, **options: Any) -> Any:
+            self._journal.note("averaging", where=place())
+            return original(*args, **options)
+
+        return average_parameters
 
     def _destroying(self, original: Any) -> Any:
         """Keep the objects of destroyed groups until the process ends.

@@ -11,6 +11,8 @@ class Counters:
 
     steps: int = 0
     """optimizer steps"""
+    optimizers: int = 0
+    """optimizers that were made"""
     backwards: int = 0
     batches: int = 0
     collectives: int = 0
@@ -18,7 +20,7 @@ class Counters:
     all_reduces: int = 0
     other_collectives: int = 0
     printed: int = 0
-    """writes to standard output"""
+    """writes of numbers to standard output"""
     rows: int = 0
     """examples of the batch that was read last"""
     loading: float = 0.0

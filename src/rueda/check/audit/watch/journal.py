@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import os
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 VARIABLE = "RUEDA_CHECK"
 STOP = "stop"
 """the file by which the driver asks all workers to end"""
+_ERRORS = 8  # of the observation that are noted
 
 
 class Journal:
@@ -34,6 +37,11 @@ class Journal:
         self._process = 0
         self._finishers: list[Callable[[], None]] = []
         self._finished = False
+        self.careful = Careful(self)
+        os.register_at_fork(after_in_child=self._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        self._lock = threading.RLock()  # another thread may have held the old one when this process was forked
 
     def note(self, kind: str, **values: Any) -> None:
         """Write one observation."""
@@ -57,5 +65,35 @@ class Journal:
                 return
             self._finished = True
             for one in self._finishers:
-                one()
+                with self.careful:
+                    one()
             self.note("end", **values)
+
+
+class Careful:
+    """A context in which an error of the observation is noted, and then forgotten.
+
+    The observation meets objects of all kinds, and must never be the reason why somebody's script fails: what could
+    not be observed counts as not seen.
+
+    Args:
+        journal: where errors are noted.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._count = 0
+
+    def __enter__(self) -> None:
+        """Begin to observe."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        """Note an error; others than exceptions, such as Ctrl-C, are the script's."""
+        if not isinstance(error, Exception):
+            return False
+        self._count += 1
+        if self._count <= _ERRORS:
+            last = traceback.extract_tb(at)[-1]
+            where = f"{os.path.basename(last.filename)}:{last.lineno}"
+            self._journal.note("blind", text=f"{type(error).__name__}: {error}"[:500], where=where)
+        return True

@@ -20,13 +20,14 @@ from torch.utils.data._utils import fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from rueda.check.audit.watch.counters import Counters
-from rueda.check.audit.watch.digest import digest, generators, num_rows, rows
+from rueda.check.audit.watch.digest import VALUES, digest, generators, is_plain, num_rows, rows
 from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.place import is_users, place
 from rueda.check.patches import Patches
 
 _BATCHES = 8  # of an epoch whose contents are digested
 _EPOCHS = 4  # of a loader that are noted with their indices
+_LOADERS = 16  # made at one place that are noted: a script may make one for each epoch
 _INDICES = 2_000_000  # of an epoch that are kept at most
 
 
@@ -59,14 +60,16 @@ class LoaderWatch:
     def _making(self, original: Any) -> Any:
         def make(loader: Any, *args: Any, **options: Any) -> None:
             original(loader, *args, **options)
-            where = place()
-            before = self._made.get(id(loader.dataset))
-            if before is not None and not is_users(sys._getframe(1).f_code.co_filename):
-                where = before.where  # a library makes one from the user's
-            size = loader.batch_size or (before.batch_size if before is not None else None)
-            made = self._made[id(loader.dataset)] = _Made(where, size, loader.dataset)
-            number = self._numbers[where] = self._numbers.get(where, -1) + 1
-            vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": made, "epochs": 0}
+            by_user = is_users(sys._getframe(1).f_code.co_filename)
+            with self._journal.careful:
+                where, before = place(), self._made.get(id(loader.dataset))
+                if before is not None and not by_user:
+                    where = before.where  # a library makes one from the user's
+                size = loader.batch_size or (before.batch_size if before is not None else None)
+                made = self._made[id(loader.dataset)] = _Made(where, size, loader.dataset)
+                number = self._numbers[where] = self._numbers.get(where, -1) + 1
+                epochs = 0 if number < _LOADERS else _EPOCHS
+                vars(loader)["_rueda_check"] = {"name": f"{where}#{number}", "made": made, "epochs": epochs}
 
         return make
 
@@ -75,13 +78,18 @@ class LoaderWatch:
             known = vars(loader).get("_rueda_check")
             if known is None or known["epochs"] >= _EPOCHS:
                 return original(loader)
-            self.settle()
-            epoch = self._beginning = _Epoch(loader, known, self._counters)
+            with self._journal.careful:
+                self.settle()
+                self._beginning = _Epoch(loader, known, self._counters)
+            epoch = self._beginning
+            if epoch is None:
+                return original(loader)
             try:
                 iterator = original(loader)  # loader processes are given their first indices here
             finally:
                 self._beginning = None
-            self._close(id(iterator), complete=False)  # an iterator of persistent workers begins anew
+            with self._journal.careful:
+                self._close(id(iterator), complete=False)  # an iterator of persistent workers begins anew
             self._open[id(iterator)] = epoch
             epoch.iterator = iterator  # so that its number is not used for another one
             known["epochs"] += 1
@@ -94,7 +102,8 @@ class LoaderWatch:
             index = original(iterator)
             epoch = self._beginning or self._open.get(id(iterator))
             if epoch is not None and not epoch.is_stream:
-                epoch.add_indices(index)
+                with self._journal.careful:
+                    epoch.add_indices(index)
             return index
 
         return next_index
@@ -106,14 +115,15 @@ class LoaderWatch:
             try:
                 batch = original(iterator)
             except StopIteration:
-                if epoch is not None:
+                with self._journal.careful:
                     self._close(id(iterator), complete=True)
                 raise
             self._counters.loading += time.perf_counter() - began
             self._counters.batches += 1
-            self._counters.rows = num_rows(batch)
             if epoch is not None:
-                epoch.add_batch(batch)
+                with self._journal.careful:
+                    self._counters.rows = num_rows(batch)
+                    epoch.add_batch(batch)
             return batch
 
         return give
@@ -127,12 +137,15 @@ class LoaderWatch:
             if seen >= _BATCHES:
                 return original(fetcher, index)
             seen += 1
-            before = generators()
+            before: dict[str, str] = {}
+            with self._journal.careful:
+                before = generators()
             batch = original(fetcher, index)
-            after = generators()
-            drawn = {name: state for name, state in before.items() if after.get(name) != state}
-            if drawn:
-                self._journal.note("augmentation", number=seen, states=drawn, made=self._counters.loader)
+            with self._journal.careful:
+                after = generators()
+                drawn = {name: state for name, state in before.items() if after.get(name) != state}
+                if drawn:
+                    self._journal.note("augmentation", number=seen, states=drawn, made=self._counters.loader)
             return batch
 
         return fetch_batch
@@ -179,7 +192,7 @@ class _Epoch:
         self._indices, self._batches, self._rows = array("q"), 0, array("q")
         self._digests: list[list[int]] = []
         self._labels: list[list[int]] = []
-        self._start = counters.snapshot()
+        self._start, self._optimizers = counters.snapshot(), counters.optimizers
         self.iterator: Any = None
         self.is_complete = False
         counters.loader = known["made"].where
@@ -219,6 +232,7 @@ class _Epoch:
             "batch_sampler": type(getattr(loader, "batch_sampler", None)).__name__,
             "replaces": bool(getattr(sampler, "replacement", False)), "limited": _is_limited(loader),
             "drop_last": bool(loader.drop_last), "batch_size": self._known["made"].batch_size,
+            "optimizers": self._optimizers,
             **counters.since(self._start),
         }  # fmt: skip
 
@@ -248,13 +262,16 @@ def _levels(dataset: Any) -> tuple[list[str], int, str]:
 
 def _fingerprint(dataset: Any) -> str:
     """Return what distinguishes the data set of a worker from that of another one: its kind and its tensors."""
+    numpy = sys.modules.get("numpy")
     parts = [type(dataset).__name__]
     attributes = getattr(dataset, "__dict__", {})
     for name, value in sorted(attributes.items()):
         for one in value if isinstance(value, (tuple, list)) and len(value) < 16 else [value]:
-            if hasattr(one, "dtype") and hasattr(one, "reshape"):
-                tensor = one if isinstance(one, torch.Tensor) else torch.as_tensor(one)
-                parts.append(f"{name} {tuple(tensor.shape)} {digest(tensor)}")
+            if isinstance(one, torch.Tensor) and is_plain(one):
+                parts.append(f"{name} {tuple(one.shape)} {digest(one)}")
+            elif numpy is not None and isinstance(one, numpy.ndarray) and not one.dtype.hasobject:
+                values = one.flat[:: max(1, one.size // VALUES)]  # of any kind: text and dates, too
+                parts.append(f"{name} {one.shape} {zlib.crc32(values.tobytes())}")
     return " ".join(parts)
 
 

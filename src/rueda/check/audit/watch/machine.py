@@ -29,7 +29,7 @@ class MachineWatch:
         self._journal, self._counters = journal, counters
         self._threads_place, self._began, self._loading = "", 0.0, 0.0
         self._device: torch.device | None = None
-        self._backend = ""
+        self._backend = ""  # while the script trains: it destroys its process group before the end
 
     def install(self, patches: Patches) -> None:
         """Replace the function that sets the number of threads."""
@@ -50,8 +50,7 @@ class MachineWatch:
             device: where the parameters are.
         """
         self._device, self._began, self._loading = device, time.perf_counter(), self._counters.loading
-        if dist.is_available() and dist.is_initialized():
-            self._backend = dist.get_backend()
+        self._backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else ""
 
     def _finish(self) -> None:
         if self._device is None:

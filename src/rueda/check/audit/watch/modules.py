@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -64,20 +65,32 @@ class ModuleWatch:
         while self._undo:
             self._undo.pop()()
 
+    # What torch.compile traces is left alone: a graph has no place for notes.
+
     def _before(self, module: nn.Module, args: Any) -> None:
-        if self._depth == 0:
+        if torch.compiler.is_compiling():
+            return
+        with self._journal.careful:
+            self._see_call(module, args)
+
+    def _see_call(self, module: nn.Module, args: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
             self._call = place()
             for name, parameter in module.named_parameters():
                 self._counters.names.setdefault(id(parameter), name.removeprefix("module."))
             self._states = generators() if module.training and torch.is_grad_enabled() else {}
-        self._depth += 1
         is_batch_norm = isinstance(module, _BATCH_NORMS) and args and isinstance(args[0], Tensor)
         if is_batch_norm and module.training and torch.is_grad_enabled():
             self._batch_norms[self._call] = min(self._batch_norms.get(self._call, 1 << 40), len(args[0]))
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._depth = max(0, self._depth - 1)
-        if self._depth == 0 and self._states and self._draws < FIRST:
+        if self._depth or not self._states or self._draws >= FIRST:
+            return
+        with self._journal.careful:
             after = generators()
             drawn = {name: state for name, state in self._states.items() if after[name] != state}
             if drawn:
@@ -86,34 +99,45 @@ class ModuleWatch:
 
     def _losing(self, name: str) -> Any:
         def replaced(original: Any) -> Any:
-            def loss(x: Tensor, target: Any, *args: Any, **options: Any) -> Any:
-                value = original(x, target, *args, **options)
-                if isinstance(value, Tensor) and value.requires_grad and isinstance(target, Tensor):
-                    reduction = options.get("reduction", "mean")
-                    ignored = options.get("ignore_index", -100)
-                    is_index = name in ("cross_entropy", "nll_loss") and not target.is_floating_point()
-                    count = int((target != ignored).sum()) if is_index else target.shape[0] if target.dim() else 1
-                    self._losses.append((name, reduction, count, value.detach()))
+            signature = inspect.signature(original)
+
+            def loss(*args: Any, **options: Any) -> Any:
+                value = original(*args, **options)
+                if not torch.compiler.is_compiling() and isinstance(value, Tensor) and value.requires_grad:
+                    with self._journal.careful:
+                        self._see_loss(name, value, signature.bind(*args, **options).arguments)
                 return value
 
             return loss
 
         return replaced
 
+    def _see_loss(self, name: str, value: Tensor, arguments: dict[str, Any]) -> None:
+        target = arguments["target"]
+        if isinstance(target, Tensor):
+            reduction = arguments.get("reduction", "mean")
+            ignored = arguments.get("ignore_index", -100)
+            is_index = name in ("cross_entropy", "nll_loss") and not target.is_floating_point()
+            count = int((target != ignored).sum()) if is_index else target.shape[0] if target.dim() else 1
+            self._losses.append((name, reduction, count, value.detach()))
+
     def _going_back(self, original: Any) -> Any:
         def backward(root: Tensor, *args: Any, **options: Any) -> None:
-            seen, self._losses = self._losses, []
-            self._counters.backwards += 1
-            value = float(root.detach().double().sum()) / self._counters.loss_scale
-            self._journal.note(
-                "backward", value=value, where=place(), rows=self._counters.rows, step=self._counters.steps,
-                losses=[
-                    [name, reduction, count, float(loss.double().sum())] for name, reduction, count, loss in seen
-                ],
-            )  # fmt: skip
+            if not torch.compiler.is_compiling():
+                self._counters.backwards += 1
+                with self._journal.careful:
+                    self._see_backward(root)
             original(root, *args, **options)
 
         return backward
+
+    def _see_backward(self, root: Tensor) -> None:
+        seen, self._losses = self._losses, []
+        value = float(root.detach().double().sum()) / self._counters.loss_scale
+        self._journal.note(
+            "backward", value=value, where=place(), rows=self._counters.rows, step=self._counters.steps,
+            losses=[[name, reduction, count, float(loss.double().sum())] for name, reduction, count, loss in seen],
+        )  # fmt: skip
 
     def _finish(self) -> None:
         for where, examples in self._batch_norms.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from rueda.check.audit.watch.writes import WriteWatch
 from rueda.check.patches import Patches
 from rueda.check.running import run_script
 
+_DIGIT = re.compile(r"\d")
 _WAIT_SECONDS = 30.0  # for the others to make their last step, too
 
 
@@ -56,7 +58,7 @@ class Observer:
         self._modules = ModuleWatch(self.journal, self.counters)
         self._collectives = CollectiveWatch(self.journal, self.counters)
         self._machine = MachineWatch(self.journal, self.counters)
-        self._writes = WriteWatch(self.journal)
+        self._writes = WriteWatch(self.journal, self.counters)
 
     def limit(self, updates: int) -> None:
         """Wait after so many updates; the driver ends all workers once the last one has come so far."""
@@ -99,7 +101,7 @@ class Observer:
 
     def _writing(self, original: Any) -> Any:
         def write(text: str) -> Any:
-            self.counters.printed += 1
+            self.counters.printed += _DIGIT.search(text) is not None  # no result is without a number
             return original(text)
 
         return write

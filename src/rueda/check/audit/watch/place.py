@@ -10,10 +10,11 @@ import sysconfig
 import tempfile
 import threading
 from functools import cache
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import IO
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))) + os.sep
+_OBSERVATION = os.path.join(_OURS, "check") + os.sep
 _COLLECTIVE = ("torch/distributed/", "torch/nn/parallel/distributed", "torch/autograd/", "rueda/hvd/", "rueda/world/")
 
 
@@ -30,6 +31,20 @@ def place(frame: FrameType | None = None, *, skip: str = "") -> str:
             return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def users_traceback(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback as it would be without the observation: frames of ``rueda.check`` are left out."""
+    kept = []
+    at = error.__traceback__
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if file != "<frozen runpy>" and not os.path.abspath(file).startswith(_OBSERVATION):
+            kept.append(at)
+        at = at.tb_next
+    for one, following in zip(kept, [*kept[1:], None], strict=True):
+        one.tb_next = following
+    return kept[0] if kept else None
 
 
 def main_place() -> tuple[str, bool]:

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rueda.check.audit.watch.counters import Counters
-from rueda.check.audit.watch.digest import digest, some
+from rueda.check.audit.watch.digest import digest, doubles, some
 from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.place import place
 from rueda.check.patches import Patches
@@ -39,7 +39,8 @@ class StepWatch:
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
         self._journal, self._counters = journal, counters
-        self._known: dict[int, _Watched] = {}
+        self._known: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
+        self._all: list[_Watched] = []  # also of an optimizer that is gone since another one has taken it over
         self._numbers: dict[str, int] = {}
         self.first: _Watched | None = None
         self.after_step: list[Any] = []
@@ -59,27 +60,33 @@ class StepWatch:
     def _making(self, original: Any) -> Any:
         def make(optimizer: Any, *args: Any, **options: Any) -> None:
             original(optimizer, *args, **options)
-            if id(optimizer) in self._known:
-                return
-            where = place()
-            number = self._numbers[where] = self._numbers.get(where, -1) + 1
-            watched = _Watched(f"{where}#{number}", where, optimizer)
-            self._known[id(optimizer)] = watched
-            self.first = self.first or watched
+            with self._journal.careful:
+                if optimizer not in self._known:
+                    where = place()
+                    number = self._numbers[where] = self._numbers.get(where, -1) + 1
+                    watched = _Watched(f"{where}#{number}", where, optimizer, self._journal)
+                    self._known[optimizer] = watched
+                    self._all.append(watched)
+                    self._counters.optimizers += 1
+                    self.first = self.first or watched
 
         return make
 
     def _find(self, optimizer: Any) -> _Watched | None:
         """Return what is known of an optimizer; one that wraps another, as Horovod's does, is the one it wraps."""
-        found = self._known.get(id(optimizer))
+        found = self._known.get(optimizer)
         if found is None:
             ids = {id(one) for group in optimizer.param_groups for one in group["params"]}
-            found = next((one for one in self._known.values() if one.has(ids)), None)
+            found = next((one for one in self._all if one.has(ids)), None)
             if found is not None:
-                self._known[id(optimizer)] = found
+                self._known[optimizer] = found
         return found
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with self._journal.careful:
+            self._begin(optimizer)
+
+    def _begin(self, optimizer: Any) -> None:
         watched = self._find(optimizer)
         if watched is None:
             return
@@ -92,12 +99,17 @@ class StepWatch:
                 watched.watch_gradients(optimizer)
                 where = place()
                 self._journal.note("step", **watched.record(optimizer, where, self._counters))  # number 0: the start
-            watched.take(
-                optimizer, self._counters.loss_scale
-            )  # the innermost step of a wrapped optimizer has the final gradients
+            if watched.depth == 1:
+                watched.take_before(optimizer)
+            # The innermost step of a wrapped optimizer has the final gradients.
+            watched.take(optimizer, self._counters.loss_scale)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        watched = self._known.get(id(optimizer))
+        with self._journal.careful:
+            self._end(optimizer)
+
+    def _end(self, optimizer: Any) -> None:
+        watched = self._known.get(optimizer)
         if watched is None:
             return
         watched.depth -= 1
@@ -108,16 +120,18 @@ class StepWatch:
         if watched.is_noted(watched.steps):
             self._journal.note("step", **watched.record(optimizer, place(), self._counters))
         watched.forget(optimizer)
+        watched.backwards = self._counters.backwards
         for call in self.after_step:
             call()
 
     def _clipping(self, original: Any) -> Any:
         def clip(parameters: Any, *args: Any, **options: Any) -> Any:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            ids = {id(one) for one in given}
-            for watched in self._known.values():
-                if watched.is_noted(watched.steps + 1):
-                    watched.take_clipped(ids, self._counters.loss_scale)
+            with self._journal.careful:
+                ids = {id(one) for one in given}
+                for watched in self._all:
+                    if watched.is_noted(watched.steps + 1):
+                        watched.take_clipped(ids, self._counters.loss_scale)
             return original(given, *args, **options)
 
         return clip
@@ -134,10 +148,11 @@ class StepWatch:
 
     def _scheduling(self, original: Any) -> Any:
         def step(scheduler: Any, *args: Any, **options: Any) -> Any:
-            watched = self._known.get(id(getattr(scheduler, "optimizer", None)))
+            optimizer = getattr(scheduler, "optimizer", None)
+            watched = self._known.get(optimizer) if isinstance(optimizer, Optimizer) else None
             # Accelerate steps a schedule once for each worker on purpose, since it is written for one.
             by_design = "accelerate" in sys._getframe(1).f_code.co_filename
-            if watched is not None and watched.steps and not by_design:
+            if watched is not None and watched.steps and watched.is_noted(watched.steps + 1) and not by_design:
                 watched.scheduled[id(scheduler)] = watched.scheduled.get(id(scheduler), 0) + 1
                 watched.schedule_place = place()
             return original(scheduler, *args, **options)
@@ -148,9 +163,10 @@ class StepWatch:
 class _Watched:
     """An optimizer."""
 
-    def __init__(self, name: str, made: str, optimizer: Any) -> None:
-        self.name, self.made = name, made
-        self.steps, self.depth = 0, 0
+    def __init__(self, name: str, made: str, optimizer: Any, journal: Journal) -> None:
+        self.name, self.made, self._journal = name, made, journal
+        self.steps, self.depth, self.backwards = 0, 0, 0
+        self._before: list[int] = []
         self.scheduled: dict[int, int] = {}
         self.schedule_place = ""
         self._local: dict[int, Tensor] = {}
@@ -170,7 +186,8 @@ class _Watched:
 
     def has(self, ids: set[int]) -> bool:
         """Return whether the parameters with these identities are this optimizer's."""
-        return bool(self._chosen) and all(id(one) in ids for one in self._alive())
+        alive = self._alive()
+        return bool(alive) and all(id(one) in ids for one in alive)
 
     def device(self) -> torch.device:
         """Return the device of the parameters whose gradients are watched."""
@@ -194,10 +211,11 @@ class _Watched:
             parameter = reference()
             if parameter is None or gradient.is_sparse:
                 return
-            values = some(gradient, _VALUES).double()
-            known = self._local.get(id(parameter))
-            accumulates = known is not None and parameter.grad is not None and bool(parameter.grad.any())
-            self._local[id(parameter)] = known + values if accumulates and known is not None else values
+            with self._journal.careful:
+                values = doubles(some(gradient, _VALUES))
+                known = self._local.get(id(parameter))
+                accumulates = known is not None and parameter.grad is not None and bool(parameter.grad.any())
+                self._local[id(parameter)] = known + values if accumulates and known is not None else values
 
         return see
 
@@ -207,6 +225,10 @@ class _Watched:
         self._keep(chosen, scale)
         self._clipped |= {id(one) for one in chosen}
 
+    def take_before(self, optimizer: Any) -> None:
+        """Keep the digests of the parameters: ranks that average them from time to time have equal ones only here."""
+        self._before = [digest(one) for one in self._parameters(optimizer) if not is_sharded(one)]
+
     def take(self, optimizer: Any, scale: float) -> None:
         """Keep the gradients that the optimizer gets, except those that were kept before they were clipped."""
         self._keep([one for one in self._alive() if id(one) not in self._clipped], scale)
@@ -214,7 +236,7 @@ class _Watched:
     def _keep(self, parameters: list[Tensor], scale: float) -> None:
         for one in parameters:
             if one.grad is not None and not one.grad.is_sparse:
-                self._final[id(one)] = some(one.grad, _VALUES).double()
+                self._final[id(one)] = doubles(some(one.grad, _VALUES))
         self._scale = scale
 
     def _alive(self) -> list[Tensor]:
@@ -225,7 +247,7 @@ class _Watched:
         self._final.clear()
         self._clipped.clear()
         self.scheduled.clear()
-        if self.steps >= FIRST:
+        if self.steps >= FIRST and self._handles:
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
@@ -243,13 +265,13 @@ class _Watched:
             "optimizer": self.name, "made": self.made, "where": where, "number": self.steps, "total": counters.steps,
             "rates": [float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
             "names": [name for name, _ in plain], "shapes": [list(one.shape) for _, one in plain],
-            "parameters": [digest(one) for _, one in plain],
+            "before": self._before, "parameters": [digest(one) for _, one in plain],
             "values": [_numbers(some(one, 8)) for _, one in plain],
             "sharded": len(plain) < len(parameters),
             "local": {str(position[key]): _numbers(value) for key, value in self._local.items() if key in position},
             "final": {str(position[key]): _numbers(value) for key, value in self._final.items() if key in position},
             "scale": self._scale, "scheduled": scheduled, "schedule_place": self.schedule_place,
-            "rows": counters.rows,
+            "passes": counters.backwards - self.backwards, "rows": counters.rows,
         }  # fmt: skip
 
 
@@ -259,4 +281,4 @@ def is_sharded(parameter: Tensor) -> bool:
 
 
 def _numbers(values: Tensor) -> list[float]:
-    return [float(one) for one in values.double()]
+    return [float(one) for one in doubles(values)]

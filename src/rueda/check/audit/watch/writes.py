@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rueda.check.audit.watch.counters import Counters
 from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.place import main_place, place
 from rueda.check.patches import Patches
@@ -23,10 +24,11 @@ class WriteWatch:
 
     Args:
         journal: where they are noted.
+        counters: what has happened so far.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal, self._count = journal, 0
+    def __init__(self, journal: Journal, counters: Counters) -> None:
+        self._journal, self._counters, self._count = journal, counters, 0
         self._noting: set[int] = set()  # threads that are in the hook, in which it takes no part
         self._active = True
         # Found once: the hook is called while Python holds its own locks, such as that of tempfile.
@@ -61,12 +63,13 @@ class WriteWatch:
             return
         self._noting.add(thread)
         try:
-            if event == "urllib.Request":
-                self._note("request", address=str(args[0]))
-            elif event == "os.rename" and not self._is_apart(_real(args[0])):
-                self._note("rename", source=_real(args[0]), target=_real(args[1]))
-            elif event == "open" and isinstance(args[2], int):
-                self._note_file(args[0], "open" if args[2] & _WRITING else "read")
+            with self._journal.careful:
+                if event == "urllib.Request":
+                    self._note("request", address=str(args[0]))
+                elif event == "os.rename" and not self._is_apart(_real(args[0])):
+                    self._note("rename", source=_real(args[0]), target=_real(args[1]))
+                elif event == "open" and isinstance(args[2], int):
+                    self._note_file(args[0], "open" if args[2] & _WRITING else "read")
         finally:
             self._noting.discard(thread)
 
@@ -75,7 +78,8 @@ class WriteWatch:
         if self._is_apart(real):
             return
         if how != "read":
-            self._note("write", path=real, how=how)
+            counters = self._counters
+            self._note("write", path=real, how=how, exchanges=counters.collectives + counters.other_collectives)
         elif not real.endswith((".py", ".so")):
             self._note("read", path=real)
 
@@ -92,10 +96,11 @@ class WriteWatch:
             self._journal.note(kind, where=place() or main_place()[0], **values)
 
     def _saving(self, original: Any) -> Any:
-        def save(thing: Any, f: Any, *args: Any, **options: Any) -> Any:
+        def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:  # torch's names, by which they may be given
             if isinstance(f, (str, os.PathLike)):
-                self._note_file(f, "torch.save")
-            return original(thing, f, *args, **options)
+                with self._journal.careful:
+                    self._note_file(f, "torch.save")
+            return original(obj, f, *args, **options)
 
         return save
 
