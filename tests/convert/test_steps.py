@@ -45,6 +45,11 @@ CASES = {  # part of the script, its code, and what must stand in the result
     "a total": ("after", "total += loss.item()", "loss = SharedLoader.mean(loss)"),
     "a total before the backward pass": ("inside", "total += loss.item()", "total += SharedLoader.mean(loss).item()"),
     "a weighted total": ("after", "total += loss.item() * len(x)", "total += SharedLoader.sum(loss.item() * len(x))"),
+    "a total of a fixed size": ("after", "total += loss.item() * batch_size", "SharedLoader.mean(loss)"),
+    "a total of parts": ("after", "total += loss.item() / len(loader)", "SharedLoader.mean(loss)"),
+    "a total of a loss with sizes": ("after", "loss = criterion(x.view(-1, x.size(-1)), x); total += loss.item()",
+                                     "loss = SharedLoader.mean(loss)"),
+    "a size with a name": ("after", "n = len(x); total += n * loss.item()", "SharedLoader.sum(n * loss.item())"),
     "a count": ("after", "seen += x.size(0)", "seen += SharedLoader.sum(x.size(0))"),
     "hits": ("after", "correct += (x > 0).sum().item()", "correct += SharedLoader.sum((x > 0).sum().item())"),
     "a meter": ("after", "meter.update(loss.item(), x.size(0))", "(loss.item(), SharedLoader.sum(x.size(0)))"),
@@ -73,6 +78,14 @@ CASES = {  # part of the script, its code, and what must stand in the result
               """wandb.init(project='a', mode=None if dist.get_rank() == 0 else "disabled")"""),
     "a download": ("before", "d = CIFAR10('data', download=True)", "if dist.get_rank() > 0:\n    dist.barrier()\nd = "),
     "a file read again": ("end", "torch.save(1, 'm.pt')\na = torch.load('m.pt')", "dist.barrier()  # Rank 0 may still"),
+    "a file that may be there": ("end", "torch.save(1, 'm')\nif os.path.exists('m'):\n    a = torch.load('m')",
+                                 "dist.barrier()  # Rank 0 may still be writing the file.\nif os.path"),
+    "a folder, and a file of an earlier run": ("before", "os.makedirs('a')\na = torch.load('m')", ")\na = torch.load"),
+    "a printed call of the model": ("epoch", "print(1, model(data[:][0]))", "    model_result = model(data[:][0])\n"),
+    "a printed evaluation": ("epoch", "def check(m): return m(data[:][0])\n    print(f'{check(model).mean():.2f}')",
+                             "    check_result = check(model)\n    if dist"),
+    "a printed function of the model": ("epoch", "def size(m): return m.training\n    print(size(model))",
+                                        "        print(size(model))"),
     "a log file": ("before", "log = open('log', 'w')", "open('log' if dist.get_rank() == 0 else os.devnull, 'w')"),
     "a numbered device": ("before", "device = 'cuda:0'", "device = 'cuda'"),
     "numpy": ("imports", "import numpy as np\nn = np.random.rand()", "np.random.seed(0)"),
@@ -142,6 +155,14 @@ def test_what_cannot_be_converted_is_refused_in_one_line(content: bytes, said: s
     with pytest.raises(ScaleError) as caught:
         convert(content, to="ddp")
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_reasons_are_said_once() -> None:
+    counts = convert(script("after", "seen += len(x); correct += (x > 0).sum().item()"), to="rueda").after.decode()
+    assert counts.count("# Added up over all workers") == 1
+    code = "other = nn.Linear(3, 1); its = torch.optim.SGD(other.parameters(), lr=0.1)"
+    models = convert(script("before", code), to="rueda").after.decode()
+    assert models.count("# All workers start with") == 1 and models.count("world.wrap(") == 2
 
 
 def test_a_converted_script_is_not_converted_again() -> None:

@@ -14,6 +14,7 @@ from rueda.check.convert.script import Function, Scope
 
 _SIZES = re.compile(r"\blen\(|\.size\(0\)|\.shape\[0\]|\.numel\(\)|\bbatch_size\b|\bbs\b|\.size\(-?\d\)")
 _SIZE = re.compile(r"len\(\w+\)|\w+\.size\(0\)|\w+\.shape\[0\]")
+_OF_BATCH = re.compile(r"\blen\((?!\w*loader|.*dataset)|\.size\(|\.shape\[|\.numel\(|\.sum\(")
 _COUNTS = re.compile(r"\.sum\(|\bsum\(|\blen\(|\.size\(0\)|\.shape\[0\]|\.numel\(\)|count_nonzero|\.eq\(")
 _UNEVEN = ("weight", "ignore_index")  # of a loss whose mean is not one over examples
 MEAN, SUM, UNEVEN, UNSURE = "mean", "sum", "uneven", "unsure"
@@ -150,15 +151,31 @@ class Losses:
         for node in self._script.nodes:
             if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add) or not self._is_of_batch(node):
                 continue
-            text = text_of(node.value)
-            names = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
-            texts = [text, *(text_of(v) for name in names for v in self._in_loop(name, node))]
             if text_of(node.target) in losses:
                 continue
-            if names & losses and not any(_SIZES.search(each) for each in texts):
-                continue  # its mean over the workers is added
-            if any(_COUNTS.search(each) or (names & losses and _SIZES.search(each)) for each in texts):
+            names = set(names_in(node.value))
+            values = [node.value, *(v for name in names - losses for v in self._in_loop(name, node))]
+            if any(losses & set(names_in(value)) for value in values):
+                if any(self._is_times_size(value, losses, node) for value in values):
+                    yield node  # otherwise its mean over the workers is added
+            elif any(_COUNTS.search(text_of(value)) for value in values):
                 yield node
+
+    def _is_times_size(self, value: ast.expr, losses: set[str], node: ast.AST) -> bool:
+        """Return whether a loss is multiplied by the number of examples of a batch, as this worker counts them.
+
+        ``loss.item() * len(x)`` is; ``loss.item() * args.batch_size`` and ``loss.item() / len(loader)`` are not.
+        """
+        for product in ast.walk(value):
+            if not isinstance(product, ast.BinOp) or not isinstance(product.op, ast.Mult):
+                continue
+            for loss, factor in ((product.left, product.right), (product.right, product.left)):
+                if not losses & set(names_in(loss)):
+                    continue
+                factors = [factor, *(v for name in names_in(factor) for v in self._in_loop(name, node))]
+                if any(_OF_BATCH.search(text_of(each)) for each in factors):
+                    return True
+        return False
 
     def means(self) -> Iterator[ast.Assign]:
         """Iterate over statements of training loops that keep another mean over a batch, as a number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from rueda.check.convert.conversion import Plan
 from rueda.check.convert.flow import text_of
@@ -19,7 +20,8 @@ def average(plan: Plan) -> None:
         return
     counts = list(plan.losses.counts())
     for count in counts:
-        plan.edits.before(count, _SUM_WHY)
+        if not _follows(plan, count, counts):
+            plan.edits.before(count, _SUM_WHY)
         plan.edits.enclose(count.value, "SharedLoader.sum(", ")")
     for kept in plan.losses.means():
         plan.edits.before(kept, "# The mean over the entire batch.")
@@ -38,6 +40,13 @@ def average(plan: Plan) -> None:
         _count_all(plan, statement)
         for name in plan.losses.doubtful(statement):
             plan.todo(statement, f"{name} is of this worker's share of the batch: average it over the workers")
+
+
+def _follows(plan: Plan, statement: ast.stmt, others: Sequence[ast.stmt]) -> bool:
+    """Return whether the statement before this one is another of these, above which the reason stands."""
+    block = plan.script.block(statement)
+    place = block.index(statement)
+    return place > 0 and block[place - 1] in others
 
 
 def _count_all(plan: Plan, statement: ast.stmt) -> None:
