@@ -109,6 +109,27 @@ def fit(model, loader, epochs=2):
 model = fit(nn.Linear(3, 1), DataLoader(data, batch_size=3, shuffle=True))
 torch.save(model.state_dict(), "model.pt")
 """,
+    "a training that is printed": """
+import os
+def fit(model, loader):
+    total = 0
+    for x, y in loader:
+        opt.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        total += loss.item() / len(loader)
+    return total
+def evaluate(net): return net(data[:][0]).mean().item()
+loader = DataLoader(data, batch_size=3, shuffle=True)
+model = nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=.1)
+for e in range(2):
+    if e == 1: print("epoch", e, fit(model, loader), f"{evaluate(model)}")
+    torch.save(model.state_dict(), "model.pt")
+if os.path.exists("model.pt"):
+    model.load_state_dict(torch.load("model.pt"))
+""",
     "a closure of LBFGS": """
 loader = DataLoader(data, batch_size=3, shuffle=True)
 model = nn.Linear(3, 1)

@@ -45,9 +45,28 @@ CASES = {  # part of the script, its code, and what must stand in the result
     "a total": ("after", "total += loss.item()", "loss = SharedLoader.mean(loss)"),
     "a total before the backward pass": ("inside", "total += loss.item()", "total += SharedLoader.mean(loss).item()"),
     "a weighted total": ("after", "total += loss.item() * len(x)", "total += SharedLoader.sum(loss.item() * len(x))"),
+    "a total of a fixed size": ("after", "total += loss.item() * batch_size", "SharedLoader.mean(loss)"),
+    "a total of parts": ("after", "total += loss.item() / len(loader)", "SharedLoader.mean(loss)"),
+    "a total of a loss with sizes": ("after", "loss = criterion(x.view(-1, x.size(-1)), x); total += loss.item()",
+                                     "loss = SharedLoader.mean(loss)"),
+    "a size with a name": ("after", "n = len(x); total += n * loss.item()", "SharedLoader.sum(n * loss.item())"),
     "a count": ("after", "seen += x.size(0)", "seen += SharedLoader.sum(x.size(0))"),
     "hits": ("after", "correct += (x > 0).sum().item()", "correct += SharedLoader.sum((x > 0).sum().item())"),
+    "a part of hits": ("after", "correct += (x > 0).sum().item() / len(x)", "correct += SharedLoader.mean((x > 0)"),
+    "a part with a name": ("after", "hits = (x > 0).sum().item(); part = hits / x.shape[0]; correct += part",
+                           "correct += SharedLoader.mean(part)"),
+    "a mean of sums": ("after", "correct += x.sum(1).mean().item()", "correct += SharedLoader.mean(x.sum(1)"),
+    "a part of all": ("after", "correct += (x > 0).sum().item() / len(loader.dataset)", "SharedLoader.sum((x > 0)"),
     "a meter": ("after", "meter.update(loss.item(), x.size(0))", "(loss.item(), SharedLoader.sum(x.size(0)))"),
+    "a meter of an accuracy": ("after", "acc, = accuracy(model(x), y)\n        meter.update(acc[0], x.size(0))",
+                               "meter.update(SharedLoader.mean(acc[0]), SharedLoader.sum(x.size(0)))"),
+    "a term of the loss": ("inside", "a = x.mean()\n        loss = loss + 0.1 * a\n        total += a.item()",
+                           "total += SharedLoader.mean(a).item()"),
+    "a term that is a sum": ("inside", "a = x.sum(); loss = a + y.sum(); total += a.item()",
+                             "total += SharedLoader.sum(a).item()"),
+    "a batch that is not full": ("inside", "if x.size(0) != 4: continue", "if SharedLoader.sum(x.size(0)) != 4:"),
+    "a batch of some kind": ("inside", "if x is not None and x.dim() == 2: x = x.float()", "x.dim() == 2:"),
+    "a list in the loop": ("inside", "rows = []\n        rows.append(x)", "        rows.append(x)"),
     "steps": ("after", "seen += 1", "        seen += 1"),
     "another mean": ("after", "m = x.mean().item(); print(m)", "m = SharedLoader.mean(x.mean().item())"),
     "progress": ("after", "print(seen, len(x))", "num_examples = SharedLoader.sum(len(x))"),
@@ -73,6 +92,14 @@ CASES = {  # part of the script, its code, and what must stand in the result
               """wandb.init(project='a', mode=None if dist.get_rank() == 0 else "disabled")"""),
     "a download": ("before", "d = CIFAR10('data', download=True)", "if dist.get_rank() > 0:\n    dist.barrier()\nd = "),
     "a file read again": ("end", "torch.save(1, 'm.pt')\na = torch.load('m.pt')", "dist.barrier()  # Rank 0 may still"),
+    "a file that may be there": ("end", "torch.save(1, 'm')\nif os.path.exists('m'):\n    a = torch.load('m')",
+                                 "dist.barrier()  # Rank 0 may still be writing the file.\nif os.path"),
+    "a folder, and a file of an earlier run": ("before", "os.makedirs('a')\na = torch.load('m')", ")\na = torch.load"),
+    "a printed call of the model": ("epoch", "print(1, model(data[:][0]))", "    model_result = model(data[:][0])\n"),
+    "a printed evaluation": ("epoch", "def check(m): return m(data[:][0])\n    print(f'{check(model).mean():.2f}')",
+                             "    check_result = check(model)\n    if dist"),
+    "a printed function of the model": ("epoch", "def size(m): return m.training\n    print(size(model))",
+                                        "        print(size(model))"),
     "a log file": ("before", "log = open('log', 'w')", "open('log' if dist.get_rank() == 0 else os.devnull, 'w')"),
     "a numbered device": ("before", "device = 'cuda:0'", "device = 'cuda'"),
     "numpy": ("imports", "import numpy as np\nn = np.random.rand()", "np.random.seed(0)"),
@@ -93,6 +120,12 @@ UNSURE = {
     "an accuracy": ("after", "acc = accuracy(model(x), y)\n        print(acc)", "acc is of this worker's share"),
     "a meter of accuracies": ("after", "meter.update(acc.item(), 1)", "acc.item() is of this worker's share"),
     "a number of a share": ("after", "m = x.max().item()\n        print(m)", "m is of this worker's share"),
+    "a score that is recorded": ("after", "writer.add_scalar('dice', dice(x, y), 1)", "dice(x, y) is of"),
+    "a score on a bar": ("after", "s = score(x)\n        bar.set_postfix(score=s)", "s is of this worker's share"),
+    "a score that is tracked": ("after", "wandb.log({'score': score(x)})", "score(x) is of this worker's share"),
+    "a total of scores": ("after", "total += score(model(x), y)", "total gets values of this worker's share alone"),
+    "predictions": ("after", "out = model(x)\n        hits.extend(out.tolist())", "hits gets values of this worker's"),
+    "a decision": ("inside", "if torch.isnan(x).any(): continue", "torch.isnan(x).any() is of this worker's share"),
     "a method that computes": ("inside", "loss = model.loss(x, y)", "loss does not pass the wrapper"),
     "printed before": ("inside", "print(loss.item())", "move this after backward()"),
     "a numbered GPU": ("before", "model.cuda(1)", "let every worker use its own GPU"),
@@ -142,6 +175,14 @@ def test_what_cannot_be_converted_is_refused_in_one_line(content: bytes, said: s
     with pytest.raises(ScaleError) as caught:
         convert(content, to="ddp")
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_reasons_are_said_once() -> None:
+    counts = convert(script("after", "seen += len(x); correct += (x > 0).sum().item()"), to="rueda").after.decode()
+    assert counts.count("# Added up over all workers") == 1
+    code = "other = nn.Linear(3, 1); its = torch.optim.SGD(other.parameters(), lr=0.1)"
+    models = convert(script("before", code), to="rueda").after.decode()
+    assert models.count("# All workers start with") == 1 and models.count("world.wrap(") == 2
 
 
 def test_a_converted_script_is_not_converted_again() -> None:

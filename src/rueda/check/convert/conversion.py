@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rueda.check.convert.edits import Edits, Inline
 from rueda.check.convert.flow import Flow
+from rueda.check.convert.joint import Joint, take_out
 from rueda.check.convert.loaders import Loaders
 from rueda.check.convert.losses import Losses
 from rueda.check.convert.models import Models
@@ -104,7 +105,11 @@ def convert(content: bytes, *, to: str, name: str = "train.py") -> Conversion:
         raise ScaleError(name, expected="a serial script", got=f"one that uses {library}", do="run it with `rueda run`")
     while True:
         plan = Plan.of(script, _named(STYLES[to], script))
+        joint = Joint(plan.flow, plan.models, plan.writes, is_wrapped=bool(plan.style.wrap))
         try:
+            if (call := joint.first()) is not None:
+                script = take_out(script, call)
+                continue
             after = _converted(plan)
             break
         except Inline as inline:  # print(x) of `if x: print(x)` gets a line of its own, then all is read again

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from rueda.check.convert.flow import Flow, last_name, names_in, text_of
 from rueda.check.convert.loaders import targets_of
+from rueda.check.convert.numbers import COUNT, MEAN, is_size, kind_of
 from rueda.check.convert.script import Function, Scope
 
 _SIZES = re.compile(r"\blen\(|\.size\(0\)|\.shape\[0\]|\.numel\(\)|\bbatch_size\b|\bbs\b|\.size\(-?\d\)")
 _SIZE = re.compile(r"len\(\w+\)|\w+\.size\(0\)|\w+\.shape\[0\]")
-_COUNTS = re.compile(r"\.sum\(|\bsum\(|\blen\(|\.size\(0\)|\.shape\[0\]|\.numel\(\)|count_nonzero|\.eq\(")
 _UNEVEN = ("weight", "ignore_index")  # of a loss whose mean is not one over examples
-MEAN, SUM, UNEVEN, UNSURE = "mean", "sum", "uneven", "unsure"
+SUM, UNEVEN, UNSURE = "sum", "uneven", "unsure"  # and MEAN
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,20 @@ class Losses:
                 name = text_of(inner) if isinstance(inner, ast.Name | ast.Attribute) else ""
                 found.append(Backward(root, name, self._kind(inner, scope, 0), self._script.statement(call)))
         return found
+
+    @cached_property
+    def parts(self) -> list[Backward]:
+        """The terms of losses that have names: ``recon`` and ``kl`` of ``loss = recon + 0.1 * kl``."""
+        found = {}
+        leads = {each.loss for each in self.backwards}
+        for backward in self.backwards:
+            for value in self.in_loop(backward.loss, backward.statement) if backward.loss else []:
+                for term in _terms(value):
+                    if term.id not in leads and self.in_loop(term.id, backward.statement):
+                        scope = self._script.function(backward.statement)
+                        kind = self._kind(term, scope, 0)
+                        found[term.id, backward.statement] = Backward(term, term.id, kind, backward.statement)
+        return list(found.values())
 
     # A mean or a sum.
 
@@ -140,76 +154,89 @@ class Losses:
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if any(text_of(target) in leads for target in targets) or isinstance(statement, ast.Delete):
                 continue  # another loss is made of it
+            if backward in self.parts and node.lineno < backward.statement.lineno and not self._is_number(node):
+                continue  # the loss is made of it
             if self._flow.is_in_training_loop(node) or node.lineno > backward.statement.lineno:
                 found.setdefault(statement, []).append(node)
         yield from found.items()
 
+    def _is_number(self, node: ast.AST) -> bool:
+        """Return whether only the number of a tensor is used, without its gradient."""
+        return last_name(self._script.parents[node]) in ("item", "detach")
+
     def counts(self) -> Iterator[ast.AugAssign]:
-        """Iterate over statements of training loops that add up something of a batch other than its mean loss."""
-        losses = {each.loss for each in self.backwards}
+        """Iterate over statements of training loops that add up a count of a batch, or its loss times its size."""
+        yield from (node for node, kind in self._totals if kind == COUNT)
+
+    def averages(self) -> Iterator[ast.AugAssign]:
+        """Iterate over statements of training loops that add up another mean over a batch than its loss."""
+        yield from (node for node, kind in self._totals if kind == MEAN)
+
+    @cached_property
+    def _totals(self) -> list[tuple[ast.AugAssign, str]]:
+        losses = {each.loss for each in (*self.backwards, *self.parts)}
+        found = []
         for node in self._script.nodes:
-            if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add) or not self._is_of_batch(node):
+            if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add) or not self.is_of_batch(node):
                 continue
-            text = text_of(node.value)
-            names = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
-            texts = [text, *(text_of(v) for name in names for v in self._in_loop(name, node))]
             if text_of(node.target) in losses:
                 continue
-            if names & losses and not any(_SIZES.search(each) for each in texts):
-                continue  # its mean over the workers is added
-            if any(_COUNTS.search(each) or (names & losses and _SIZES.search(each)) for each in texts):
-                yield node
+            values = self._assigned(node)
+            all_values = [node.value, *(each for name in set(names_in(node.value)) - losses for each in values(name))]
+            if any(losses & set(names_in(value)) for value in all_values):
+                is_times_size = any(_is_times_size(value, losses, values) for value in all_values)
+                kind = COUNT if is_times_size else ""  # otherwise its mean over the workers is added
+            else:
+                kind = kind_of(node.value, values)
+            found.append((node, kind))
+        return found
+
+    def _assigned(self, node: ast.AST) -> Callable[[str], list[ast.expr]]:
+        return lambda name: self.in_loop(name, node)
 
     def means(self) -> Iterator[ast.Assign]:
         """Iterate over statements of training loops that keep another mean over a batch, as a number."""
         losses = {each.loss for each in self.backwards}
         for node in self._script.nodes:
-            if isinstance(node, ast.Assign) and text_of(node.targets[0]) not in losses and self._is_of_batch(node):
+            if isinstance(node, ast.Assign) and text_of(node.targets[0]) not in losses and self.is_of_batch(node):
                 text = text_of(node.value)
                 if text.endswith(".item()") and ".mean(" in text:
                     yield node
 
-    def doubtful(self, statement: ast.stmt) -> list[str]:
-        """Return names in a statement of a training loop that hold a number of this worker's share alone."""
-        if not self._is_of_batch(statement):
-            return []
-        losses, known = {each.loss for each in self.backwards}, {text_of(each.targets[0]) for each in self.means()}
-        known |= {text_of(each.target) for each in self.counts()}
-        loops = [each for each in self._script.around(statement) if each in self._flow.training_loops]
-        given = set().union(*(targets_of(loop) for loop in loops))
-        found = []
-        for name in sorted({each.id for each in ast.walk(statement) if isinstance(each, ast.Name)} - losses - known):
-            for value in self._in_loop(name, statement):
-                words = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-                is_number = ".item()" in text_of(value) and not words & losses
-                is_accuracy = isinstance(value, ast.Call) and "acc" in last_name(value.func) and bool(words & given)
-                found += [name] if is_number or is_accuracy else []
-        return list(dict.fromkeys(found))
-
     def sizes(self, statement: ast.stmt) -> list[ast.Call]:
         """Return the calls ``len(batch)`` in a statement of a training loop."""
         loops = [each for each in self._script.around(statement) if each in self._flow.training_loops]
-        if not loops or not self._is_of_batch(statement):
+        if not loops or not self.is_of_batch(statement):
             return []
         given = targets_of(loops[0])
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and last_name(each.func) == "len"]
         return [call for call in calls if len(call.args) == 1 and text_of(call.args[0]) in given]
 
     def meters(self) -> Iterator[tuple[ast.stmt, list[ast.expr], list[ast.expr]]]:
-        """Iterate over ``meter.update(value, n)`` in training loops: the statement, sizes, values of a share alone."""
+        """Iterate over ``meter.update(value, n)`` in training loops: the statement, sizes, other values."""
         losses = {each.loss for each in self.backwards}
         for node in self._script.nodes:
             if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
                 continue
             call = node.value
-            if last_name(call.func) != "update" or not self._is_of_batch(node):
+            if last_name(call.func) != "update" or not self.is_of_batch(node):
                 continue
             given = [*call.args, *(each.value for each in call.keywords)]
             sizes = [each for each in given if _SIZE.fullmatch(text_of(each))]
             values = [each for each in given if each not in sizes and not losses & set(names_in(each))]
-            yield node, sizes, [each for each in values if ".item()" in text_of(each) or "acc" in text_of(each)]
+            yield node, sizes, values
 
-    def _in_loop(self, name: str, node: ast.AST) -> list[ast.expr]:
+    def is_accuracy(self, node: ast.expr, place: ast.AST) -> bool:
+        """Return whether a value is an accuracy by its name, or by that of the function that computed it."""
+        values = [node, *(value for name in names_in(node) for value in self.in_loop(name, place))]
+        calls = [each for value in values for each in ast.walk(value) if isinstance(each, ast.Call)]
+        return "acc" in text_of(node) or any("acc" in last_name(each.func) for each in calls)
+
+    def is_size(self, node: ast.expr) -> bool:
+        """Return whether an expression is the number of examples of something."""
+        return _SIZE.fullmatch(text_of(node)) is not None
+
+    def in_loop(self, name: str, node: ast.AST) -> list[ast.expr]:
         """Return what is assigned to a name in the training loop around a node."""
         loops = [each for each in self._script.around(node) if each in self._flow.training_loops]
         if not loops:
@@ -218,7 +245,7 @@ class Losses:
         scope = self._script.function(node)
         return [value for at, value in self._flow.assignments(name, scope) if at in inside]
 
-    def _is_of_batch(self, node: ast.AST) -> bool:
+    def is_of_batch(self, node: ast.AST) -> bool:
         """Return whether a statement stands in the innermost loop that trains, or a function that such a loop calls."""
         loops = [each for each in self._script.around(node) if isinstance(each, ast.For | ast.AsyncFor | ast.While)]
         if loops:
@@ -247,6 +274,27 @@ class Losses:
                             return each, around
                     break
         return None
+
+
+def _is_times_size(value: ast.expr, losses: set[str], values: Callable[[str], list[ast.expr]]) -> bool:
+    """Return whether a loss is multiplied by the number of examples of a batch, as this worker counts them.
+
+    ``loss.item() * len(x)`` is; ``loss.item() * args.batch_size`` and ``loss.item() / len(loader)`` are not.
+    """
+    products = [each for each in ast.walk(value) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)]
+    pairs = [pair for each in products for pair in ((each.left, each.right), (each.right, each.left))]
+    return any(losses & set(names_in(loss)) and is_size(factor, values) for loss, factor in pairs)
+
+
+def _terms(node: ast.expr) -> list[ast.Name]:
+    """Return the names that a sum adds up, with or without factors."""
+    if isinstance(node, ast.Name):
+        return [node]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return [*_terms(node.left), *_terms(node.right)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Name):
+        return [node.right]
+    return []
 
 
 def _is_tensor(node: ast.expr) -> bool:

@@ -7,6 +7,7 @@ import re
 from functools import cached_property
 
 from rueda.check.convert.flow import Flow, last_name, text_of
+from rueda.check.convert.script import Function
 
 _FUNCTIONS = {
     "print", "sys.stdout.write", "sys.stderr.write", "sys.stdout.flush", "sys.stderr.flush", "torch.save",
@@ -26,6 +27,7 @@ _READS = {"torch.load", "numpy.load", "json.load", "pickle.load", "open", "safet
 _READING_METHODS = {"read_text", "read_bytes"}
 _BARS = {"tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.rich.tqdm"}
 _WRITERS = {"SummaryWriter"}
+_ASKS = re.compile(r"\b(exists|isfile|is_file|getsize|listdir|glob|iterdir)\(")
 _DOWNLOADS = re.compile(r"\bdownload\s*=\s*True")
 
 
@@ -142,10 +144,22 @@ class Writes:
         for call in self._script.calls:
             reads = self._script.path(call.func) in _READS or last_name(call.func) in _READING_METHODS
             if reads and first and call.lineno > first and not self.opens_for_writing(call) and id(call) not in written:
-                statement = self._script.statement(call)
+                statement = self._asks_first(self._script.statement(call))
                 if not any(each is statement or statement in ast.walk(each) for each in found):
                     found.append(statement)
         return found
+
+    def _asks_first(self, statement: ast.stmt) -> ast.stmt:
+        """Return the ``if`` around a statement that asks whether its file exists, or else the statement.
+
+        A worker that asks before rank 0 has written the file gets another answer, and would not wait with the others.
+        """
+        for around in self._script.around(statement):
+            if isinstance(around, Function):
+                break
+            if isinstance(around, ast.If) and _ASKS.search(text_of(around.test)):
+                return around
+        return statement
 
     def _makes_files(self, statement: ast.stmt) -> bool:
         if isinstance(statement, ast.With):
@@ -153,7 +167,8 @@ class Writes:
         call = statement.value if isinstance(statement, ast.Expr) else None
         path = self._script.path(call.func) if isinstance(call, ast.Call) else ""
         return (
-            path != "print"
+            path not in ("print", "os.makedirs", "os.mkdir")
+            and (not isinstance(call, ast.Call) or last_name(call.func) != "mkdir")
             and not path.startswith(("sys.", "pprint", "tqdm"))
             and path.rpartition(".")[2] not in _LEVELS
         )

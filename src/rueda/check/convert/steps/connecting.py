@@ -80,10 +80,11 @@ def _is_text(statement: ast.stmt) -> bool:
 def _import(plan: Plan) -> None:
     script, style = plan.script, plan.style
     body = script.tree.body
-    have = {line.strip() for each in body if isinstance(each, ast.Import | ast.ImportFrom)
+    head = body[: body.index(plan.head) + 1] if plan.head is not None else []  # what is imported later is not there yet
+    have = {line.strip() for each in head if isinstance(each, ast.Import | ast.ImportFrom)
             for line in [script.source(each)]}  # fmt: skip
     wanted = [line for line in style.imports if line not in have]
-    known = {alias.asname or alias.name.partition(".")[0] for each in body if isinstance(each, ast.Import)
+    known = {alias.asname or alias.name.partition(".")[0] for each in head if isinstance(each, ast.Import)
              for alias in each.names}  # fmt: skip
     if plan.uses_files and "import os" not in wanted:
         wanted.insert(0, "import os")

@@ -30,8 +30,12 @@ def wrap(plan: Plan) -> None:
     if plan.style.optimizer:
         horovod.wrap_optimizers(plan)
         return
+    places: set[tuple[ast.stmt, bool]] = set()
     for model in plan.models.found:
         lines = [line.format(model.name) for line in plan.style.wrap]
+        if (model.place, model.is_after) in places:  # the reasons stand above it already
+            lines = [line for line in lines if not line.startswith("#")]
+        places.add((model.place, model.is_after))
         (plan.edits.after if model.is_after else plan.edits.before)(model.place, *lines)
     for optimizer in plan.models.parts:
         _part(plan, optimizer)

@@ -65,12 +65,9 @@ def _runs(plan: Plan) -> list[list[ast.stmt]]:
 
 def _averages(plan: Plan, statement: ast.stmt) -> bool:
     """Return whether a line that all workers must run stands before a statement."""
-    uses = {use for backward in plan.losses.backwards for use, _ in plan.losses.uses(backward)}
-    return (
-        statement in uses
-        or statement in plan.writes.reads
-        or bool(plan.losses.doubtful(statement) or plan.losses.sizes(statement))
-    )
+    losses = (*plan.losses.backwards, *plan.losses.parts)
+    uses = {use for backward in losses for use, _ in plan.losses.uses(backward)}
+    return statement in uses or statement in plan.writes.reads or bool(plan.losses.sizes(statement))
 
 
 def _is_guarded(plan: Plan, statement: ast.stmt) -> bool:
