@@ -16,6 +16,8 @@ NAMES = sorted(file.stem for file in SCRIPTS.glob("*.py"))
 STYLES = ("ddp", "rueda", "horovod")
 UNSURE = {  # what becomes a TODO, and the lines of the serial script
     ("summed", "ddp"): ["summed.py:18: model[1] does not pass the wrapper"],
+    ("tokens", "ddp"): ["tokens.py:41: say whether this loss is a mean or a sum over the batch"],
+    ("tokens", "horovod"): ["tokens.py:41: say whether this loss is a mean or a sum over the batch"],
     ("vae", "ddp"): ["vae.py:34: this optimizer has a part of a model", "vae.py:39: encoder does not pass the wrapper"],
     ("by_hand", "horovod"): ["by_hand.py:11: average the gradients with hvd.allreduce"],
     ("gan", "horovod"): ["gan.py:13: several optimizers take gradients"],
@@ -57,7 +59,9 @@ def test_converted_scripts_end_where_the_serial_one_does(name: str, tmp_path: Pa
         (folder / "train.py").write_bytes(converted(name, to).after)
         on_2(file=str(folder / "train.py"), folder=str(folder))
         found = difference(flat(torch.load(folder / "model.pt")), serial)
-        assert found < (0.2 if name == "batch_norm" else 1e-6), f"{to} on 2 workers differs by {found:.2g}"
+        assert found < (0.2 if name in ("batch_norm", "evaluations") else 1e-6), (
+            f"{to} on 2 workers differs by {found:.2g}"
+        )
 
 
 STARTS = {

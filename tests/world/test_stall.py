@@ -70,7 +70,8 @@ def test_a_process_elsewhere_is_not_looked_at() -> None:
 def test_torch_does_not_know_the_collectives_of_other_sources() -> None:
     """Their keys have other lengths; the answer to a question about one must not fail."""
     source = TorchCollectives(StallLimits(), lambda text: None)
-    for key in (KEY, ["hvd", 0, 1, "gradient"], ["hvd", "optimizer.1 step 1"]):
+    unknown = ["torch", "no such group", 17]
+    for key in (unknown, ["hvd", 0, 1, "gradient"], ["hvd", "optimizer.1 step 1"]):
         assert source.reached(key) is None  # also of a process group that this process does not have
 
 

@@ -28,7 +28,7 @@ def judge_data(journals: Journals) -> Iterator[Verdict]:
             yield Verdict(check, NOT_SEEN, "there is one worker only")
     else:
         same = _same_batches(maps) if maps else Verdict("same-batches", NOT_SEEN, unseen)
-        if same.status == NOT_SEEN:
+        if same.status == NOT_SEEN and not streams:  # which have a check of their own
             same = _same_gradients(journals) or same
         yield same
         shared = [(ranks, level) for ranks in maps if (level := common_level(ranks)) is not None]
