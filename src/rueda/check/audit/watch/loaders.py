@@ -155,7 +155,7 @@ class LoaderWatch:
         if epoch is None:
             return
         epoch.is_complete = complete
-        if epoch.trains or not complete:
+        if epoch.steps or not complete:
             self._journal.note("epoch", **epoch.as_record())
         else:
             self._evaluated.append(epoch)
@@ -192,7 +192,7 @@ class _Epoch:
         self._indices, self._batches, self._rows = array("q"), 0, array("q")
         self._digests: list[list[int]] = []
         self._labels: list[list[int]] = []
-        self._start, self._optimizers = counters.snapshot(), counters.optimizers
+        self._start, self._optimizers, self._steps = counters.snapshot(), counters.optimizers, 0
         self.iterator: Any = None
         self.is_complete = False
         counters.loader = known["made"].where
@@ -208,15 +208,19 @@ class _Epoch:
     def add_batch(self, batch: Any) -> None:
         """Count a batch and digest the first ones."""
         self._batches += 1
+        self._steps = self._counters.since(self._start)["steps"]
         self._rows.append(self._counters.rows)
         if len(self._digests) < _BATCHES:
             self._digests.append(rows(batch))
             self._labels.append(rows(batch, whole_numbers=True))
 
     @property
-    def trains(self) -> bool:
-        """Whether an optimizer has made a step since the epoch began."""
-        return self._counters.since(self._start)["steps"] > 0
+    def steps(self) -> int:
+        """The optimizer steps of the loop: until its end, or, if it was left, until its last batch.
+
+        So a loader of which only the first batch is looked at does not count as one that trains.
+        """
+        return self._counters.since(self._start)["steps"] if self.is_complete else self._steps
 
     def as_record(self) -> dict[str, Any]:
         """Return what is noted."""
@@ -233,7 +237,7 @@ class _Epoch:
             "replaces": bool(getattr(sampler, "replacement", False)), "limited": _is_limited(loader),
             "drop_last": bool(loader.drop_last), "batch_size": self._known["made"].batch_size,
             "optimizers": self._optimizers,
-            **counters.since(self._start),
+            **counters.since(self._start), "steps": self.steps,
         }  # fmt: skip
 
 
