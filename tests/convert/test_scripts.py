@@ -66,14 +66,10 @@ def test_converted_scripts_end_where_the_serial_one_does(name: str, tmp_path: Pa
 
 STARTS = {
     "torchrun": ("mlp", "ddp", ["-m", "torch.distributed.run", "--nproc-per-node", "2"]),
-    "torchrun, Rueda": ("trainer_class", "rueda", ["-m", "torch.distributed.run", "--nproc-per-node", "2"]),
-    "torchrun, processes of the loader": ("stream", "ddp", ["-m", "torch.distributed.run", "--nproc-per-node", "2"]),
+    "torchrun, Rueda": ("stream", "rueda", ["-m", "torch.distributed.run", "--nproc-per-node", "2"]),
     "rueda run": ("arguments", "ddp", ["-m", "rueda", "run", "-np", "2"]),
-    "rueda run, Rueda": ("lstm", "rueda", ["-m", "rueda", "run", "-np", "2"]),
-    "rueda run, Horovod": ("grad_scaler", "horovod", ["-m", "rueda", "run", "-np", "2"]),
-    "rueda run, processes of the loader": ("processes", "horovod", ["-m", "rueda", "run", "-np", "2"]),
+    "rueda run, Horovod": ("processes", "horovod", ["-m", "rueda", "run", "-np", "2"]),
     "alone, Rueda": ("mlp", "rueda", []),
-    "alone, Horovod": ("transformer", "horovod", ["-m", "rueda", "run", "-np", "1"]),
 }
 
 

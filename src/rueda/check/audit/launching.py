@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.check.audit.judge.journals import Journals, read_journals
-from rueda.check.audit.watch.journal import STOP, VARIABLE
+from rueda.check.audit.watch.journal import ENDED, LIMIT, STOP, VARIABLE
 from rueda.errors import LaunchError
 from rueda.world.launch import LaunchPlan, OutputOptions, driver
 from rueda.world.launch.program import resolve
@@ -128,10 +128,7 @@ class Watch:
         return found
 
     def _has_ended(self, rank: int) -> bool:
-        with suppress(OSError):
-            lines = (self.folder / f"rank-{rank}.jsonl").read_bytes().rsplit(b"\n", 2)
-            return len(lines) > 1 and lines[-2].startswith(b'{"kind":"end"')
-        return False
+        return (self.folder / f"rank-{rank}.{ENDED}").exists()
 
     def _wait_in_vain(self, now: dict[int, dict[str, Any]]) -> bool:
         """Return whether every rank that still runs is idle in a collective, and has been for a while."""
@@ -148,14 +145,10 @@ class Watch:
         return all(now[rank]["collective"] and moment - self._since[rank][1] > self.patience for rank in running)
 
     def _has_made_enough(self) -> bool:
-        for rank in range(self.size):
-            if self._has_ended(rank):
-                continue
-            with suppress(OSError):
-                if b'\n{"kind":"limit"' in (self.folder / f"rank-{rank}.jsonl").read_bytes():
-                    continue  # other threads of the worker may have noted something since
-            return False
-        return True
+        """Return whether every rank that still runs waits after its last update."""
+        return all(
+            self._has_ended(rank) or (self.folder / f"rank-{rank}.{LIMIT}").exists() for rank in range(self.size)
+        )
 
     def _stop(self, now: dict[int, dict[str, Any]]) -> None:
         (self.folder / STOP).touch()

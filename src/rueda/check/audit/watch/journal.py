@@ -19,6 +19,8 @@ from typing import Any
 VARIABLE = "RUEDA_CHECK"
 STOP = "stop"
 """the file by which the driver asks all workers to end"""
+ENDED, LIMIT = "ended", "limit"
+"""marks of a worker whose observation has ended, and of one that has made enough updates"""
 _ERRORS = 8  # of the observation that are noted
 
 
@@ -54,6 +56,10 @@ class Journal:
                 self._descriptor = os.open(self.folder / name, flags, 0o600)
             os.write(self._descriptor, line)
 
+    def mark(self, name: str) -> None:
+        """Make an empty file by which the driver, which looks twice a second, knows what this worker has done."""
+        (self.folder / f"rank-{self.rank}.{name}").touch()
+
     def on_finish(self, finish: Callable[[], None]) -> None:
         """Call a function when the observation ends: it notes what was still being counted."""
         self._finishers.append(finish)
@@ -68,6 +74,7 @@ class Journal:
                 with self.careful:
                     one()
             self.note("end", **values)
+            self.mark(ENDED)
 
 
 class Careful:

@@ -12,7 +12,7 @@ from typing import Any
 from rueda.check.audit.watch.collectives import CollectiveWatch
 from rueda.check.audit.watch.counters import Counters
 from rueda.check.audit.watch.heart import Heart
-from rueda.check.audit.watch.journal import Journal
+from rueda.check.audit.watch.journal import LIMIT, Journal
 from rueda.check.audit.watch.loaders import LoaderWatch
 from rueda.check.audit.watch.machine import MachineWatch
 from rueda.check.audit.watch.modules import ModuleWatch
@@ -65,7 +65,7 @@ class Observer:
 
         def count() -> None:
             if self.counters.steps == updates:
-                self.journal.note("limit", steps=updates)
+                self.journal.mark(LIMIT)
                 time.sleep(_WAIT_SECONDS)
 
         self._steps.after_step.append(count)
