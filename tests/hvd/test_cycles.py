@@ -55,9 +55,9 @@ def test_two_hundred_cycles_leave_nothing_behind() -> None:
         )
         for rank in range(2)
     ]  # fmt: skip
-    for process in processes:
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
+    answers = [(*process.communicate(timeout=300), process.returncode) for process in processes]
+    for out, err, status in answers:
+        assert status == 0, err
         (files, threads, memory), (files_then, threads_then, memory_then) = json.loads(out)
         assert (files_then, threads_then) == (files, threads)
-        assert memory_then - memory < 16 * 2**20  # 180 lives; a model's gradients would be more in one
+        assert memory_then - memory < 32 * 2**20  # 180 lives: 5 to 9 MB, and up to 23 on a busy machine
