@@ -68,7 +68,7 @@ def hessian(
     >>> x = torch.diag(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64).sqrt())
     >>> model = nn.Linear(3, 1, bias=False).double()
     >>> half_square = lambda outputs, targets: 0.5 * (outputs - targets).square().sum(1)
-    >>> found = hessian(Objective(model, half_square, x, torch.zeros(3, 1)))  # H = diag(3, 2, 1) / 3
+    >>> found = hessian(Objective(model, half_square, x, torch.zeros(3, 1)), tolerance=1e-10)  # H = diag(3, 2, 1) / 3
     >>> round(found.largest, 9), round(found.trace, 9), found.converged
     (1.0, 2.0, True)
     """
