@@ -10,6 +10,7 @@ from rueda.check.audit.judge.journals import Journals, read_journals
 from rueda.check.audit.judge.judging import judge
 from rueda.check.audit.judge.machine import judge_machine
 from rueda.check.audit.judge.provenance import Provenance
+from rueda.check.audit.judge.rates import judge_rates
 from rueda.check.audit.judge.updates import _classify
 from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, WARNING
 
@@ -50,6 +51,16 @@ def test_nothing_seen_is_said_of_every_check() -> None:
     verdicts = judge(Journals([[], []]))
     assert {one.status for one in verdicts} <= {NOT_SEEN, PASSED}
     assert all(one.what for one in verdicts if one.status == NOT_SEEN)
+
+
+def test_an_optimizer_without_a_rate_is_not_judged_by_it() -> None:
+    step = {
+        "kind": "step", "optimizer": "train.py:3#0", "made": "train.py:3", "number": 1, "rates": [], "names": [],
+        "shapes": [], "parameters": [], "values": [], "before": [], "local": {}, "final": {}, "scale": 1.0,
+        "sharded": False, "scheduled": 0, "schedule_place": "", "passes": 1, "where": "train.py:9",
+    }  # fmt: skip
+    found = {one.check: one for one in judge_rates(Journals([[step], [step]], script=__file__))}
+    assert found["unscaled-rate"].status == found["no-warmup"].status == NOT_SEEN
 
 
 def test_a_line_that_a_killed_worker_left_unfinished(tmp_path: Any) -> None:

@@ -11,12 +11,13 @@ import sys
 import pytest
 
 SCRIPT = """
-import gc, json, os, sys
+import ctypes, gc, json, os, sys
 import torch
 import rueda.hvd.torch as hvd
 
 def count():
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps is no leak, and more on a busy machine
     pages = int(open("/proc/self/statm").read().split()[1])
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -60,4 +61,4 @@ def test_two_hundred_cycles_leave_nothing_behind() -> None:
         assert status == 0, err
         (files, threads, memory), (files_then, threads_then, memory_then) = json.loads(out)
         assert (files_then, threads_then) == (files, threads)
-        assert memory_then - memory < 32 * 2**20  # 180 lives: 5 to 9 MB, and up to 23 on a busy machine
+        assert memory_then - memory < 16 * 2**20  # 180 lives; a model's gradients would be more in one

@@ -9,13 +9,13 @@ script names other ones.
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rueda.check.patches import Patches
+from rueda.check.running import run_script
 from rueda.world.identity import Identity, identify
 
 _CLASSES = (
@@ -59,8 +59,7 @@ def main() -> None:
                 patches.replace(getattr(import_module(module), name), "__init__", _telling(worker))
             except ImportError:
                 continue  # the script will say what is missing
-    sys.argv, sys.path[0] = command, str(Path(command[0]).resolve().parent)
-    runpy.run_path(command[0], run_name="__main__")
+    run_script(command)
 
 
 def _telling(worker: Identity) -> Any:

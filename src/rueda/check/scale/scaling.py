@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rueda.check.patches import Patches
+from rueda.check.running import run_script
 from rueda.check.scale.backward import SharedBackward
 from rueda.check.scale.batch_norm import BatchNorms
 from rueda.check.scale.batches import BatchTracker
@@ -130,13 +130,11 @@ class Scaling:
         Args:
             command: the script and its arguments.
         """
-        kept = sys.argv, sys.path[:]
-        sys.argv = list(command)
-        sys.path[0] = str(Path(command[0]).resolve().parent)  # as Python itself does for a script
+        kept = sys.argv, sys.path[:], sys.modules["__main__"]
         try:
             with self.active():
                 try:
-                    runpy.run_path(command[0], run_name="__main__")
+                    run_script(command)
                 except SystemExit as left:
                     if left.code not in (None, 0):
                         raise
@@ -148,7 +146,7 @@ class Scaling:
                 self.notes.check()
                 self._conclude()
         finally:
-            sys.argv, sys.path[:] = kept
+            sys.argv, sys.path[:], sys.modules["__main__"] = kept
 
     def _explain(self) -> None:
         """Say that a script which fails on its first share may rely on the size of its batch."""

@@ -197,7 +197,7 @@ def _skipped(epochs: list[tuple[dict[int, Epoch], int]], journals: Journals) -> 
         elsewhere = _read_elsewhere(first, journals)
         missing = len(everything - seen - (elsewhere if level >= len(first.levels) else set()))
         rows = max((max(one.rows, default=0) for one in ranks.values()), default=0)
-        allowed = len(ranks) * max(rows, 1) if first.note["drop_last"] or _drops(ranks) else len(ranks) - 1
+        allowed = len(ranks) * max(rows, 1) if first.note["drop_last"] else len(ranks) - 1
         if missing > allowed:
             made = first.note["made"]
             return Verdict(
@@ -207,10 +207,6 @@ def _skipped(epochs: list[tuple[dict[int, Epoch], int]], journals: Journals) -> 
                 (made,), "divide the data once: a DistributedSampler over the whole data set, not over a part of it",
             )  # fmt: skip
     return Verdict("skipped-data", PASSED)
-
-
-def _drops(ranks: dict[int, Epoch]) -> bool:
-    return any("drop" in one.note["sampler"].lower() for one in ranks.values())
 
 
 def _doubly_sharded(epochs: list[dict[int, Epoch]], journals: Journals, why: str) -> Verdict:

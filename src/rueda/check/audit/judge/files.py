@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from rueda.check.audit.judge.journals import Journals
+from rueda.check.audit.watch.place import shown
 from rueda.records.script_check import FAILED, NOT_SEEN, PASSED, WARNING, Verdict
 
 _EVENTS = "events.out.tfevents"  # how TensorBoard names its files
@@ -31,7 +32,7 @@ def _same_file(journals: Journals) -> Verdict:
         if len(ranks) > 1:
             return Verdict(
                 "same-file", FAILED,
-                f"ranks {_listed(ranks)} write the same file, {_shown(path)}",
+                f"ranks {_listed(ranks)} write the same file, {shown(path)}",
                 tuple(dict.fromkeys(ranks.values())),
                 "let rank 0 alone write it (`if rank == 0:`), or give each rank a name of its own",
             )  # fmt: skip
@@ -51,7 +52,7 @@ def _torn(journals: Journals) -> Verdict:
         if len(places) > 1 and path not in moved:
             return Verdict(
                 check, WARNING,
-                f"{_shown(path)} is overwritten in place: a job that ends meanwhile leaves neither the old checkpoint "
+                f"{shown(path)} is overwritten in place: a job that ends meanwhile leaves neither the old checkpoint "
                 "nor the new one",
                 (places[0],), "save under a temporary name in the same folder, then os.replace(temporary, path)",
             )  # fmt: skip
@@ -81,7 +82,7 @@ def _trackers(journals: Journals) -> Verdict:
         started.setdefault(note["name"], {})[rank] = note["where"]
     for rank, note in journals.flat("write"):
         if _EVENTS in os.path.basename(note["path"]):
-            folder = _shown(os.path.dirname(note["path"]))
+            folder = shown(os.path.dirname(note["path"]))
             started.setdefault(f"TensorBoard in {folder}", {}).setdefault(rank, note["where"])
     if not started:
         return Verdict(check, NOT_SEEN, "no experiment tracker was started")
@@ -98,8 +99,3 @@ def _trackers(journals: Journals) -> Verdict:
 def _listed(ranks: dict[int, str]) -> str:
     names = [str(rank) for rank in sorted(ranks)]
     return ", ".join(names[:-1]) + f" and {names[-1]}"
-
-
-def _shown(path: str) -> str:
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative

@@ -34,6 +34,8 @@ def _scaling(journals: Journals, steps: list[Note]) -> Iterator[Verdict]:
         why = "no training loop over a DataLoader was seen"
     elif not _is_in(steps[0]["made"], journals.script) or not _is_in(loader.note["made"], journals.script):
         why = "the loader or the optimizer is made outside of the script"
+    elif not steps[0]["rates"]:
+        why = "the optimizer has no learning rate"
     if why:
         yield Verdict("unscaled-rate", NOT_SEEN, why)
         yield Verdict("no-warmup", NOT_SEEN, why)

@@ -18,17 +18,16 @@ _OBSERVATION = os.path.join(_OURS, "check") + os.sep
 _COLLECTIVE = ("torch/distributed/", "torch/nn/parallel/distributed", "torch/autograd/", "rueda/hvd/", "rueda/world/")
 
 
-def place(frame: FrameType | None = None, *, skip: str = "") -> str:
+def place(frame: FrameType | None = None) -> str:
     """Return where the user's code is, as ``train.py:34``; nothing if no frame is the user's.
 
     Args:
         frame: the innermost frame; by default the caller's.
-        skip: the name of a function whose frames do not count, such as ``forward``.
     """
     frame = sys._getframe(1) if frame is None else frame
     while frame is not None:
-        if is_users(frame.f_code.co_filename) and frame.f_code.co_name != skip:
-            return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if is_users(frame.f_code.co_filename):
+            return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
@@ -51,12 +50,12 @@ def main_place() -> tuple[str, bool]:
     """Return where the main thread is in the user's code, and whether it is within a collective there.
 
     A backward pass counts as a collective, since it may exchange gradients. Any thread may ask: the stack is taken by
-    :mod:`faulthandler`, since reading the frames of a thread that runs has crashed Python 3.11.
+    :mod:`faulthandler`, in one piece, while frames would change as the thread runs on.
     """
     in_collective = False
     for file, line in _main_stack():
         if is_users(file):
-            return f"{_shown(file)}:{line}", in_collective
+            return f"{shown(file)}:{line}", in_collective
         in_collective = in_collective or any(part in file.replace(os.sep, "/") for part in _COLLECTIVE)
     return "", False
 
@@ -99,6 +98,11 @@ def _library() -> tuple[str, ...]:
 
 
 @cache
-def _shown(file: str) -> str:
+def shown(file: str) -> str:
+    """Return a path as a person would write it: relative to the working directory, if it is below that.
+
+    >>> shown("/no/such/folder/train.py")
+    '/no/such/folder/train.py'
+    """
     relative = os.path.relpath(file)
     return file if relative.startswith("..") else relative

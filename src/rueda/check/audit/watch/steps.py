@@ -102,7 +102,7 @@ class StepWatch:
             if watched.depth == 1:
                 watched.take_before(optimizer)
             # The innermost step of a wrapped optimizer has the final gradients.
-            watched.take(optimizer, self._counters.loss_scale)
+            watched.take(self._counters.loss_scale)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         with self._journal.careful:
@@ -119,7 +119,7 @@ class StepWatch:
         self._counters.steps += 1
         if watched.is_noted(watched.steps):
             self._journal.note("step", **watched.record(optimizer, place(), self._counters))
-        watched.forget(optimizer)
+        watched.forget()
         watched.backwards = self._counters.backwards
         for call in self.after_step:
             call()
@@ -229,7 +229,7 @@ class _Watched:
         """Keep the digests of the parameters: ranks that average them from time to time have equal ones only here."""
         self._before = [digest(one) for one in self._parameters(optimizer) if not is_sharded(one)]
 
-    def take(self, optimizer: Any, scale: float) -> None:
+    def take(self, scale: float) -> None:
         """Keep the gradients that the optimizer gets, except those that were kept before they were clipped."""
         self._keep([one for one in self._alive() if id(one) not in self._clipped], scale)
 
@@ -242,7 +242,7 @@ class _Watched:
     def _alive(self) -> list[Tensor]:
         return [one for one in (ref() for ref in self._chosen) if one is not None]
 
-    def forget(self, optimizer: Any) -> None:
+    def forget(self) -> None:
         """Begin the next step; after the first ones the hooks are removed."""
         self._final.clear()
         self._clipped.clear()
@@ -262,7 +262,7 @@ class _Watched:
         position = {id(one): i for i, one in enumerate(parameters)}
         scheduled = max(self.scheduled.values(), default=0)
         return {
-            "optimizer": self.name, "made": self.made, "where": where, "number": self.steps, "total": counters.steps,
+            "optimizer": self.name, "made": self.made, "where": where, "number": self.steps,
             "rates": [float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
             "names": [name for name, _ in plain], "shapes": [list(one.shape) for _, one in plain],
             "before": self._before, "parameters": [digest(one) for _, one in plain],
@@ -271,7 +271,7 @@ class _Watched:
             "local": {str(position[key]): _numbers(value) for key, value in self._local.items() if key in position},
             "final": {str(position[key]): _numbers(value) for key, value in self._final.items() if key in position},
             "scale": self._scale, "scheduled": scheduled, "schedule_place": self.schedule_place,
-            "passes": counters.backwards - self.backwards, "rows": counters.rows,
+            "passes": counters.backwards - self.backwards,
         }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections import Counter
 from typing import Any
 
 import torch
@@ -28,22 +29,15 @@ class WriteWatch:
     """
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
-        self._journal, self._counters, self._count = journal, counters, 0
+        self._journal, self._counters = journal, counters
+        self._noted: Counter[str] = Counter()
         self._noting: set[int] = set()  # threads that are in the hook, in which it takes no part
         self._active = True
         # Found once: the hook is called while Python holds its own locks, such as that of tempfile.
         self._temporary = tempfile.gettempdir() + os.sep
         home = os.path.expanduser("~")
-        apart = (
-            "/dev",
-            "/proc",
-            "/sys",
-            os.path.join(home, ".cache"),
-            sys.prefix,
-            sys.base_prefix,
-            str(journal.folder),
-        )
-        self._apart = tuple(os.path.realpath(one) + os.sep for one in apart)
+        apart = ["/dev", "/proc", "/sys", os.path.join(home, ".cache"), sys.prefix, sys.base_prefix]
+        self._apart = tuple(os.path.realpath(one) + os.sep for one in (*apart, str(journal.folder)))
 
     def install(self, patches: Patches) -> None:
         """Listen to Python's audit events, and replace ``torch.save``, whose files Python does not open."""
@@ -74,6 +68,8 @@ class WriteWatch:
             self._noting.discard(thread)
 
     def _note_file(self, path: Any, how: str = "open") -> None:
+        if how == "read" and self._noted["read"] >= _MOST:
+            return  # a loader may open a file for each example: nothing is looked up for it any more
         real = _real(path)
         if self._is_apart(real):
             return
@@ -91,8 +87,8 @@ class WriteWatch:
         return path.endswith((".lock", ".pyc")) or path.startswith(temporary) or os.path.isdir(path)  # O_TMPFILE
 
     def _note(self, kind: str, **values: Any) -> None:
-        if self._count < _MOST:
-            self._count += 1
+        if self._noted[kind] < _MOST:
+            self._noted[kind] += 1
             self._journal.note(kind, where=place() or main_place()[0], **values)
 
     def _saving(self, original: Any) -> Any:
