@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,12 +58,16 @@ def test_nothing_seen_is_said_of_every_check() -> None:
 
 
 def test_an_optimizer_without_a_rate_is_not_judged_by_it() -> None:
+    here, rows = f"{Path(__file__).name}:1", base64.b64encode(zlib.compress(array("q", [8, 8]).tobytes())).decode()
+    epoch = {
+        "kind": "epoch", "loader": f"{here}#0", "number": 0, "steps": 2, "made": here, "rows": rows, "batch_size": 8,
+    }  # fmt: skip
     step = {
-        "kind": "step", "optimizer": "train.py:3#0", "made": "train.py:3", "number": 1, "rates": [], "names": [],
+        "kind": "step", "optimizer": f"{here}#0", "made": here, "number": 1, "rates": [], "names": [],
         "shapes": [], "parameters": [], "values": [], "before": [], "local": {}, "final": {}, "scale": 1.0,
         "sharded": False, "scheduled": 0, "schedule_place": "", "passes": 1, "where": "train.py:9",
     }  # fmt: skip
-    found = {one.check: one for one in judge_rates(Journals([[step], [step]], script=__file__))}
+    found = {one.check: one for one in judge_rates(Journals([[epoch, step], [epoch, step]], script=__file__))}
     assert found["unscaled-rate"].status == found["no-warmup"].status == NOT_SEEN
 
 
