@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -105,11 +106,12 @@ def start(folder: Path, content: bytes, *launcher: str) -> subprocess.CompletedP
     Python ends: then C++ says "terminate called without an active exception". Any short script with
     DistributedDataParallel can end so, converted or not.
     """
-    folder.mkdir()
-    (folder / "train.py").write_bytes(content)
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, "train.py"]
     for _ in range(2):
+        shutil.rmtree(folder, ignore_errors=True)  # a script may refuse the folder that its first start has made
+        folder.mkdir()
+        (folder / "train.py").write_bytes(content)
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=180)
         if "terminate called without an active exception" not in done.stderr:
             break
