@@ -6,6 +6,8 @@ import pytest
 
 from rueda.errors import RecipeError
 from rueda.optim import scaling
+from rueda.optim.rates import adapted, warmup_epochs
+from rueda.records import Recipe
 from rueda.records.recipe.rules import CHOICES
 
 CASES = [
@@ -33,6 +35,15 @@ def test_every_rule_of_a_recipe_is_known_and_leaves_the_base_batch_alone() -> No
 @pytest.mark.parametrize(("exponent", "rule"), [(0.0, scaling.none), (0.5, scaling.sqrt), (1.0, scaling.linear)])
 def test_powers_contain_the_others(exponent: float, rule: scaling.Rule) -> None:
     assert [scaling.power(exponent)(s) for s in (0.3, 1, 7)] == pytest.approx([rule(s) for s in (0.3, 1, 7)])
+
+
+def test_legw_with_as_many_updates_warms_up_for_the_same_number_of_updates() -> None:
+    """Both make the warm-up longer, by the same factor and for the same reason: once is right."""
+    recipe = Recipe(workers=8, batch=8, epochs=4, warmup_epochs=1, scaling="legw")
+    kept = adapted(recipe.change(keep_updates=True))
+    assert (kept.epochs, warmup_epochs(kept)) == (32, 8)  # 8 epochs of the large batch are one of the small
+    linear = adapted(recipe.change(keep_updates=True, scaling="linear"))
+    assert warmup_epochs(linear) == 8
 
 
 def test_legw_warms_up_for_the_same_number_of_updates() -> None:

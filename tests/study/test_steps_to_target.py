@@ -30,7 +30,7 @@ BATCHES = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 @pytest.mark.parametrize(("smallest", "critical"), [(100.0, 300.0), (1000.0, 64.0), (40.0, 2000.0)])
 def test_the_constants_of_a_known_curve(smallest: float, critical: float) -> None:
     exact = [smallest * (1 + critical / batch) for batch in BATCHES]
-    curve = fit_curve(BATCHES, exact, num_samples=5)
+    curve = fit_curve(BATCHES, exact)
     assert curve.smallest_updates == pytest.approx(smallest, rel=1e-4)
     assert curve.smallest_examples == pytest.approx(smallest * critical, rel=1e-4)
     assert curve.critical_batch == pytest.approx(critical, rel=1e-4)
@@ -40,15 +40,45 @@ def test_the_constants_of_a_known_curve(smallest: float, critical: float) -> Non
         assert product == pytest.approx(1.0, rel=1e-2)
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    draws, held, widths = np.random.default_rng(1), 0, []
-    for number in range(30):
-        noisy = [100 * (1 + 300 / batch) * math.exp(0.1 * draws.standard_normal()) for batch in BATCHES]
-        low, high = fit_curve(BATCHES, noisy, num_samples=40, seed=number).interval
-        held += low <= 300 <= high
-        widths.append(math.log(high / low))
-    assert 22 <= held <= 30  # 90 % of 30 is 27
-    assert 0.1 < np.mean(widths) < 1.0
+@pytest.mark.parametrize(
+    ("batches", "seeds", "tuning"),
+    [(BATCHES, 1, 0.0), (BATCHES[::2], 1, 0.0), (BATCHES[::2], 3, 0.0), (BATCHES[::2], 3, 0.2)],
+    ids=["nine sizes", "five sizes", "three seeds", "tuned unequally"],
+)
+def test_the_interval_holds_the_truth_as_often_as_it_says(batches: list[int], seeds: int, tuning: float) -> None:
+    """Of 1,000 intervals of 90 %, 900 hold the truth, with a deviation of 9.5; what tuning gets wrong is shared."""
+    draws, held = np.random.default_rng(1), 0
+    for _ in range(1000):
+        shared = {batch: tuning * draws.standard_normal() for batch in batches}
+        pairs = [(batch, shared[batch] + 0.1 * draws.standard_normal()) for batch in batches for _ in range(seeds)]
+        noisy = [100 * (1 + 300 / batch) * math.exp(error) for batch, error in pairs]
+        low, high = fit_curve([batch for batch, _ in pairs], noisy).interval
+        held += (low or 0) <= 300 <= (high or math.inf)
+    assert held / 1000 == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_lack_of_fit_is_told_as_often_as_it_should_be() -> None:
+    draws, called, unequal = np.random.default_rng(1), 0, 0
+    for _ in range(500):
+        pairs = [(batch, 0.1 * draws.standard_normal()) for batch in BATCHES[::2] for _ in range(3)]
+        shared = {batch: 0.3 * draws.standard_normal() for batch in BATCHES}
+        for scatter in (False, True):
+            noisy = [100 * (1 + 300 / size) * math.exp(error + scatter * shared[size]) for size, error in pairs]
+            told = fit_curve([size for size, _ in pairs], noisy).lack_of_fit
+            assert told is not None
+            called, unequal = called + (told < 0.1 and not scatter), unequal + (told < 0.1 and scatter)
+    assert called / 500 == pytest.approx(0.1, abs=0.04)  # three deviations
+    assert unequal / 500 > 0.8
+    assert fit_curve(BATCHES, [100 * (1 + 300 / batch) for batch in BATCHES]).lack_of_fit is None
+
+
+def test_points_without_a_bend_have_an_interval_without_an_end() -> None:
+    noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(len(BATCHES)))
+    falling = fit_curve(BATCHES, [1e6 / batch * factor for batch, factor in zip(BATCHES, noise, strict=True)])
+    level = fit_curve(BATCHES, [100 * factor for factor in noise])
+    assert falling.interval[1] is None and falling.interval[0] is not None and falling.interval[0] > 4096
+    assert level.interval[0] is None and level.interval[1] is not None and level.interval[1] < 16
+    assert falling.interval_text.startswith("at least ") and level.interval_text == "at most 1"
 
 
 def test_two_batch_sizes_are_too_few() -> None:
@@ -91,7 +121,7 @@ def test_a_small_task_and_its_file(tmp_path: Path) -> None:
     points = found.points
     assert all(point.updates is not None and point.rate is not None for point in points)
     assert points[0].examples == pytest.approx(4 * points[0].updates)  # type: ignore[operator]
-    assert found.fit is not None and found.fit.interval[0] <= found.fit.interval[1]
+    assert found.fit is not None and found.fit.critical_batch > 0
     assert StepsToTarget.load(tmp_path) == found
     data = json.loads((tmp_path / "steps.json").read_text())
     assert data["kind"] == "steps-to-target" and [point["batch"] for point in data["points"]] == [4, 16, 64]
@@ -174,28 +204,72 @@ def test_a_batch_that_cannot_grow_is_refused_before_any_is_measured() -> None:
 
 
 def test_seeds_that_do_not_reach_the_target_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On S = 100 (1 + 300 / B); at batch 64 the first seed is lucky and no other reaches the target.
+    # On S = 100 (1 + 300 / B); at batch 64 the seeds 0, for tuning, and 1 reach the target and no other; at 128 only 0.
     def trained(task: object, recipe: Recipe, *_: object) -> Reached | None:
         if recipe.batch == 64:
-            return Reached(45.0, 45.0 * 64) if recipe.seed == 0 else None
+            return Reached(45.0 + recipe.seed, 46.0 * 64) if recipe.seed <= 1 else None
+        if recipe.batch == 128:
+            return Reached(45.0, 45.0 * 128) if recipe.seed == 0 else None
         return Reached(100 * (1 + 300 / recipe.batch), 100.0 * (recipe.batch + 300))
 
     monkeypatch.setattr(steps_to_target, "updates_to_target", trained)
     lines: list[str] = []
     options: dict[str, Any] = {"target_accuracy": 0.7, "seeds": 4, "epochs": 10**9}
     found = study_steps_to_target(
-        tiny_task(), batches=[8, 16, 32, 64], folder=tmp_path, say=lines.append, **options
+        tiny_task(), batches=[8, 16, 32, 64, 128], folder=tmp_path, say=lines.append, **options
     )  # fmt: skip
-    last = found.points[-1]
-    assert (last.updates, last.num_seeds, last.seeds, last.complete) == (45.0, 4, (45.0,), False)
+    *_, last, none = found.points
+    assert none.rate is not None and (none.updates, none.seeds, none.complete) == (None, (), False)
+    assert (last.updates, last.num_seeds, last.seeds, last.complete) == (
+        46.0,
+        4,
+        (46.0,),
+        False,
+    )  # not the seed of the tuning
     assert found.fit is not None and found.fit.critical_batch == pytest.approx(300, rel=1e-3)
     assert [point["in_fit"] for point in json.loads((tmp_path / "steps.json").read_text())["points"]] == [
-        True, True, True, False,
+        True, True, True, False, False,
     ]  # fmt: skip
-    assert sum(", seed " in line for line in lines) == 4 * 3  # each training of a further seed is told
+    assert sum(", seed " in line for line in lines) == 5 * 4  # each training of a fresh seed is told
     assert any(line.startswith("batch 64, rate ") and "seed 3: not reached" in line for line in lines)
-    assert lines[-1].startswith("batch 64: 45 updates") and lines[-1].endswith("(1 of 4 seeds reached the target)")
+    (told,) = (line for line in lines if line.startswith("batch 64: "))
+    assert told.startswith("batch 64: 46 updates") and told.endswith("(1 of 4 seeds reached the target)")
+    assert lines[-1].startswith("batch 128: none of 4 fresh seeds reached the target at rate ")
     assert study_steps_to_target(tiny_task(), batches=[16, 32, 64], **options).fit is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "milestones"),
+    [([], 2, ()), (["schedule=cosine"], 16, ()), (["schedule=step", "milestones=1"], 16, (8.0,)),
+     (["growth_factor=2", "milestones=1", "largest_batch=64"], 2, (1.0,))],
+    ids=["constant", "cosine", "step", "growth"],
+)  # fmt: skip
+def test_a_schedule_is_laid_over_the_limit(
+    settings: list[str], epochs: int, milestones: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Recipe] = []
+
+    def trained(task: object, recipe: Recipe, *_: object) -> Reached:
+        seen.append(recipe)
+        return Reached(100.0, 400.0)
+
+    monkeypatch.setattr(steps_to_target, "updates_to_target", trained)
+    found = study_steps_to_target(
+        tiny_task(), target_accuracy=0.7, batches=[4], settings=["epochs=2", *settings]
+    )  # fmt: skip
+    assert {(recipe.epochs, recipe.milestones) for recipe in seen} == {(epochs, milestones)} and found.epochs == 16
+    assert Recipe.from_toml(found.recipe).epochs == 2  # the recipe is recorded as it was given
+
+
+def test_a_decaying_rate_reaches_the_target_where_a_constant_one_does() -> None:
+    """After the two epochs of its recipe, a cosine would have come down to rate 0, far from the target."""
+    options: dict[str, Any] = {"target_accuracy": 0.8, "batches": [8]}
+    level, cosine = (
+        study_steps_to_target(tiny_task(), settings=["epochs=2", "rate=0.01", f"schedule={name}"], **options).points[0]
+        for name in ("constant", "cosine")
+    )
+    assert level.updates is not None and cosine.updates is not None
+    assert cosine.updates < 1.5 * level.updates
 
 
 def test_older_files_and_other_states_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,8 @@ def steps_to_target(
     summary = "fewer than three batch sizes reached the target with every seed: no curve"
     if curve is not None:
         summary = (
-            f"critical batch {curve.critical_batch:,.0f} (90 % interval {curve.interval[0]:,.0f} to "
-            f"{curve.interval[1]:,.0f}); at least {curve.smallest_updates:,.0f} updates, at least "
-            f"{curve.smallest_examples:,.0f} examples"
+            f"critical batch {curve.critical_batch:,.0f} (90 % interval: {curve.interval_text}); at least "
+            f"{curve.smallest_updates:,.0f} updates, at least {curve.smallest_examples:,.0f} examples"
         )
     from rueda.report.study_tables import steps_table
 

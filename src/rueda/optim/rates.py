@@ -11,7 +11,8 @@ from rueda.records import Recipe
 def adapted(recipe: Recipe) -> Recipe:
     """Return the recipe with its regime adapted to the batch (Hoffer et al. 2017, 1705.08741).
 
-    With ``keep_updates``, epochs, milestones and warm-up are multiplied by global batch / base batch.
+    With ``keep_updates``, epochs, milestones and warm-up are multiplied by global batch / base batch. The warm-up is
+    multiplied once in all: LEGW (:func:`warmup_epochs`) does so by itself.
 
     >>> adapted(Recipe(workers=4, epochs=3, warmup_epochs=1, keep_updates=True)).epochs
     12
@@ -19,7 +20,8 @@ def adapted(recipe: Recipe) -> Recipe:
     if not recipe.keep_updates or recipe.scale <= 1:
         return recipe
     epochs, milestones = stretch(recipe.epochs, recipe.milestones, recipe.scale)
-    return recipe.change(epochs=epochs, milestones=milestones, warmup_epochs=recipe.warmup_epochs * recipe.scale)
+    warmup = recipe.warmup_epochs * recipe.scale / warmup_factor(recipe.scaling, recipe.scale)
+    return recipe.change(epochs=epochs, milestones=milestones, warmup_epochs=warmup)
 
 
 def build_schedule(recipe: Recipe, steps_per_epoch: float) -> Schedule:

@@ -26,7 +26,16 @@ REGIMES = ("perfect scaling", "diminishing returns", "maximal parallelism")
 BOUNDARY = 9.0
 """perfect scaling ends at Bcrit / 9 (slope 0.9), maximal parallelism begins at 9 Bcrit (slope 0.1)"""
 
-Interval = Annotated[tuple[float, float], Rule("two batch sizes", lambda ends: 0 < ends[0] <= ends[1] < math.inf)]
+CONFIDENCE = 0.9
+"""confidence level of the critical batch's interval"""
+
+
+def _ordered(ends: tuple[float | None, float | None]) -> bool:
+    low, high = (0.0 if ends[0] is None else ends[0]), (math.inf if ends[1] is None else ends[1])
+    return 0 <= low <= high and 0 not in ends and math.inf not in ends
+
+
+Interval = Annotated[tuple[float | None, float | None], Rule("two batch sizes, or null", _ordered)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +51,22 @@ class BatchCurve:
     smallest_examples: Positive
     critical_batch: Positive
     interval: Interval
-    """5th and 95th percentile of the critical batch"""
+    """90 % interval of the critical batch; None: the points are fitted as well without an end on that side"""
+    lack_of_fit: float | None = None
+    """p-value of the test that the batch sizes scatter about the curve no more than seeds do; None: one seed each"""
+
+    @property
+    def interval_text(self) -> str:
+        """The interval in words.
+
+        >>> curve = BatchCurve(smallest_updates=1.0, smallest_examples=9.0, critical_batch=9.0, interval=(4.0, None))
+        >>> curve.interval_text
+        'at least 4'
+        """
+        low, high = (None if end is None else f"{end:,.0f}" for end in self.interval)
+        if low is None or high is None:
+            return f"at most {high}" if high else f"at least {low}" if low else "unknown"
+        return f"{low} to {high}"
 
     def updates(self, batch: float) -> float:
         """Return the number of updates that a training with this batch size needs."""

@@ -39,14 +39,22 @@ def throughput_table(found: Throughput) -> Table:
     return Table.of("Throughput against local batch", _by_batch(found.points), columns, notes[found.statistic])
 
 
+_UNLIKELY = 0.05
+"""p-value below which a lack of fit is told"""
+
+
 def add_steps(section: Section, found: StepsToTarget) -> None:
     """Add the updates to a target to a section: a sentence, a table and a figure."""
     section.plots += [steps(found)] if any(point.updates for point in found.points) else []
     section.tables.append(steps_table(found))
     if found.fit is not None:
-        low, high = (count(round(end)) for end in found.fit.interval)
-        critical = count(round(found.fit.critical_batch))
-        section.told.append(f"The critical batch size for {target_words(found)} is about {critical} ({low} to {high}).")
+        critical, interval = count(round(found.fit.critical_batch)), found.fit.interval_text
+        section.told.append(f"The critical batch size for {target_words(found)} is about {critical} ({interval}).")
+        if found.fit.lack_of_fit is not None and found.fit.lack_of_fit < _UNLIKELY:
+            section.told.append(
+                "The batch sizes lie farther from the curve than seeds explain "
+                f"(p = {found.fit.lack_of_fit:.2g}): some rates were tuned better than others, or the law is another."
+            )
 
 
 def steps_table(found: StepsToTarget) -> Table:

@@ -9,8 +9,13 @@ It then follows a geometric grid (factors of 2, finally of the square root of 2)
 trial that needs more updates than the best one so far is stopped. The metric is evaluated, on validation data where the
 task has some, each time the number of updates has grown by 10 %, and the crossing of the target is interpolated.
 
-The rate is tuned on the first seed and used for the others, some of which may not reach the target. The mean over the
-seeds that reach it would be too low, so such a batch size is marked and left out of the fitted curve.
+The rate is tuned on one seed, and the updates are counted on others: the best of several trials is better than it would
+be again (the winner's curse). Some of these seeds may not reach the target. The mean over the seeds that reach it would
+be too low, so such a batch size is marked and left out of the fitted curve. Only the rate is tuned; momentum and all
+else are those of the recipe.
+
+A schedule that lets the rate decay is laid over all epochs of the limit, not over those of the task's recipe, after
+which the rate would be 0 and no target would be reached any more.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from typing import NamedTuple
 from rueda.data.length import count_examples
 from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.files.start_directory import located
+from rueda.optim.batch_growth import stretch
 from rueda.records import Recipe
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
@@ -157,7 +163,7 @@ def study_steps_to_target(
         target: instead, the value of the task's primary metric to reach, or of ``target_metric``.
         target_metric: the name of the metric that ``target`` is about, ``loss`` included.
         batches: batch sizes; by default 16, 32, 64 ... up to a quarter of the training set.
-        seeds: trainings at the best rate of each batch size.
+        seeds: trainings at the best rate of each batch size, on seeds other than the one that it was tuned on.
         epochs: number of epochs after which a trial is stopped; by default 8 times that of the task's recipe.
         settings: fields of the recipe, as ``name=value``.
         folder: where ``steps.json`` is written after each batch size, and read to resume; None writes nothing.
@@ -198,7 +204,8 @@ def study_steps_to_target(
     for batch in sorted(set(batches)):
         if batch not in points or points[batch].num_seeds < seeds:
             at, rate = rate_before or (base.global_batch, base.rate)
-            recipe = base.change(batch=batch, base_batch=batch, accumulate=1, rate=rate * math.sqrt(batch / at))
+            rate *= math.sqrt(batch / at)
+            recipe = _laid_over(base, epochs).change(batch=batch, base_batch=batch, accumulate=1, rate=rate)
             points[batch] = _measure(loaded, recipe, metric, value, seeds, epochs * num_examples / batch, say)
             say(_line(points[batch]))
         best = points[batch].rate
@@ -208,6 +215,14 @@ def study_steps_to_target(
         if file is not None:
             result.save(file)
     return result
+
+
+def _laid_over(recipe: Recipe, epochs: int) -> Recipe:
+    """Lay a decaying schedule and its milestones over a number of epochs; a constant rate needs no change."""
+    if recipe.schedule == "constant":
+        return recipe
+    _, milestones = stretch(recipe.epochs, recipe.milestones, epochs / recipe.epochs)
+    return recipe.change(epochs=epochs, milestones=milestones)
 
 
 def _check_target(accuracy: float | None, target: float | None, metric: str | None) -> None:
@@ -263,8 +278,8 @@ def _measure(
 
     tried = tune(recipe.rate, trial, limit)
     rate = min(reached, key=lambda one: reached[one].updates, default=None)
-    found = [] if rate is None else [reached[rate]]
-    for seed in range(recipe.seed + 1, recipe.seed + seeds if found else 0):
+    found: list[Reached] = []
+    for seed in range(recipe.seed + 1, recipe.seed + 1 + (seeds if rate is not None else 0)):
         one = updates_to_target(task, recipe.change(rate=rate, seed=seed), target, limit, metric)
         ended = (
             f"not reached: diverged, or {limit:,.0f} updates passed" if one is None else f"{one.updates:,.0f} updates"
@@ -287,6 +302,10 @@ def _fit(points: Sequence[BatchPoint]) -> BatchCurve | None:
 
 
 def _line(point: BatchPoint) -> str:
+    if point.rate is not None and not point.seeds:
+        return (
+            f"batch {point.batch:,}: none of {point.num_seeds} fresh seeds reached the target at rate {point.rate:.4g}"
+        )
     if point.updates is None or point.examples is None:
         return f"batch {point.batch:,}: the target was not reached at any of {len(point.tried)} rates"
     some = "" if point.complete else f" ({len(point.seeds)} of {point.num_seeds} seeds reached the target)"

@@ -80,7 +80,9 @@ def _regimes(fit: BatchCurve, low: float, high: float) -> dict[str, Any]:
     """Shade the regimes and name them above; mark the critical batch and its interval."""
     ends = [low, *(min(max(end, low), high) for end in fit.boundaries), high]
     found = regimes([lines(*name.split()) for name in REGIMES], ends, _SHADES)
-    found["shapes"] += [shade(*fit.interval, "@red", 0.14), upright(fit.critical_batch)]
+    first, last = fit.interval
+    interval = (low if first is None else first, high if last is None else last)  # to the edge where it has no end
+    found["shapes"] += [shade(*interval, "@red", 0.14), upright(fit.critical_batch)]
     found["annotations"].append(
         {"x": math.log10(fit.critical_batch), "y": 0.97, "yref": "paper", "yanchor": "top", "xanchor": "left",
          "xshift": 6, "showarrow": False, "align": "left", "text": f"critical batch {count(fit.critical_batch)}",
