@@ -50,7 +50,7 @@ gloo_built, gloo_enabled | same | whether torch was built with Gloo
 nccl_built, cuda_built, rocm_built | same | what torch was built with; `nccl_built` is NCCL's version as a number
 ddl_built, ccl_built | same | 0: torch.distributed uses neither
 Average, Sum, Min, Max, Product | same |
-Adasum | better | exact for any number of workers, not only for powers of two
+Adasum | better | defined for any number of workers, not only for powers of two
 Compression | better | `none`, `fp16`, and `bf16`, which has the range of float32
 allreduce, allreduce_, allreduce_async, allreduce_async_ | better | every dtype; a mismatch raises on all ranks
 grouped_allreduce, grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_ | better | as `allreduce`
@@ -77,7 +77,7 @@ start_timeline, stop_timeline | same |
 mpi_built, mpi_enabled, mpi_threads_supported, gloo_built, gloo_enabled | same | as in `horovod.torch`
 nccl_built, cuda_built, rocm_built, ddl_built, ccl_built | same | what torch was built with: it sends the tensors
 Average, Sum, Min, Max, Product | same |
-Adasum, check_num_rank_power_of_2 | better | Adasum is exact for any number of workers
+Adasum, check_num_rank_power_of_2 | better | Adasum is defined for any number of workers
 Compression | better | `none`, `fp16` and `bf16`
 allreduce, grouped_allreduce | better | every dtype; also scales IndexedSlices; a mismatch raises on all ranks
 allgather, grouped_allgather, broadcast, broadcast_ | same | in eager mode and in `tf.function`, with gradients
