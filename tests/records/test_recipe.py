@@ -106,6 +106,7 @@ def test_bad_settings(setting: str, message: str) -> None:
         ({"ghost_batch": 8, "sync_batch_norm": True}, "keep one"),
         ({"growth_factor": 2.0, "milestones": (2.0,), "schedule": "step"}, "set schedule = 'constant'"),
         ({"optimizer": "adam", "nesterov": True}, "nesterov = false"),
+        ({"adascale": True, "batch": 32, "base_batch": 16}, "of batch 32, so base_batch = 16 has no effect"),
         ({"adascale": True, "scaling": "linear"}, "scaling = 'none'"),
         ({"schedule": "one-cycle", "warmup_epochs": 1.0}, "warmup_epochs = 0"),
         ({"reasons": {"bacth": "typo"}}, "reasons"),

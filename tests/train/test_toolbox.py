@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from harness import workers
 from rueda.errors import RecipeError
 from rueda.nn import GhostBatchNorm1d, SyncBatchNorm
 from rueda.optim import AdaScale
-from rueda.records import Recipe, Row
+from rueda.records import Recipe, Row, Run
 from rueda.records.recipe.named import NAMED, named_recipe
+from rueda.study.runs import is_finished
 from rueda.tasks.task import Task
+from rueda.train import fit
 from rueda.world import current
 from tinytask import clouds, network, parameters, run, tiny_task, training
 
@@ -165,6 +168,25 @@ def test_adascale_gains_between_one_and_the_workers() -> None:
 def test_additive_noise_and_clipping_together() -> None:
     rows = rows_of(Recipe(batch=24, epochs=3, additive_noise=0.01, clip=1.0))
     assert rows[-1].train_loss < rows[0].train_loss  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_adascale_ends_where_its_clock_reaches_the_steps_of_one_worker(schedule: str, tmp_path: Path) -> None:
+    """Two epochs of one worker are 40 steps; four workers with a gain below 4 need more than two epochs for them."""
+    recipe = Recipe(workers=4, batch=24, epochs=2, rate=0.05, adascale=True, schedule=schedule, log_every=1)
+    result = fit(tiny_task(480), recipe, rehearse=True, progress=False, folder=tmp_path)
+    rows = Run(tmp_path).rows("epoch")
+    steps = Run(tmp_path).rows("step")
+    assert result.status == "finished" and rows[-1].last and not any(row.last for row in rows[:-1])
+    assert 2 < rows[-1].epoch < 8  # a gain between 1 and 4
+    if schedule == "constant":
+        gains = [row.rate / 0.05 for row in steps]
+        assert sum(gains) >= 40 > sum(gains[:-1])  # it stops within an epoch
+    else:
+        assert steps[-1].rate < 0.1 * max(row.rate for row in steps)  # the rate has come down with the clock
+    assert is_finished(tmp_path, recipe) and not is_finished(tmp_path, recipe.change(epochs=3))
+    again = fit(tiny_task(480), recipe, rehearse=True, progress=False, folder=tmp_path, resume=True)
+    assert again.status == "finished" and len(Run(tmp_path).rows("epoch")) == len(rows)  # nothing was left to do
 
 
 def test_resume_with_growth_and_adascale(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -35,7 +35,7 @@ def _ordered(ends: tuple[float | None, float | None]) -> bool:
     return 0 <= low <= high and 0 not in ends and math.inf not in ends
 
 
-Interval = Annotated[tuple[float | None, float | None], Rule("two batch sizes, or null", _ordered)]
+Interval = Annotated[tuple[float | None, float | None], Rule("two batch sizes", _ordered)]
 
 
 @dataclass(frozen=True, kw_only=True)

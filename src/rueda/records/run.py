@@ -69,6 +69,8 @@ class Row:
     global_batch: int
     recalibrated: bool = False
     """batch-norm statistics were recomputed before this evaluation"""
+    last: bool = False
+    """the training ends with this epoch; older files do not say it"""
     rehearsed: bool = False
     """the workers were virtual: ``images_per_second`` is the throughput of this one process"""
     diverged: bool = False

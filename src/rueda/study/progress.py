@@ -40,7 +40,8 @@ class StudyProgress(ProgressDisplay):
         """Add a bar for a run that begins."""
         if self._bar is not None:
             title = f"{run.name}, seed {run.seed}, epochs"
-            self._run_bars[run.folder] = self._bar.add_task(title, total=adapted(run.recipe).epochs)
+            total = None if run.recipe.adascale else adapted(run.recipe).epochs  # AdaScale ends by its own clock
+            self._run_bars[run.folder] = self._bar.add_task(title, total=total)
 
     def waiting(self) -> None:
         """Update the bars, about once a second, from what the runs have written."""

@@ -29,7 +29,8 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
     last = last_row(folder)
     if last is None or recorded_recipe(folder) != recipe:
         return False
-    return last.diverged or last.epoch >= adapted(recipe).epochs
+    # AdaScale ends where its clock does, before or after any number of epochs; for others, older files do not say it.
+    return last.diverged or last.last or (last.epoch >= adapted(recipe).epochs and not recipe.adascale)
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:

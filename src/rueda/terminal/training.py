@@ -34,7 +34,7 @@ class Progress(ProgressDisplay):
     Args:
         speak: whether this worker shows anything.
         title: what is trained; printed once before the first line.
-        num_epochs: how many epochs the training has.
+        num_epochs: how many epochs the training has; None: not known beforehand.
         shows_utilisation: whether the model flops utilisation is shown.
         unit: what the throughput counts.
         evaluated_on: the data whose figures are shown: test or validation.
@@ -43,11 +43,12 @@ class Progress(ProgressDisplay):
     COLUMNS = (*ProgressDisplay.COLUMNS, "{task.fields[note]}")
 
     def __init__(
-        self, *, speak: bool, title: str, num_epochs: int, shows_utilisation: bool = False, unit: str = "images",
+        self, *, speak: bool, title: str, num_epochs: int | None, shows_utilisation: bool = False, unit: str = "images",
         evaluated_on: str = "test",
     ) -> None:  # fmt: skip
         super().__init__(speak=speak)
-        self._title, self._num_epochs, self._unit, self._evaluated_on = title, num_epochs, unit, evaluated_on
+        self._title, self._unit, self._evaluated_on = title, unit, evaluated_on
+        self._of = "" if num_epochs is None else f"/{num_epochs}"
         self._has_headings = False
         self._shows_utilisation = shows_utilisation
 
@@ -78,7 +79,7 @@ class Progress(ProgressDisplay):
         if self._bar is not None:
             shown = "".join(f" {metric.name} {text}" for text in figures[3:])
             note = f"loss {figures[2]}{shown} {figures[1]} {self._unit}/s"
-            title = f"epoch {epoch + 1}/{self._num_epochs}"
+            title = f"epoch {epoch + 1}{self._of}"
             self._bar.update(self._task, description=title, completed=done, total=total, note=note, visible=True)
         else:
             self._say_line(epoch + 1, metric, (*figures, f"step {done}/{total}"))
@@ -106,8 +107,7 @@ class Progress(ProgressDisplay):
                 self.say(f"{of}: {', '.join(told)}")
 
     def _say_line(self, epoch: int, metric: MetricInfo, cells: tuple[str, ...]) -> None:
-        digits = len(str(self._num_epochs))
-        width = max(5, 2 * digits + 1)
+        width = max(5, 2 * len(self._of) - 1)
         on = _SHORT.get(self._evaluated_on, self._evaluated_on)
         name = [metric.name] if metric.name != LOSS.name else []
         headings = ("time", f"{self._unit}/s", "train loss", *name, f"{on} loss", *name)
@@ -116,7 +116,7 @@ class Progress(ProgressDisplay):
         if not self._has_headings:
             self._has_headings = True
             self.say(_line(f"{'epoch':>{width}}", (*headings, *["MFU"] * self._shows_utilisation), widths))
-        self.say(_line(f"{f'{epoch}/{self._num_epochs}':>{width}}", cells, widths))
+        self.say(_line(f"{f'{epoch}{self._of}':>{width}}", cells, widths))
 
 
 def _line(epoch: str, cells: tuple[str, ...], widths: tuple[int, ...]) -> str:

@@ -178,7 +178,7 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
     row: Row | None = None
     status = "finished"
     with Interruption(training.world) as interruption, recorder.progress:
-        while training.state.epoch < recipe.epochs:
+        while not training.is_over:
             if not train_epoch(training, recorder, interruption):
                 status = "interrupted"
                 break

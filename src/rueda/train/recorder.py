@@ -76,7 +76,8 @@ class Recorder:
         workers = things(training.recipe.workers, "rehearsed worker" if training.rehearsed else "worker")
         title = f"{training.task.name} on {workers}{' in one process' * training.rehearsed}{resumed}"
         self.progress = Progress(
-            speak=show and is_main, title=title, num_epochs=training.recipe.epochs,
+            speak=show and is_main, title=title,
+            num_epochs=None if training.recipe.adascale else training.recipe.epochs,
             shows_utilisation=training.utilisation is not None, unit=training.task.unit,
             evaluated_on="test" if training.task.validation is None else "validation",
         )  # fmt: skip
@@ -128,6 +129,7 @@ class Recorder:
             "epoch", speed, sums, results, test_loss=evaluation.test.loss,
             test_accuracy=evaluation.test.values.get(ACCURACY.name),
             test_correct=evaluation.test.counts.get(ACCURACY.name), recalibrated=evaluation.recalibrated,
+            last=training.is_over,
             model_flops_utilisation=self._utilisation((state.examples - self._examples) / max(seconds, 1e-9)),
             **self._noise_figures(),
         )  # fmt: skip
@@ -150,7 +152,7 @@ class Recorder:
         if math.isfinite(evaluation.deciding.loss) or not training.updater.is_skipping:
             self.save(best=best)
         self.progress.show_epoch(row, seconds)
-        if state.epoch == training.recipe.epochs:
+        if training.is_over:
             self.progress.show_others(row)
         return row
 
@@ -376,8 +378,8 @@ class Recorder:
             if training.recipe.on_divergence == "roll-back":
                 self.save()
             return ""
-        epoch, step, epochs = training.state.epoch, training.state.step, training.recipe.epochs
-        where = f"resuming at epoch {epoch + 1}, step {step:,}" if epoch < epochs else "already trained to its end"
+        epoch, step = training.state.epoch, training.state.step
+        where = "already trained to its end" if training.is_over else f"resuming at epoch {epoch + 1}, step {step:,}"
         return f", {where}"
 
     def _begin_files(self, run: Run, resumed: Path | None) -> None:

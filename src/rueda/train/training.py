@@ -103,7 +103,10 @@ class Training:
         """the gradient noise scale, if the recipe asks for it"""
         # AdaScale's clock counts steps of one worker; otherwise the clock counts steps of the initial global batch.
         clock_batch = recipe.local_batch if recipe.adascale else recipe.global_batch
-        self.schedule = build_schedule(recipe, max(1, num_examples // clock_batch))
+        steps_per_epoch = max(1, num_examples // clock_batch)
+        self.schedule = build_schedule(recipe, steps_per_epoch)
+        self._last_clock = recipe.epochs * steps_per_epoch if recipe.adascale else None
+        """of AdaScale: one worker's number of steps, at which the training ends"""
         self.rate = self.schedule(0.0)
         """the last update's rate, AdaScale's gain included"""
         self.state = TrainingState()
@@ -198,8 +201,20 @@ class Training:
 
     @property
     def epoch_ended(self) -> bool:
-        """Whether all updates of the epoch are made."""
-        return self.loader.epoch_ended
+        """Whether all updates of the epoch are made; AdaScale's last epoch may end before its data do."""
+        return self.loader.epoch_ended or (self._last_clock is not None and self.is_over)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training has come to its end: the last epoch, or with AdaScale as many steps as one worker's.
+
+        A step of AdaScale counts as many of one worker's steps as its gain says. Johnson et al. 2020 end the training
+        when the sum reaches the number of steps of one worker; this takes the recipe's epochs if the gain is always the
+        number of workers, and more of them otherwise.
+        """
+        if self._last_clock is not None:
+            return self.state.clock >= self._last_clock
+        return self.state.epoch >= self.recipe.epochs
 
     def end_epoch(self) -> None:
         """Count the epoch as finished; the batch size stays until the next epoch begins."""

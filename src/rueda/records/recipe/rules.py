@@ -121,6 +121,8 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
         "more": r.noise_scale_every is not None and r.global_batch < 2,
         "noise_scale_every needs workers whose gradients are independent, but sync_batch_norm mixes them; keep one of "
         "them, or use ghost_batch": r.noise_scale_every is not None and r.sync_batch_norm,
+        f"adascale compares single workers, of batch {r.local_batch}, so base_batch = {r.base_batch} has no effect; "
+        "leave it out": r.adascale and r.base_batch not in (None, r.local_batch),
         f"adascale scales the rate by itself, but scaling = {r.scaling!r}; set scaling = 'none'":
             r.adascale and r.scaling != "none",
     }  # fmt: skip
