@@ -93,7 +93,8 @@ def contraction(rate: float, eigenvalue: float) -> float:
 def largest_stable_rate(largest_eigenvalue: float) -> float | None:
     """Return the rate above which gradient descent diverges on a quadratic, 2 / largest eigenvalue of the Hessian.
 
-    There the :func:`contraction` along the steepest direction is -1, and beyond it the distance grows. None where the loss curves upwards in no direction.
+    There the :func:`contraction` along the steepest direction is -1, and beyond it the distance grows. None where the
+    loss curves upwards in no direction.
 
     >>> largest_stable_rate(50.0), largest_stable_rate(-1.0)
     (0.04, None)

@@ -92,7 +92,7 @@ def examined(depth: int, skip: bool, *, epochs: int = 30, num_points: int = 31, 
     return ModelLandscape(
         name=f"{depth} layers, {'with' if skip else 'without'} skip connections", weights=checksum(objective.origin),
         num_parameters=objective.num_parameters, num_examples=objective.num_examples, surface=found,
-        step=None if result.row is None else result.row.updates,
+        step=None if result.row is None else result.row.step,
     )  # fmt: skip
 
 

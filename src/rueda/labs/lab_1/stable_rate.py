@@ -73,7 +73,8 @@ def _words(rate: float, diverged: bool) -> Text:
     end = "grows" if diverged else "shrinks"
     return Text(
         f"The Hessian has the eigenvalues {digits(steep)} and {digits(gentle)}. An update multiplies the distance to "
-        f"the minimum by {factors[0]:+.2f} along the steep direction and by {factors[1]:+.3f} along the valley: it {end}."
+        f"the minimum by {factors[0]:+.2f} along the steep direction and by {factors[1]:+.3f} along the valley: "
+        f"it {end}."
     )
 
 

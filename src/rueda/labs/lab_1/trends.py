@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rueda.labs.showing import Drawn, Text
+from rueda.plan.prediction import scaling_efficiency
 from rueda.report.model import Cell, Table
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import digits
@@ -77,12 +78,8 @@ def trend() -> Plot:
 
 def training_table() -> Table:
     """Return the trainings with their sizes, and how sure each row is."""
-
-    def text(write: object) -> str:
-        return str(write)
-
     rows: list[list[Cell]] = [
-        [one.name, (one.year, text(one.year)), (one.parameters, digits(one.parameters / 1e6)),
+        [one.name, (one.year, str(one.year)), (one.parameters, digits(one.parameters / 1e6)),
          (one.examples, f"{digits(one.examples / 1e6)} {one.unit}"), (one.petaflops_days, digits(one.petaflops_days)),
          one.sureness]
         for one in TRAININGS
@@ -110,15 +107,6 @@ def how_long(machines: int, efficiency: float) -> list[Drawn]:
 
 SPEEDS = {1: 71_149, 2: 125_206, 4: 253_439, 8: 489_929}
 """images/s of a small CNN on 1 to 8 V100 GPUs with NVLink, local batch 2,048, stated in the course"""
-
-
-def scaling_efficiency(images_per_second: float, workers: int, alone: float) -> float:
-    """Return the scaling efficiency: images/s of each worker, divided by those of one worker alone.
-
-    >>> [f"{scaling_efficiency(speed, workers, SPEEDS[1]):.0%}" for workers, speed in SPEEDS.items()]
-    ['100%', '88%', '89%', '86%']
-    """
-    return images_per_second / workers / alone
 
 
 def speed_of_workers() -> Plot:
