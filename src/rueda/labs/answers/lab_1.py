@@ -100,7 +100,7 @@ def _gradient(w: float, b: float, x: list[float], y: list[float]) -> list[float]
 
 
 def _updates(num_points: int, batch: int) -> int:
-    from rueda.labs.lab_1.losses import updates_per_epoch
+    from rueda.labs.lab_1.paths import updates_per_epoch
 
     return updates_per_epoch(num_points, batch)
 

@@ -7,7 +7,7 @@ import time
 from functools import lru_cache
 from typing import NamedTuple
 
-from rueda.labs.lab_1.losses import updates_per_epoch
+from rueda.labs.lab_1.paths import updates_per_epoch
 from rueda.labs.showing import Drawn, Text
 from rueda.records.descent import DescentRow
 from rueda.report.model import Table

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from rueda.labs.lab_1.paths import descent, thinned
+from rueda.labs.lab_1.paths import descent, thinned, updates_per_epoch
 from rueda.records.descent import DescentPath
 from rueda.report.model import short
 from rueda.report.plot import Plot, View, own_switch
@@ -12,15 +10,6 @@ from rueda.study.gradient_descent import NUM_POINTS
 
 BATCHES = {1: "@red", 8: "@green", 32: "@orange", NUM_POINTS: "@blue"}
 """the batch sizes that are compared, and their colours"""
-
-
-def updates_per_epoch(num_points: int, batch: int) -> int:
-    """Return the number of updates in an epoch, the last and perhaps smaller batch included.
-
-    >>> [updates_per_epoch(100, batch) for batch in (1, 8, 100)]
-    [100, 13, 1]
-    """
-    return math.ceil(num_points / batch)
 
 
 def losses_against(rate: float) -> Plot:

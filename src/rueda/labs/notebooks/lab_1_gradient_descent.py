@@ -151,9 +151,9 @@ def _(Control, Exploration):
         "paths",
         descent_paths,
         height=640,
-        batch=Control("batch size", (1, 2, 4, 8, 16, 32, 64, 100), start=8),
+        batch=Control("batch size", (1, 2, 4, 8, 16, 32, 64, 100), start=8, export=(1, 8, 32, 100)),
         rate=Control("learning rate", (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03), start=0.001),
-        noise=Control("noise", (0.0, 0.5, 1.0, 2.0), start=1.0),
+        noise=Control("noise", (0.0, 0.5, 1.0, 2.0), start=1.0, export=(0.0, 1.0, 2.0)),
     )
     paths_controls = paths.controls()
     paths.stage(paths_controls)
