@@ -1,0 +1,106 @@
+"""The gradient noise scale: measured in a training, and what it says about the worth of an example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from rueda.labs import stored
+from rueda.labs.lab_3.small_task import RECIPE, train
+from rueda.optim.noise_scale import Estimator
+from rueda.plan.noise import statistical_efficiency, updates_needed
+from rueda.report.figures.noise_scale import add_noise_scale
+from rueda.report.figures.parts import curve, log_axis, thinned, upright
+from rueda.report.model import Entry, Line, Section, Table
+from rueda.report.plot import Plot
+from rueda.terminal.numbers import count
+
+STORED = "noise-fashion-mnist"
+HERE, FASHION = "the small task, here", "Fashion-MNIST, stored"
+BATCHES = tuple(2**power for power in range(3, 15))
+BASE_BATCH = 32
+
+
+class TwoGradients(NamedTuple):
+    """What two workers know after one step: the squared norms of their own gradients and of the average."""
+
+    own_square_norms: tuple[float, float]
+    mean_square_norm: float
+    local_batch: int
+
+
+EXAMPLE = TwoGradients(own_square_norms=(5.0, 5.0), mean_square_norm=3.0, local_batch=8)
+
+
+def noise_scale(steps: Sequence[TwoGradients]) -> float:
+    """Return the noise scale of some steps, by the library's estimator.
+
+    >>> noise_scale([EXAMPLE])
+    32.0
+    """
+    estimator = Estimator()
+    for step in steps:
+        estimator.observe(
+            sum(step.own_square_norms), step.mean_square_norm, num_parts=2, examples_per_part=step.local_batch
+        )
+    return estimator.estimate(step=len(steps)).value
+
+
+@cache
+def measured() -> Line:
+    """Train the small task with the noise scale measured at every second update."""
+    return train(RECIPE.change(noise_scale_every=2, noise_scale_memory=60), "one worker, batch 16")
+
+
+def stored_line() -> Line:
+    """Return the noise scale of the stored training on Fashion-MNIST as a line of the report."""
+    found = stored.contents(STORED)
+    return Line(name="one worker, batch 64", task=found["task"], noise=found["columns"])
+
+
+def figure(which: str) -> Plot:
+    """Draw the noise scale along a training."""
+    line = measured() if which == HERE else stored_line()
+    section = Section(title="", task=line.task, lines=[line], entries=[Entry(name=line.name)])
+    add_noise_scale(section)
+    plot = section.plots[0]
+    plot.title = f"The noise scale along a training: {which}"
+    return plot
+
+
+def efficiency_figure(noise_scale: int) -> list[Plot | Table]:
+    """Draw the worth of an example against the batch for one noise scale, and the updates that are left."""
+    worth = [statistical_efficiency(batch, BASE_BATCH, noise_scale) for batch in BATCHES]
+    updates = [updates_needed(batch, BASE_BATCH, 1.0, noise_scale) for batch in BATCHES]
+    told = "batch %{x:,}: %{y:.1%}"
+    plot = Plot(
+        name="efficiency", title="What an example is worth, and how many updates are left",
+        traces=[
+            curve(BATCHES, worth, "@orange", mode="lines+markers", name="worth of an example", hovertemplate=told),
+            curve(BATCHES, updates, "@blue", mode="lines+markers", name="updates needed", hovertemplate=told),
+        ],
+        layout={
+            "xaxis": log_axis("global batch", BATCHES, tickangle=0),
+            "yaxis": {"title": f"relative to batch {BASE_BATCH}", "tickformat": ".0%", "range": [0, 1.05]},
+            "shapes": [upright(noise_scale)], "showlegend": True,
+            "annotations": [
+                {"x": math.log10(noise_scale), "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+                 "text": f"noise scale {count(noise_scale)}", "font": {"color": "@red-text"}}
+            ],
+        },
+        narrow={"xaxis": log_axis("global batch", thinned(BATCHES, 4), tickangle=0)},
+        note="At the noise scale an example is worth about half of one in a tiny batch, and the updates are about "
+        "twice the fewest possible.",
+    )  # fmt: skip
+    rows = [(batch, one, other) for batch, one, other in zip(BATCHES, worth, updates, strict=True) if batch % 3 == 2]
+    table = Table(
+        title="", heads=["global batch", "worth of an example", "updates needed", "time on as many workers"],
+        rows=[
+            [(batch, f"{batch:,}"), (one, f"{one:.0%}"), (other, f"{other:.1%}"),
+             (other, f"1/{1 / other:,.3g} of one worker's" if other < 1 else "more than one worker's")]
+            for batch, one, other in rows
+        ],
+    )  # fmt: skip
+    return [plot, table]
