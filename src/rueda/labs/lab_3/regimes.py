@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from rueda.labs import stored
+from rueda.labs.lab_3.small_task import RECIPE, small_glyphs, small_images
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.metric import LOSS
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
+from rueda.report.figures.parts import curve as curve_trace
+from rueda.report.figures.parts import log_axis
 from rueda.report.figures.steps import steps
-from rueda.report.model import Table
+from rueda.report.model import Cell, Table
 from rueda.report.plot import Plot
 from rueda.report.study_tables import steps_table
+from rueda.study.critical_batch import fit_curve
+
+if TYPE_CHECKING:
+    from rueda.tasks import Task
 
 STORED = "steps-fashion-mnist"
 CURVE_BATCHES = tuple(2**power for power in range(3, 17))
-LINEAR_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+BATCHES, RATES = (8, 32, 128, 512), (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
+"""what is tuned on the small task"""
+TARGET, MOST_UPDATES = 0.75, 400
 
 
 def curve(critical_batch: float, fewest_updates: float = 100.0) -> BatchCurve:
@@ -69,24 +82,59 @@ def batch_table(drawn: BatchCurve, batch: int) -> Table:
     )  # fmt: skip
 
 
-def stored_figure() -> list[Plot | Table]:
-    """Draw the steps to 82 % on Fashion-MNIST that this project measured, with the rate tuned at every batch."""
-    return _figure(stored.load(StepsToTarget, STORED))
+def refitted(num_batches: int) -> list[Plot | Table]:
+    """Draw the stored measurement with the curve fitted to its first batch sizes only."""
+    found = stored.load(StepsToTarget, STORED)
+    points = tuple(sorted(found.points, key=lambda point: point.batch)[:num_batches])
+    fitted = fit_curve([point.batch for point in points], [point.updates or 0.0 for point in points])
+    return _figure(replace(found, points=points, fit=fitted))
 
 
 @cache
-def linear_steps(target: float) -> StepsToTarget:
-    """Count the updates of the linear model to a loss, at seven batch sizes, each with its best rate."""
-    from rueda.study.steps_to_target import study_steps_to_target
+def updates_at(batch: int, rate: float) -> float | None:
+    """Count the updates of the small task to 75 % test accuracy, at a batch size and a rate; None: not reached."""
+    from rueda.study.steps_to_target import updates_to_target
 
-    return study_steps_to_target(
-        "linear", target=float(target), target_metric="loss", batches=LINEAR_BATCHES, epochs=60
+    recipe = RECIPE.change(batch=batch, rate=rate)
+    reached = updates_to_target(_quickly_tested(), recipe, TARGET, limit=MOST_UPDATES)
+    return None if reached is None else reached.updates
+
+
+@cache
+def _quickly_tested() -> Task:
+    """Return the small task with few test images, since a search for the rate evaluates often."""
+    return replace(small_glyphs(), test=small_images("test", 300))
+
+
+def tuning_figure(batch: int) -> list[Plot | Table]:
+    """Draw the updates to the target against the rate, at one batch size."""
+    found = {rate: updates_at(batch, rate) for rate in RATES}
+    reached = {rate: updates for rate, updates in found.items() if updates is not None}
+    best = min(reached, key=lambda rate: reached[rate], default=None)
+    plot = Plot(
+        name="tuning", title=f"Updates to {TARGET:.0%} test accuracy, batch {batch}",
+        traces=[
+            curve_trace(
+                list(reached), list(reached.values()), "@blue", mode="lines+markers", marker={"size": 9},
+                name="reached", hovertemplate="rate %{x:.3g}: %{y:,.0f} updates",
+            )
+        ],
+        layout={
+            "xaxis": log_axis("learning rate", RATES, tickangle=0, range=_ends(RATES, 1.3)),
+            "yaxis": {"title": "updates", "type": "log", "range": _ends((5, MOST_UPDATES), 1.1)},
+        },
+        note=f"Given up after {MOST_UPDATES} updates; a rate without a dot did not get there, or diverged.",
     )  # fmt: skip
+    rows: list[list[Cell]] = [
+        [(rate, f"{rate:g}"), (updates, "not reached" if updates is None else f"{updates:,.0f}"),
+         "fewest" if rate == best else ""]
+        for rate, updates in found.items()
+    ]  # fmt: skip
+    return [plot, Table(title="", heads=["rate", "updates", ""], rows=rows)]
 
 
-def linear_figure(target: float) -> list[Plot | Table]:
-    """Draw the steps of the linear model to a loss."""
-    return _figure(linear_steps(target))
+def _ends(values: Sequence[float], room: float) -> list[float]:
+    return [math.log10(min(values) / room), math.log10(max(values) * room)]
 
 
 def _figure(found: StepsToTarget) -> list[Plot | Table]:
