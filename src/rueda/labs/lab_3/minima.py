@@ -6,6 +6,7 @@ from functools import cache
 
 from rueda.labs import stored
 from rueda.labs.lab_3.small_task import WORKERS, recipe, small_glyphs, trained_model
+from rueda.labs.showing import Drawn, Text
 from rueda.records.curvature import Curvature, ModelCurvature
 from rueda.records.landscape import ModelLandscape
 from rueda.records.study import mean_and_spread
@@ -16,13 +17,13 @@ from rueda.report.plot import Plot
 TASKS = {"Fashion-MNIST": "curvature-fashion-mnist", "CIFAR-10": "curvature-cifar10"}
 
 
-def curvature_figure(task: str) -> Plot:
+def curvature_figure(task: str) -> list[Drawn]:
     """Draw the test accuracy of each stored network against its largest Hessian eigenvalue, means over the seeds."""
     found = stored.load(Curvature, TASKS[task])
     groups: dict[str, list[ModelCurvature]] = {}
     for member in found.members:
         groups.setdefault(member.title.replace(", rehearsed", ""), []).append(member)
-    return Plot(
+    plot = Plot(
         name="sharp-or-flat", title=f"Sharper to the right, better at the top: {task}",
         traces=[_dot(name, members, number) for number, (name, members) in enumerate(groups.items())],
         layout={
@@ -32,6 +33,7 @@ def curvature_figure(task: str) -> Plot:
         note="Mean and standard deviation over the seeds. If sharp minima were bad, the dots would fall to the right.",
         height=420, narrow_height=520,
     )  # fmt: skip
+    return [Text(stored.line(TASKS[task])), plot]
 
 
 def _dot(name: str, members: list[ModelCurvature], number: int) -> dict[str, object]:
@@ -61,4 +63,6 @@ def line_figure(large: str) -> Plot:
     found = interpolate(
         small.objectives(num_examples=500), other.state_dict(), names=("one worker", f"{WORKERS} workers")
     )
-    return interpolation_plots([ModelLandscape(name="small-glyphs", weights="", num_parameters=0, num_examples=500, interpolation=found)])[0]
+    return interpolation_plots(
+        [ModelLandscape(name="small-glyphs", weights="", num_parameters=0, num_examples=500, interpolation=found)]
+    )[0]

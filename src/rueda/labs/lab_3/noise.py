@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from rueda.labs import stored
@@ -18,7 +17,6 @@ from rueda.report.plot import Plot
 from rueda.terminal.numbers import count
 
 STORED = "noise-fashion-mnist"
-HERE, FASHION = "the small task, here", "Fashion-MNIST, stored"
 BATCHES = tuple(2**power for power in range(3, 15))
 BASE_BATCH = 32
 
@@ -48,10 +46,10 @@ def noise_scale(steps: Sequence[TwoGradients]) -> float:
     return estimator.estimate(step=len(steps)).value
 
 
-@cache
-def measured() -> Line:
-    """Train the small task with the noise scale measured at every second update."""
-    return train(RECIPE.change(noise_scale_every=2, noise_scale_memory=60), "one worker, batch 16")
+def measured(batch: int) -> Line:
+    """Train the small task at a batch size, with the noise scale measured at every second update."""
+    recipe = RECIPE.change(batch=batch, noise_scale_every=2, noise_scale_memory=60)
+    return train(recipe, f"one worker, batch {batch}")
 
 
 def stored_line() -> Line:
@@ -60,13 +58,21 @@ def stored_line() -> Line:
     return Line(name="one worker, batch 64", task=found["task"], noise=found["columns"])
 
 
-def figure(which: str) -> Plot:
-    """Draw the noise scale along a training."""
-    line = measured() if which == HERE else stored_line()
+def measured_figure(batch: int) -> Plot:
+    """Draw the noise scale along a training of the small task."""
+    return _figure(measured(batch), "small glyphs")
+
+
+def stored_figure() -> Plot:
+    """Draw the noise scale along the stored training on Fashion-MNIST."""
+    return _figure(stored_line(), "Fashion-MNIST")
+
+
+def _figure(line: Line, task: str) -> Plot:
     section = Section(title="", task=line.task, lines=[line], entries=[Entry(name=line.name)])
     add_noise_scale(section)
     plot = section.plots[0]
-    plot.title = f"The noise scale along a training: {which}"
+    plot.title = f"The gradient noise scale along a training: {task}"
     return plot
 
 

@@ -73,7 +73,7 @@ def schedule_figure(workers: int, rule: str, warmup_epochs: float) -> list[Plot]
 
 def trained_figure(rule: str, warmup_epochs: float, batch_norm: str) -> list[Plot | Table]:
     """Train eight workers with a rule, a warm-up and a network, and draw them beside one worker and nothing changed."""
-    model = {"batch_norm": True} if batch_norm == "on" else {}
+    model = {**RECIPE.model, "batch_norm": batch_norm == "on"}
     base, name = RECIPE.change(model=model), f"{rule}, {_words(warmup_epochs)}, batch norm {batch_norm}"
     changed = base.change(workers=WORKERS, scaling=rule, warmup_epochs=float(warmup_epochs))
     lines = [train(base, "one-worker"), train(RECIPE.change(workers=WORKERS), "naive"), train(changed, name)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 """the number of workers of the lab's experiments"""
-RECIPE = Recipe(batch=16, rate=0.02, momentum=0.9, epochs=4)
+RECIPE = Recipe(batch=16, rate=0.02, momentum=0.9, epochs=4, model={"width": 8})
 """the recipe with which one worker trains the task well"""
 NAIVE = "naive"
 
@@ -46,9 +46,8 @@ def small_glyphs() -> Task:
     from rueda.tasks import Task
     from rueda.tasks.models import small_cnn
 
-    model = partial(small_cnn, width=8, image_size=14)
     return Task(
-        name="small-glyphs", model=model, train=small_images("train", 2_000), test=small_images("test", 1_000), recipe=RECIPE,
+        name="small-glyphs", model=partial(small_cnn, image_size=14), train=small_images("train", 2_000), test=small_images("test", 1_000), recipe=RECIPE,
         unit="images",
     )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rueda.labs.lab_3.small_task import NAIVE, RECIPE, compare, recipe, rows, train
 from rueda.records.recipe.named import NAMED
 from rueda.records.study import BASELINE, control_of
@@ -13,11 +15,12 @@ from rueda.report.plot import Plot
 from rueda.terminal.metrics import write_change, write_value
 from rueda.terminal.numbers import count
 
-NORMS = {
+_BATCH_NORM = {"model": {**RECIPE.model, "batch_norm": True}}
+NORMS: dict[str, dict[str, Any]] = {
     "none": {},
-    "batch norm": {"model": {"batch_norm": True}},
-    "ghost batches of 8": {"model": {"batch_norm": True}, "ghost_batch": 8},
-    "ghost batches of 4": {"model": {"batch_norm": True}, "ghost_batch": 4},
+    "batch norm": _BATCH_NORM,
+    "ghost batches of 8": {**_BATCH_NORM, "ghost_batch": 8},
+    "ghost batches of 4": {**_BATCH_NORM, "ghost_batch": 4},
 }
 """normalisations by name, as changes of a recipe"""
 UPDATES = ("gradient-noise", "longer-training", "batch-growth")
@@ -55,7 +58,7 @@ def normalisation(norm: str, rate: str) -> list[Plot | Table]:
     """Train eight workers with a normalisation; the control is one worker with the same network."""
     changes = NORMS[norm]
     scaled = recipe("linear-warmup") if rate == "x 8 after a warm-up" else recipe(NAIVE)
-    alone = RECIPE.change(model=changes.get("model", {}))
+    alone = RECIPE.change(model=changes.get("model", RECIPE.model))
     lines = [train(RECIPE, BASELINE), train(recipe(NAIVE), NAIVE)]
     if changes:
         lines.append(train(alone, "one-worker+batch-norm"))
@@ -101,5 +104,3 @@ def updates_of(name: str) -> int:
     """Return the updates that a row makes, as its training counted them."""
     line = train(recipe(name), name)
     return int(line.progress["updates"][-1] or 0)
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from rueda.labs.lab_3.small_task import small_glyphs
+from rueda.labs.showing import Source
 from rueda.records.throughput import Throughput, ThroughputPoint
 from rueda.report.figures.throughput import throughput as throughput_plot
 from rueda.report.plot import Plot
@@ -12,15 +13,19 @@ from rueda.report.plot import Plot
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 GPU_IMAGES_PER_SECOND = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}
 """the course's Wide ResNet on one GPU, as its material prints it"""
-HERE, PUBLISHED = "this machine, a small CNN", "one GPU, a Wide ResNet"
+PUBLISHED = Source(
+    live="Published: printed in the course's material, for one GPU.",
+    static="Published: printed in the course's material, for one GPU.",
+)
 
 
 @cache
-def measure() -> Throughput:
-    """Time the small task at each batch size, for a few seconds in all."""
+def measure(width: int) -> Throughput:
+    """Time the small task at each batch size, for a few seconds in all, with so many channels in its network."""
     from rueda.study.throughput import study_throughput
 
-    return study_throughput(small_glyphs(), batches=BATCHES, seconds=0.3, progress=False)
+    settings = [f"model.width={width}"]
+    return study_throughput(small_glyphs(), batches=BATCHES, settings=settings, seconds=0.25, progress=False)
 
 
 def published() -> Throughput:
@@ -36,10 +41,17 @@ def published() -> Throughput:
     return Throughput(task="wide-resnet", points=tuple(points))
 
 
-def figure(where: str) -> Plot:
-    """Draw the throughput against the batch, and where it saturates."""
-    found = measure() if where == HERE else published()
+def published_figure() -> Plot:
+    """Draw the published throughput of a GPU."""
+    return _figure(published(), "a Wide ResNet on one GPU")
+
+
+def measured_figure(width: int) -> Plot:
+    """Draw the throughput of this machine with a small network of a width."""
+    return _figure(measure(width), "a small CNN on this machine")
+
+
+def _figure(found: Throughput, what: str) -> Plot:
     plot = throughput_plot(found)
-    plot.title = f"Images per second against the batch: {where}"
-    plot.half = False
+    plot.title, plot.half = f"Images per second against the batch: {what}", False
     return plot

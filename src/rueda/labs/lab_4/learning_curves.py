@@ -116,7 +116,7 @@ def forecast(name: str, target_error: float, sizes: int = 6) -> Forecast:
 def forecast_figure(name: str, target_error: float) -> list[Drawn]:
     """Draw a stored learning curve with its law and the target, and say what the target needs."""
     found = forecast(name, target_error)
-    return [to_section(found).plots[0], *map(Text, answer(found))]
+    return [Text(stored.line(MEASURED[name])), to_section(found).plots[0], *map(Text, answer(found))]
 
 
 def check_figure(name: str, sizes: int) -> list[Drawn]:
@@ -134,7 +134,13 @@ def check_figure(name: str, sizes: int) -> list[Drawn]:
     ]
     heads = ["examples", "predicted error", "95 % interval", "measured error", "verdict"]
     refused = [Text(f"No forecast: {line}.") for line in found.refusals if not found.checks]
-    return [to_section(found).plots[0], *([Table(title="", heads=heads, rows=rows)] if rows else []), *refused]
+    table = [Table(title="", heads=heads, rows=rows)] if rows else []
+    return [Text(stored.line(MEASURED[name])), to_section(found).plots[0], *table, *refused]
+
+
+def needs(name: str) -> list[Drawn]:
+    """Return the table of :func:`needs_table`, and where its learning curve is from."""
+    return [Text(stored.line(MEASURED[name])), needs_table(name)]
 
 
 def needs_table(name: str) -> Table:
@@ -189,5 +195,3 @@ def examples_for(alpha: float, beta: float, gamma: float, target: float) -> floa
         alpha=alpha, beta=beta, gamma=gamma, sizes=np.array([1.0]), misfit=1.0, confidence=0.95, samples=samples
     )
     return exact.examples(target).value
-
-

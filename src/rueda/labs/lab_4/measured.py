@@ -28,7 +28,10 @@ def published_figure() -> list[Plot | Table]:
             "row": lambda row: row.name,
             "published": lambda row: (row.published, f"{row.published:.1%}"),
             "predicted": lambda row: (row.predicted, f"{row.predicted:.1%}"),
-            "off by, points": lambda row: (row.predicted - row.published, f"{100 * (row.predicted - row.published):+.1f}"),
+            "off by, points": lambda row: (
+                row.predicted - row.published,
+                f"{100 * (row.predicted - row.published):+.1f}",
+            ),
         },
         note="No constant of the model was fitted to a row.",
     )

@@ -12,7 +12,7 @@ from rueda.labs.showing import Code, Drawn, Text
 from rueda.plan import Cluster, load_cluster, make_plan
 from rueda.plan.on_cluster import time_on_cluster
 from rueda.records.plan import Plan
-from rueda.report.figures.parts import colour, log_axis
+from rueda.report.figures.parts import colour
 from rueda.report.forecasts import answer
 from rueda.report.model import Table
 from rueda.report.plans import to_section
@@ -55,9 +55,7 @@ def plan_figure(cluster: str, noise_scale: int) -> list[Drawn]:
 def _short(table: Table) -> Table:
     """Return the table without the columns that a phone has no room for."""
     kept = [at for at, head in enumerate(table.heads) if head not in ("nodes", "step", "updates", "global batch")]
-    return replace(
-        table, heads=[table.heads[at] for at in kept], rows=[[row[at] for at in kept] for row in table.rows]
-    )
+    return replace(table, heads=[table.heads[at] for at in kept], rows=[[row[at] for at in kept] for row in table.rows])
 
 
 def batches_figure(cluster: str, noise_scale: int) -> Plot:
@@ -69,7 +67,11 @@ def advice(cluster: str, noise_scale: int) -> list[Drawn]:
     """Return the plan in words, and the recipe that it chose, with its reasons."""
     found = plan(cluster, noise_scale)
     unknown = Table.of("What the plan does not know", found.unknown, {"not known": str})
-    return [*(Text(line) for line in (*found.advice, *found.warnings)), unknown, Code(_reasoned(found.recipe), "planned.toml: what was decided, and why")]
+    return [
+        *(Text(line) for line in (*found.advice, *found.warnings)),
+        unknown,
+        Code(_reasoned(found.recipe), "planned.toml: what was decided, and why"),
+    ]
 
 
 def _reasoned(recipe: str) -> str:

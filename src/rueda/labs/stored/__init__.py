@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rueda.errors import LabError, suggest
+from rueda.labs.showing import Source
 from rueda.records.json_record import JsonRecord
 
 Record = TypeVar("Record", bound=JsonRecord)
@@ -78,3 +79,28 @@ def origin(name: str) -> str:
 def provenance(name: str) -> dict[str, Any]:
     """Return the machine, versions, command and commit of a stored result."""
     return dict(contents(name)["environment"])
+
+
+def line(name: str) -> str:
+    """Say where a stored result is from: its file, its commit, and whether that was a modified tree.
+
+    >>> line("predictions")
+    'From a stored run of this project: benchmarks/results/plan.json, commit 7dd2cf3faf27.'
+    >>> line("steps-fashion-mnist").endswith("(files differed from it).")
+    True
+    """
+    commit = str(provenance(name).get("commit") or "")
+    at = f", commit {commit.removesuffix('+')}{' (files differed from it)' * commit.endswith('+')}" if commit else ""
+    return f"From a stored run of this project: {origin(name)}{at}."
+
+
+def source(name: str) -> Source:
+    """Return the source of a figure that shows one stored result."""
+    return Source(live=line(name), static=line(name))
+
+
+SEVERAL = Source(
+    live="From stored runs of this project; the line above names the file and the commit.",
+    static="From stored runs of this project; the line above names the file and the commit.",
+)
+"""the source of a figure that shows one of several stored results, with :func:`line` above it"""
