@@ -102,7 +102,8 @@ def parts_of(drawn: Drawn | Iterable[Drawn], key: str) -> list[dict[str, Any]]:
 def _part(drawn: Drawn, key: str) -> dict[str, Any]:
     # A label is HTML of our own, in which texts are escaped already: it is not escaped again.
     if isinstance(drawn, Plot):
-        return {"plot": drawn.name, "html": Label(figure_row(key, [drawn], set())), "data": drawn.to_data()}
+        shown = Label(figure_row(key, [drawn], set()))
+        return {"plot": drawn.name, "half": drawn.half, "html": shown, "data": drawn.to_data()}
     if isinstance(drawn, Table):
         return {"html": Label(plain_table(drawn))}
     if isinstance(drawn, Code):
@@ -135,7 +136,7 @@ EMPTY = to_script({"shared": [], "sections": {}})
 
 
 def document(body: str, script: str) -> str:
-    """Return a small page for a frame."""
+    """Return a small page for a frame of a notebook."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         f"<style>{style()}</style></head><body class='framed'>{body}"
@@ -174,7 +175,7 @@ class Begin:
 def stage(key: str, source: Source, height: int) -> str:
     """Return the frame in which the parts of a key are drawn."""
     body = f'<div class="stage" data-section="{key}"><div class="parts"></div>{source_line(source.live)}</div>'
-    return frame(document(body, scripts("parts.js", "stage.js")), title=key, height=height)
+    return frame(document(body, scripts("parts.js", "framed.js", "stage.js")), title=key, height=height)
 
 
 def source_line(text: str) -> str:
