@@ -74,7 +74,8 @@ SINGLE = ("batch-norm", "linear-warmup", "lamb", "gradient-noise")
 
 ANSWERS = {
     "3.updates": Answer(
-        right=_updates, tolerance=0.25,
+        right=_updates,
+        tolerance=0.25,
         why="50,000 images make 12 whole batches of 4,096 an epoch, 144 in 12 epochs. One worker makes 1,164.",
         hints=[
             "The global batch is 8 x 512. An incomplete last batch is left out.",
@@ -82,7 +83,8 @@ ANSWERS = {
         ],
     ),
     "3.saturation": Answer(
-        right=_saturation, tolerance=1,
+        right=_saturation,
+        tolerance=1,
         why="652 images/s at 128 are 95 % of the 683 at 700: more than five times the batch wins the last twentieth.",
         hints=[
             "Take 95 % of the highest throughput of the GPU, and find the smallest batch that reaches it.",
@@ -101,10 +103,14 @@ ANSWERS = {
         right="it rises",
         why="A larger batch averages more noise away and bears a longer step. With one rate for all batch sizes, the "
         "curve of steps to target would show the rate, and not the batch.",
-        hints=["Move the slider from 8 to 128, and watch where the lowest point is.", "Read the word *fewest* in the table."],
+        hints=[
+            "Move the slider from 8 to 128, and watch where the lowest point is.",
+            "Read the word *fewest* in the table.",
+        ],
     ),
     "3.noise-scale": Answer(
-        right=_noise_scale, tolerance=0.5,
+        right=_noise_scale,
+        tolerance=0.5,
         why="The gradients differ by S/8 = 4, so S = 32, and the true gradient has |G|² = 3 - 4/2 = 1: 32 examples.",
         hints=[
             "With n = 2 workers of b = 8: S = b (Σ|gᵢ|² - n|g|²) / (n - 1), |G|² = |g|² - S / (n b).",
@@ -112,38 +118,51 @@ ANSWERS = {
         ],
     ),
     "3.worth": Answer(
-        right=_worth, tolerance=0.5,
+        right=_worth,
+        tolerance=0.5,
         why="(968 + 32) / (968 + 1,032) = 50 %: about twice as many examples for the same progress.",
         hints=["The worth is (φ + B₀) / (φ + B), with the noise scale φ.", "(968 + 32) / (968 + 1,032), in percent."],
     ),
     "3.gap": Answer(
         right="updates",
         why="They see the same images as often, but make an eighth of the updates, and each is no longer than before.",
-        hints=["What stands in the table with an eighth of one worker's value?", "The epochs are the same for both rows."],
+        hints=[
+            "What stands in the table with an eighth of one worker's value?",
+            "The epochs are the same for both rows.",
+        ],
     ),
     "3.sharp": Answer(
         right="64 naive workers, the least accurate",
         why="They have hardly learnt anything: a high, shallow place is flat too. Sharpness alone does not say who "
         "generalises; compare it only between networks with an equally low training loss.",
-        hints=["Choose CIFAR-10 and look for the dot on the far left.", "How accurate is the network with the smallest eigenvalue?"],
+        hints=[
+            "Choose CIFAR-10 and look for the dot on the far left.",
+            "How accurate is the network with the smallest eigenvalue?",
+        ],
     ),
     "3.rate": Answer(
-        right=_rate, tolerance=0.01,
+        right=_rate,
+        tolerance=0.01,
         why="The batch is 32 times as large, and so is the rate: 3.2, after a warm-up of five epochs.",
         hints=["By which factor does the batch grow?", "8,192 / 256 = 32, and the linear rule multiplies 0.1 by that."],
     ),
     "3.ghost": Answer(
         right="each ghost batch by its own mean and variance",
         why="So the noise of the statistics stays that of a small batch, however large the global batch is.",
-        hints=["What would keep the noise of a small batch in a large one?", "A ghost batch is a small part of a worker's batch."],
+        hints=[
+            "What would keep the noise of a small batch in a large one?",
+            "A ghost batch is a small part of a worker's batch.",
+        ],
     ),
     "3.sigma": Answer(
-        right=_sigma, tolerance=0.01,
+        right=_sigma,
+        tolerance=0.01,
         why="σ² = 128/16 - 1 = 7: the update then has the covariance of a batch of 16.",
         hints=["(1 + σ²) / 128 has to equal 1 / 16.", "σ² = 128 / 16 - 1; the square root of that."],
     ),
     "3.growth": Answer(
-        right=_growing_updates, tolerance=0.25,
+        right=_growing_updates,
+        tolerance=0.25,
         why="2,000 // 16 + 2,000 // 32 + 2,000 // 64 + 2,000 // 128: most updates are made early, with a small batch.",
         hints=[
             "The global batch is 16 in the first epoch, and doubles at each of the next three.",
@@ -153,22 +172,28 @@ ANSWERS = {
     "3.layer": Answer(
         right="the one with the smaller gradient",
         why="The local rate is η |w| / |g|: every layer moves by the same fraction η of its weights' norm.",
-        hints=["Look at the formula: what does the local rate divide by?", "Both layers are to move by the same fraction of their weights."],
+        hints=[
+            "Look at the formula: what does the local rate divide by?",
+            "Both layers are to move by the same fraction of their weights.",
+        ],
     ),
     "3.table": Answer(
         right=_best_single_row,
         why="It ends level with one worker, with 144 updates. None of the other three comes within 15 points.",
-        hints=["Choose CIFAR-10 with 8 workers, and find the four rows.", "Only one of the four is near the dotted line."],
+        hints=[
+            "Choose CIFAR-10 with 8 workers, and find the four rows.",
+            "Only one of the four is near the dotted line.",
+        ],
     ),
     "3.confounded": Answer(
         right="a step of LAMB takes longer than one of Adam",
         why="That is a price, not a confounder. The other three each change the accuracy without LAMB's help.",
         hints=[
             "Three of these change the accuracy itself.",
-            "A confounder differs between the two rows and moves the number that is compared. Which one moves only the time?",
+            "A confounder moves the number that is compared. Which of these moves only the time?",
         ],
     ),
-}  # fmt: skip
+}
 """the answers by key"""
 
 
@@ -202,11 +227,13 @@ def _local_rate(weights: list[float], gradient: list[float], trust: float) -> fl
 
 CHECKS = {
     "3.estimate": Check(
-        function="noise_scale", cases=[(10.0, 3.0, 2, 8), (40.0, 2.0, 8, 16), (9.0, 2.0, 4, 32)], expected=_noise,
+        function="noise_scale",
+        cases=[(10.0, 3.0, 2, 8), (40.0, 2.0, 8, 16), (9.0, 2.0, 4, 32)],
+        expected=_noise,
         why="These two norms are all that a training needs to know how large its batch may become.",
         hints=[
             "First S = b (Σ|gᵢ|² - n|g|²) / (n - 1), then |G|² = |g|² - S / (n b).",
-            "`S = batch * (sum_of_squares - workers * mean_square) / (workers - 1)`; then `S / (mean_square - S / ...)`.",
+            "`S = batch * (sum_of_squares - workers * mean_square) / (workers - 1)`, and G with this S.",
         ],
         solution=(
             "def noise_scale(sum_of_squares, mean_square, workers, batch):\n"
@@ -216,7 +243,8 @@ CHECKS = {
         ),
     ),
     "3.warm-up": Check(
-        function="rate_at", cases=[(0, 0.1, 8, 100), (50, 0.1, 8, 100), (100, 0.1, 8, 100), (500, 0.02, 4, 60)],
+        function="rate_at",
+        cases=[(0, 0.1, 8, 100), (50, 0.1, 8, 100), (100, 0.1, 8, 100), (500, 0.02, 4, 60)],
         expected=_warmed_up,
         why="That is the gradual warm-up: the same amount is added at every step until the scaled rate is reached.",
         hints=[
@@ -231,7 +259,11 @@ CHECKS = {
     ),
     "3.local-rate": Check(
         function="local_rate",
-        cases=[([3.0, 4.0], [0.0, 10.0], 0.1), ([1.0, 0.0], [0.0, 0.25], 0.001), ([2.0, 2.0, 1.0], [1.0, 2.0, 2.0], 0.01)],
+        cases=[
+            ([3.0, 4.0], [0.0, 10.0], 0.1),
+            ([1.0, 0.0], [0.0, 0.25], 0.001),
+            ([2.0, 2.0, 1.0], [1.0, 2.0, 2.0], 0.01),
+        ],
         expected=_local_rate,
         why="The update of each layer is `trust` times as long as its weights, whatever its gradient.",
         hints=[
@@ -244,5 +276,5 @@ CHECKS = {
             "    return trust * norm(weights) / norm(gradient)\n"
         ),
     ),
-}  # fmt: skip
+}
 """how the exercises are judged, by key"""

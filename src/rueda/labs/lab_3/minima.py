@@ -1,4 +1,4 @@
-"""Flat and sharp minima: curvature against accuracy of stored networks, and a line between two networks trained here."""
+"""Flat and sharp minima: curvature and accuracy of stored networks, and a line between two networks trained here."""
 
 from __future__ import annotations
 

@@ -71,13 +71,13 @@ def _exact(drawn: BatchCurve, batch: int) -> BatchPoint:
 def batch_table(drawn: BatchCurve, batch: int) -> Table:
     """Return what a batch and twice that batch need."""
     needed = [(size, drawn.regime(size), drawn.updates(size)) for size in (batch, 2 * batch)]
-    rows = [
+    rows: list[list[Cell]] = [
         [(size, f"{size:,}"), regime, (updates, f"{updates:,.0f}"), (size * updates, f"{size * updates:,.0f}")]
         for size, regime, updates in needed
     ]
     saved = 1 - needed[1][2] / needed[0][2]
     return Table(
-        title="", heads=["batch", "regime", "updates", "examples"], rows=[list(row) for row in rows],
+        title="", heads=["batch", "regime", "updates", "examples"], rows=rows,
         note=f"Twice the batch saves {saved:.0%} of the updates.",
     )  # fmt: skip
 

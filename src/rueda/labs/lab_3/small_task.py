@@ -47,7 +47,8 @@ def small_glyphs() -> Task:
     from rueda.tasks.models import small_cnn
 
     return Task(
-        name="small-glyphs", model=partial(small_cnn, image_size=14), train=small_images("train", 2_000), test=small_images("test", 1_000), recipe=RECIPE,
+        name="small-glyphs", model=partial(small_cnn, image_size=14), train=small_images("train", 2_000),
+        test=small_images("test", 1_000), recipe=RECIPE,
         unit="images",
     )  # fmt: skip
 

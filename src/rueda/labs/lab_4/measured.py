@@ -74,7 +74,7 @@ def benchmark_figure(clock: str) -> list[Plot | Table]:
 
 def largest_error(clock: str) -> float:
     """Return the largest relative error of the stored predictions."""
-    return max(abs(case["ratio"] - 1) for case in cases(clock))
+    return max(abs(float(case["ratio"]) - 1) for case in cases(clock))
 
 
 def _against(name: str, title: str, dots: dict[str, Any], ends: tuple[float, float], form: str) -> Plot:
