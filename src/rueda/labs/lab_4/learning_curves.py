@@ -16,11 +16,13 @@ from rueda.report.figures.parts import curve, log_axis, one_two_five
 from rueda.report.forecasts import answer, to_section
 from rueda.report.model import Cell, Table
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import count, predicted_time
+from rueda.terminal.numbers import count, percent, predicted_time
 
 MEASURED = {"glyphs": "forecast-glyphs", "Fashion-MNIST": "forecast-fashion-mnist"}
 """the stored forecasts by name"""
-SIZES = tuple(250 * 2**power for power in range(6))
+SIZES = tuple(250 * 2**power for power in range(8))
+CHANCE = 0.9
+"""the error of guessing among ten classes"""
 PAPERS = {"language (word)": -0.066, "translation": -0.128, "speech": -0.299, "images": -0.309}
 """exponents that Hestness et al. 2017 report"""
 
@@ -60,16 +62,21 @@ def law_figure(beta: float, gamma: float) -> list[Drawn]:
         narrow={"xaxis": log_axis("training examples", [1e3, 1e5, 1e7], tickangle=0)},
     )  # fmt: skip
     ten = with_floor.error(1e6) / with_floor.error(1e5)
-    return [plot, Text(f"From 100,000 to 1,000,000 examples the error falls to **{ten:.0%}** of what it was.")]
+    return [plot, Text(f"From 100,000 to 1,000,000 examples the error falls to **{percent(ten)}** of what it was.")]
+
+
+def known_law(beta: float, gamma: float) -> Law:
+    """Return the law of the drawn curves: an error of 0.7 at 500 examples, little better than chance."""
+    return law((0.7 - gamma) / law(1.0, beta, 0.0).error(500), beta, gamma)
 
 
 @cache
 def synthetic(beta: float, gamma: float, seeds: int) -> Forecast:
     """Return a learning curve drawn around a known law, with the noise of so many seeds and 2,000 test examples."""
-    known, draws = law(3.0, beta, gamma), np.random.default_rng(7)
+    known, draws = known_law(beta, gamma), np.random.default_rng(7)
     points = []
     for size in SIZES:
-        error = min(known.error(size), 0.9)
+        error = min(known.error(size), CHANCE)
         drawn = draws.normal(error, np.sqrt(error * (1 - error) / 2_000), seeds)
         points.append(
             CurvePoint(
@@ -78,21 +85,19 @@ def synthetic(beta: float, gamma: float, seeds: int) -> Forecast:
             )
         )  # fmt: skip
     return Forecast(
-        task="a curve with known constants", examples=4 * SIZES[-1], test_examples=2_000, chance=None, batch=64,
+        task="a curve with known constants", examples=SIZES[-1], test_examples=2_000, chance=CHANCE, batch=64,
         epochs=4, growth=0.5, recipe="", points=tuple(points),
     )  # fmt: skip
 
 
 def synthetic_figure(beta: float, gamma: float, seeds: int) -> list[Drawn]:
     """Fit the drawn curve, and say which constants were found."""
-    found = extrapolate(synthetic(beta, gamma, seeds), target_error=0.05)
-    told = [f"Truth: beta = {beta:g}, gamma = {gamma:g}."]
+    found = extrapolate(synthetic(beta, gamma, seeds), target_error=0.1)
+    told = f"Truth: β = **{beta:g}**, γ = **{gamma:g}**."
     if found.law is not None:
-        told.append(
-            f"Found: beta = {_interval(found.law.beta, '.3f')}, gamma = {_interval(found.law.gamma, '.4f')}."
-        )  # fmt: skip
-    told += [line for line in answer(found) if "No forecast" in line or "needs" in line]
-    return [to_section(found).plots[0], *map(Text, told)]
+        told += f" Found: β = {_interval(found.law.beta, '.3f')}, γ = {_interval(found.law.gamma, '.4f')}."
+    answers = [line for line in answer(found) if "No forecast" in line or "needs" in line]
+    return [to_section(found).plots[0], Text(told), *map(Text, answers)]
 
 
 def _interval(estimate: Estimate, form: str) -> str:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from rueda.labs import stored
+from rueda.labs.showing import Source
 from rueda.plan.published import published_rows
 from rueda.report.model import Table
 from rueda.report.plot import Plot
+from rueda.terminal.numbers import percent, things
 
 STORED = "predictions"
+COMPUTED = Source(
+    live="Predicted here, now, by the library; the other column is as published.",
+    static="Predicted by the library when this page was made; the other column is as published.",
+)
 
 
 def published_figure() -> list[Plot | Table]:
@@ -26,8 +32,8 @@ def published_figure() -> list[Plot | Table]:
         rows,
         {
             "row": lambda row: row.name,
-            "published": lambda row: (row.published, f"{row.published:.1%}"),
-            "predicted": lambda row: (row.predicted, f"{row.predicted:.1%}"),
+            "published": lambda row: (row.published, percent(row.published)),
+            "predicted": lambda row: (row.predicted, percent(row.predicted)),
             "off by, points": lambda row: (
                 row.predicted - row.published,
                 f"{100 * (row.predicted - row.published):+.1f}",
@@ -50,7 +56,7 @@ def cases(clock: str) -> list[dict[str, Any]]:
 def benchmark_figure(clock: str) -> list[Plot | Table]:
     """Draw predicted against measured throughput of this project's benchmark, on one and two workers."""
     found = cases(clock)
-    names = [f"{case['task']}, {case['workers']} workers, batch {case['batch']}" for case in found]
+    names = [f"{case['task']}, {things(case['workers'], 'worker')}, batch {case['batch']}" for case in found]
     dots = {
         "type": "scatter", "mode": "markers", "name": "a case", "x": [case["measured"] for case in found],
         "y": [case["predicted"] for case in found], "customdata": names,

@@ -14,6 +14,7 @@ from rueda.plan.on_cluster import time_on_cluster
 from rueda.records.plan import Plan
 from rueda.report.figures.parts import colour
 from rueda.report.forecasts import answer
+from rueda.report.forecasts import to_section as forecast_section
 from rueda.report.model import Table
 from rueda.report.plans import to_section
 from rueda.report.plot import Plot
@@ -89,16 +90,16 @@ def money_figure(noise_scale: int) -> list[Drawn]:
             continue
         traces.append(
             {
-                "type": "scatter", "mode": "lines+markers", "name": name, "x": [row.hours for row in best],
+                "type": "scatter", "mode": "lines+markers", "name": name, "x": [60 * row.hours for row in best],
                 "y": [row.money for row in best], "line": {"color": colour(number)},
                 "customdata": [count(row.workers) for row in best],
-                "hovertemplate": "%{fullData.name}, %{customdata} workers: %{x:.3g} h, %{y:,.3g}",
+                "hovertemplate": "%{fullData.name}, %{customdata} workers: %{x:.3g} min, %{y:,.3g}",
             }
         )  # fmt: skip
         rows.append(found)
     plot = Plot(
-        name="money", title="Hours and money: each dot is a number of workers", traces=traces,
-        layout={"xaxis": {"title": "hours", "type": "log"}, "showlegend": True,
+        name="money", title="Time and money: each dot is a number of workers", traces=traces,
+        layout={"xaxis": {"title": "minutes", "type": "log"}, "showlegend": True,
                 "yaxis": {"title": f"cost ({rows[0].currency if rows else 'USD'})", "type": "log"}},
         note="Whole nodes are paid for. Towards the lower left is better; a line that rises to the left buys time.",
         height=420, narrow_height=500,
@@ -127,4 +128,5 @@ def target_on_cluster(target_error: float, cluster: str, workers: int) -> list[D
     """Say what a target error on Fashion-MNIST needs: data by the forecast, time and money by the prediction."""
     needed = forecast("Fashion-MNIST", target_error)
     found = time_on_cluster(needed, course_profile(), place(cluster), workers=workers, local_batch=32)
-    return [*map(Text, answer(found)), *(Text(f"Note: {note}.") for note in found.notes)]
+    notes = [Text(f"Note: {note}.") for note in found.notes]
+    return [forecast_section(found).plots[0], *map(Text, answer(found)), *notes]

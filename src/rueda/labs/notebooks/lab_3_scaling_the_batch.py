@@ -161,7 +161,7 @@ def _(mo):
     saves less (**diminishing returns**), at last it saves none (**maximal parallelism**). McCandlish et al. 2018
     give the curve:
 
-    <p style="text-align:center"><i>S</i> = <i>S</i><sub>min</sub> (1 + <i>B</i><sub>crit</sub> / <i>B</i>)</p>
+    <div style="text-align:center"><i>S</i> = <i>S</i><sub>min</sub> (1 + <i>B</i><sub>crit</sub> / <i>B</i>)</div>
 
     At the **critical batch** <i>B</i><sub>crit</sub> the training makes twice the fewest updates, and sees twice
     the fewest examples.
@@ -297,7 +297,7 @@ def _(mo):
     true gradient **G** plus noise, whose variance falls with the batch: S/B. Where the noise is as large as the
     signal, more examples begin to be wasted. That batch is the **noise scale**:
 
-    <p style="text-align:center"><i>B</i><sub>noise</sub> = <i>S</i> / |<b>G</b>|²</p>
+    <div style="text-align:center"><i>B</i><sub>noise</sub> = <i>S</i> / |<b>G</b>|²</div>
 
     Data-parallel workers get it for nothing: each has its own gradient before the average, and all have the average
     after it. With n workers of b examples, S = b (Σ|g<sub>i</sub>|² - n|g|²) / (n - 1) and |G|² = |g|² - S / (n b).
@@ -407,7 +407,7 @@ def _(mo):
     From the noise scale φ follows how much an example in a large batch contributes, compared with one in the batch
     B₀ with which one worker trains:
 
-    <p style="text-align:center">worth = (φ + <i>B</i>₀) / (φ + <i>B</i>)</p>
+    <div style="text-align:center">worth = (φ + <i>B</i>₀) / (φ + <i>B</i>)</div>
 
     Below the noise scale more workers save time almost in proportion. Above it they mostly compute what the others
     have computed already.
@@ -842,7 +842,7 @@ def _(mo):
     With one rate for all layers, the layer with the largest gradient for its weights decides how long a step may
     be. LARS (You et al. 2017) gives each layer a **local rate**
 
-    <p style="text-align:center">λ = η |<i>w</i>| / |<i>g</i>|</p>
+    <div style="text-align:center">λ = η |<i>w</i>| / |<i>g</i>|</div>
 
     so that every layer moves by the same fraction of its weights. LARC limits the local rate to the global one,
     LAMB does the same to Adam's step (You et al. 2019), and NovoGrad divides the gradient of each layer by its size

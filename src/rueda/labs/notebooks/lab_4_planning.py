@@ -79,7 +79,7 @@ def _(mo):
     Hestness et al. 2017 trained many models on growing parts of their data and found the same law everywhere: with
     m examples the error is
 
-    <p style="text-align:center">error(<i>m</i>) = α <i>m</i><sup>β</sup> + γ</p>
+    <div style="text-align:center">error(<i>m</i>) = α <i>m</i><sup>β</sup> + γ</div>
 
     On logarithmic axes that is a straight line, until it reaches the floor γ: the error that no amount of such data
     removes. They found exponents β between -0.07 (language) and -0.35 (images). The model has to grow, too, but
@@ -147,8 +147,8 @@ def _(Control, Exploration, learning_curves):
         "synthetic",
         learning_curves.synthetic_figure,
         height=620,
-        beta=Control("true exponent β", (-0.1, -0.2, -0.3, -0.5), start=-0.3),
-        gamma=Control("true floor γ", (0.0, 0.02, 0.05), start=0.02),
+        beta=Control("true exponent β", (-0.1, -0.2, -0.3, -0.5), start=-0.5),
+        gamma=Control("true floor γ", (0.0, 0.02, 0.05), start=0.05),
         seeds=Control("seeds", (1, 3, 10), start=3),
     )
     synthetic_moves_controls = synthetic_moves.controls()
@@ -483,7 +483,7 @@ def _(mo):
     Images per second are not progress: lab 3 showed that an image in a large batch is worth less. **Goodput** is
     both in one number (Qiao et al. 2021):
 
-    <p style="text-align:center">goodput = images per second × (φ + <i>B</i>₀) / (φ + <i>B</i>)</p>
+    <div style="text-align:center">goodput = images per second × (φ + <i>B</i>₀) / (φ + <i>B</i>)</div>
 
     Each line is a number of workers; along it the local batch grows. Too small a batch wastes the processors, too
     large a one wastes the images. The noise scale decides where the top is.
@@ -608,9 +608,10 @@ def _(mo):
     mo.md("""
     ## Time is money
 
-    Two of the clusters have a price, of a rented node for an hour. Each dot is a number of workers. To the left it
-    goes faster; while the line stays level, speed costs nothing, because twice the workers are paid for half the
-    time. Where it rises, you buy time.
+    Two of the clusters have a price, of a rented node for an hour. Each dot is a number of workers, from 1 on the
+    right to 512 on the left. As long as a node has idle GPUs, which are paid as well, more workers are faster *and*
+    cheaper. Beyond one node you buy time: each worker adds less than it costs, and from the noise scale on, much
+    less.
     """)
     return
 
@@ -751,20 +752,8 @@ def _(mo):
 
 
 @app.cell
-def _(Control, Exploration, measured):
-    published_moves = Exploration(
-        "published",
-        measured.published_figure,
-        height=760,
-    )
-    published_moves_controls = published_moves.controls()
-    published_moves.stage(published_moves_controls)
-    return published_moves, published_moves_controls
-
-
-@app.cell
-def _(published_moves, published_moves_controls):
-    published_moves.show(published_moves_controls.value)
+def _(figure, measured):
+    figure("published", measured.published_figure(), source=measured.COMPUTED, height=760)
     return
 
 

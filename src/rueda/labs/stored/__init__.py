@@ -100,7 +100,7 @@ def source(name: str) -> Source:
 
 
 SEVERAL = Source(
-    live="From stored runs of this project; the line above names the file and the commit.",
-    static="From stored runs of this project; the line above names the file and the commit.",
+    live="From stored runs of this project; the line above the figure says which.",
+    static="From stored runs of this project; the line above the figure says which.",
 )
 """the source of a figure that shows one of several stored results, with :func:`line` above it"""
