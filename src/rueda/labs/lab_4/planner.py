@@ -53,10 +53,16 @@ def plan_figure(cluster: str, noise_scale: int) -> list[Drawn]:
     return [Text(told), efficiency, time, _short(section.tables[0])]
 
 
+_SHORT_HEADS = {"scaling efficiency": "scaling", "advice": ""}
+
+
 def _short(table: Table) -> Table:
-    """Return the table without the columns that a phone has no room for."""
-    kept = [at for at, head in enumerate(table.heads) if head not in ("nodes", "step", "updates", "global batch")]
-    return replace(table, heads=[table.heads[at] for at in kept], rows=[[row[at] for at in kept] for row in table.rows])
+    """Return the table without the columns that a phone has no room for, and with shorter headings."""
+    dropped = ("nodes", "step", "updates", "global batch", "epochs", "images/s")
+    kept = [at for at, head in enumerate(table.heads) if head not in dropped]
+    heads = [_SHORT_HEADS.get(table.heads[at], table.heads[at]) for at in kept]
+    heads = ["worth of an image" if head.startswith("statistical") else head for head in heads]
+    return replace(table, heads=heads, rows=[[row[at] for at in kept] for row in table.rows])
 
 
 def batches_figure(cluster: str, noise_scale: int) -> Plot:

@@ -161,7 +161,7 @@ def _(mo):
     saves less (**diminishing returns**), at last it saves none (**maximal parallelism**). McCandlish et al. 2018
     give the curve:
 
-    <div style="text-align:center"><i>S</i> = <i>S</i><sub>min</sub> (1 + <i>B</i><sub>crit</sub> / <i>B</i>)</div>
+    <div style="text-align:center;margin:.6rem 0">S = S<sub>min</sub> (1 + B<sub>crit</sub> / B)</div>
 
     At the **critical batch** <i>B</i><sub>crit</sub> the training makes twice the fewest updates, and sees twice
     the fewest examples.
@@ -297,7 +297,7 @@ def _(mo):
     true gradient **G** plus noise, whose variance falls with the batch: S/B. Where the noise is as large as the
     signal, more examples begin to be wasted. That batch is the **noise scale**:
 
-    <div style="text-align:center"><i>B</i><sub>noise</sub> = <i>S</i> / |<b>G</b>|²</div>
+    <div style="text-align:center;margin:.6rem 0"><i>B</i><sub>noise</sub> = <i>S</i> / |<b>G</b>|²</div>
 
     Data-parallel workers get it for nothing: each has its own gradient before the average, and all have the average
     after it. With n workers of b examples, S = b (Σ|g<sub>i</sub>|² - n|g|²) / (n - 1) and |G|² = |g|² - S / (n b).
@@ -386,9 +386,10 @@ def _(noise_moves, noise_moves_controls):
 @app.cell
 def _(mo):
     mo.md("""
-    The same on Fashion-MNIST, over five epochs: from about 60 examples after 136 updates to about 400. The critical
-    batch that was measured by tuning, two screens above, lies at 99 (52 to 266): where both were measured they
-    agree.
+    ## The same on Fashion-MNIST
+
+    Over five epochs the noise scale grows from about 60 examples after 136 updates to about 400. The critical batch
+    that was measured by tuning, two screens above, lies at 99 (52 to 266): where both were measured they agree.
     """)
     return
 
@@ -407,7 +408,7 @@ def _(mo):
     From the noise scale φ follows how much an example in a large batch contributes, compared with one in the batch
     B₀ with which one worker trains:
 
-    <div style="text-align:center">worth = (φ + <i>B</i>₀) / (φ + <i>B</i>)</div>
+    <div style="text-align:center;margin:.6rem 0">worth = (φ + <i>B</i>₀) / (φ + <i>B</i>)</div>
 
     Below the noise scale more workers save time almost in proportion. Above it they mostly compute what the others
     have computed already.
@@ -564,9 +565,11 @@ def _(sharp_form, sharp_question):
 @app.cell
 def _(mo):
     mo.md("""
-    On the straight line between two networks trained here, one worker's at 0 and that of eight workers at 1: a wide
-    valley on one side and a narrow one on the other would be Keskar's picture. Compare how low each of them lies
-    first.
+    ## From one minimum to the other
+
+    This is the straight line between two networks trained here, one worker's at 0 and that of eight workers at 1. A
+    wide valley on one side and a narrow one on the other would be Keskar's picture. Compare how low each of them
+    lies first.
     """)
     return
 
@@ -842,7 +845,7 @@ def _(mo):
     With one rate for all layers, the layer with the largest gradient for its weights decides how long a step may
     be. LARS (You et al. 2017) gives each layer a **local rate**
 
-    <div style="text-align:center">λ = η |<i>w</i>| / |<i>g</i>|</div>
+    <div style="text-align:center;margin:.6rem 0">λ = η |<i>w</i>| / |<i>g</i>|</div>
 
     so that every layer moves by the same fraction of its weights. LARC limits the local rate to the global one,
     LAMB does the same to Adam's step (You et al. 2019), and NovoGrad divides the gradient of each layer by its size

@@ -79,7 +79,7 @@ def _(mo):
     Hestness et al. 2017 trained many models on growing parts of their data and found the same law everywhere: with
     m examples the error is
 
-    <div style="text-align:center">error(<i>m</i>) = α <i>m</i><sup>β</sup> + γ</div>
+    <div style="text-align:center;margin:.6rem 0">error(<i>m</i>) = α <i>m</i><sup>β</sup> + γ</div>
 
     On logarithmic axes that is a straight line, until it reaches the floor γ: the error that no amount of such data
     removes. They found exponents β between -0.07 (language) and -0.35 (images). The model has to grow, too, but
@@ -483,7 +483,7 @@ def _(mo):
     Images per second are not progress: lab 3 showed that an image in a large batch is worth less. **Goodput** is
     both in one number (Qiao et al. 2021):
 
-    <div style="text-align:center">goodput = images per second × (φ + <i>B</i>₀) / (φ + <i>B</i>)</div>
+    <div style="text-align:center;margin:.6rem 0">goodput = images per second × (φ + <i>B</i>₀) / (φ + <i>B</i>)</div>
 
     Each line is a number of workers; along it the local batch grows. Too small a batch wastes the processors, too
     large a one wastes the images. The noise scale decides where the top is.
@@ -760,8 +760,10 @@ def _(figure, measured):
 @app.cell
 def _(mo):
     mo.md("""
-    And our own machine: throughput on one and on two workers, predicted from measurements at *other* batch sizes,
-    then measured. The clock counts either wall time, which other work on the machine disturbs, or processor time.
+    ## And on our own machine?
+
+    Throughput on one and on two workers, predicted from measurements at *other* batch sizes, then measured. The
+    clock counts either wall time, which other work on the machine disturbs, or processor time.
     """)
     return
 
