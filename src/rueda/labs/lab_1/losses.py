@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from rueda.labs.lab_1.paths import descent, thinned
+from rueda.labs.lab_1.paths import descent, thinned, updates_per_epoch
 from rueda.records.descent import DescentPath
 from rueda.report.model import short
 from rueda.report.plot import Plot, View, own_switch
@@ -12,15 +10,6 @@ from rueda.study.gradient_descent import NUM_POINTS
 
 BATCHES = {1: "@red", 8: "@green", 32: "@orange", NUM_POINTS: "@blue"}
 """the batch sizes that are compared, and their colours"""
-
-
-def updates_per_epoch(num_points: int, batch: int) -> int:
-    """Return the number of updates in an epoch, the last and perhaps smaller batch included.
-
-    >>> [updates_per_epoch(100, batch) for batch in (1, 8, 100)]
-    [100, 13, 1]
-    """
-    return math.ceil(num_points / batch)
 
 
 def losses_against(rate: float) -> Plot:
@@ -41,7 +30,8 @@ def losses_against(rate: float) -> Plot:
         name="losses", title="The loss while training", traces=traces, switches=own_switch("losses", views), height=380,
         note="Mean squared error on all points; each line ends where the training stops. Both axes are logarithmic.",
         layout={
-            "xaxis": {"title": "updates", "type": "log"}, "yaxis": {"title": "loss", "type": "log"}, "showlegend": True,
+            "xaxis": {"title": "updates", "type": "log", "dtick": 1},
+            "yaxis": {"title": "loss", "type": "log", "dtick": 1}, "showlegend": True,
             "margin": {"l": 64, "r": 16, "t": 12, "b": 84},
         },
     )  # fmt: skip

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
 from rueda.labs.showing import Drawn, Text
 from rueda.records.descent import DescentPath, GradientDescent
 from rueda.report.figures.linear_model import contours, surface
-from rueda.study.gradient_descent import NOISE, NUM_POINTS, RATE, study_gradient_descent
+from rueda.study.gradient_descent import MOST_EPOCHS, NOISE, NUM_POINTS, RATE, study_gradient_descent
 from rueda.terminal.numbers import digits, things
 
+MOST_UPDATES = 3_000
 LONGEST = 300
 """the most points of a drawn path: a longer one is thinned out, its first part less"""
 
 
+def updates_per_epoch(num_points: int, batch: int) -> int:
+    """Return the number of updates in an epoch, the last and perhaps smaller batch included.
+
+    >>> [updates_per_epoch(100, batch) for batch in (1, 8, 100)]
+    [100, 13, 1]
+    """
+    return math.ceil(num_points / batch)
+
+
 @lru_cache(maxsize=512)
 def descent(batch: int, rate: float = RATE, noise: float = NOISE) -> GradientDescent:
-    """Train the line once, through the library."""
-    return study_gradient_descent(batches=[batch], seeds=1, rate=rate, noise=noise)
+    """Train the line once, through the library; a training that never settles is ended after 3,000 updates or so."""
+    return study_gradient_descent(batches=[batch], seeds=1, rate=rate, noise=noise, most_epochs=_most_epochs(batch))
+
+
+def _most_epochs(batch: int) -> int:
+    return min(MOST_EPOCHS, math.ceil(MOST_UPDATES / updates_per_epoch(NUM_POINTS, batch)))
 
 
 def thinned(path: DescentPath) -> DescentPath:
@@ -51,6 +66,8 @@ def _outcome(found: GradientDescent) -> Text:
     kind = {1: "SGD, one point at a time", NUM_POINTS: "gradient descent, all points"}.get(row.batch, "mini-batches")
     if row.diverged:
         ended = f"**diverged** after {things(row.updates, 'update')}: the loss grew instead of falling."
+    elif row.epochs >= _most_epochs(row.batch):
+        ended = f"did not settle, and was ended after {things(row.epochs, 'epoch')}; loss {digits(row.loss)}."
     else:
         ended = (
             f"stopped after **{things(row.epochs, 'epoch')}** and **{things(row.updates, 'update')}** at "

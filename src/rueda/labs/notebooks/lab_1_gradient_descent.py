@@ -151,9 +151,9 @@ def _(Control, Exploration):
         "paths",
         descent_paths,
         height=640,
-        batch=Control("batch size", (1, 2, 4, 8, 16, 32, 64, 100), start=8),
+        batch=Control("batch size", (1, 2, 4, 8, 16, 32, 64, 100), start=8, export=(1, 8, 32, 100)),
         rate=Control("learning rate", (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03), start=0.001),
-        noise=Control("noise", (0.0, 0.5, 1.0, 2.0), start=1.0),
+        noise=Control("noise", (0.0, 0.5, 1.0, 2.0), start=1.0, export=(0.0, 1.0, 2.0)),
     )
     paths_controls = paths.controls()
     paths.stage(paths_controls)
@@ -278,8 +278,8 @@ def _(mo):
     mo.md("""
     ## Time on a parallel machine
 
-    If a machine computes one point after another, the time is that of all the points that were looked at, and the
-    smallest batch wins. A GPU computes many points at the same time; then a batch of 8 takes as long as a batch of
+    If a machine computes one point after another, the time is that of all the points that were looked at, and small
+    batches win. A GPU computes many points at the same time; then a batch of 8 takes as long as a batch of
     one, and what counts is the number of updates. Give the machine more points at once, and watch which batch size is
     best.
     """)
