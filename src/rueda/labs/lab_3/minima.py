@@ -11,7 +11,7 @@ from rueda.records.curvature import Curvature, ModelCurvature
 from rueda.records.landscape import ModelLandscape
 from rueda.records.study import mean_and_spread
 from rueda.report.figures.loss_lines import interpolation_plots
-from rueda.report.figures.parts import colour, error_bars
+from rueda.report.figures.parts import colour, error_bars, log_axis, one_two_five
 from rueda.report.plot import Plot
 
 TASKS = {"Fashion-MNIST": "curvature-fashion-mnist", "CIFAR-10": "curvature-cifar10"}
@@ -27,7 +27,7 @@ def curvature_figure(task: str) -> list[Drawn]:
         name="sharp-or-flat", title=f"Sharper to the right, better at the top: {task}",
         traces=[_dot(name, members, number) for number, (name, members) in enumerate(groups.items())],
         layout={
-            "xaxis": {"title": "largest eigenvalue of the Hessian", "type": "log"},
+            "xaxis": log_axis("largest eigenvalue of the Hessian", one_two_five(1, 2e4, decades=5)[::2]),
             "yaxis": {"title": "test accuracy", "tickformat": ".0%"}, "showlegend": True,
         },
         note="Mean and standard deviation over the seeds. If sharp minima were bad, the dots would fall to the right.",

@@ -12,12 +12,12 @@ from rueda.optim.noise_scale import Estimator
 from rueda.plan.noise import statistical_efficiency, updates_needed
 from rueda.report.figures.noise_scale import add_noise_scale
 from rueda.report.figures.parts import curve, log_axis, thinned, upright
-from rueda.report.model import Entry, Line, Section, Table
+from rueda.report.model import Cell, Entry, Line, Section, Table
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import count
+from rueda.terminal.numbers import count, percent
 
 STORED = "noise-fashion-mnist"
-BATCHES = tuple(2**power for power in range(3, 15))
+BATCHES = tuple(2**power for power in range(5, 15))
 BASE_BATCH = 32
 
 
@@ -90,7 +90,7 @@ def efficiency_figure(noise_scale: int) -> list[Plot | Table]:
         layout={
             "xaxis": log_axis("global batch", BATCHES, tickangle=0),
             "yaxis": {"title": f"relative to batch {BASE_BATCH}", "tickformat": ".0%", "range": [0, 1.05]},
-            "shapes": [upright(noise_scale)], "showlegend": True,
+            "shapes": [upright(noise_scale)], "showlegend": True, "margin": {"l": 56, "r": 16, "t": 32, "b": 48},
             "annotations": [
                 {"x": math.log10(noise_scale), "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
                  "text": f"noise scale {count(noise_scale)}", "font": {"color": "@red-text"}}
@@ -100,13 +100,9 @@ def efficiency_figure(noise_scale: int) -> list[Plot | Table]:
         note="At the noise scale an example is worth about half of one in a tiny batch, and the updates are about "
         "twice the fewest possible.",
     )  # fmt: skip
-    rows = [(batch, one, other) for batch, one, other in zip(BATCHES, worth, updates, strict=True) if batch % 3 == 2]
-    table = Table(
-        title="", heads=["global batch", "worth of an example", "updates needed", "time on as many workers"],
-        rows=[
-            [(batch, f"{batch:,}"), (one, f"{one:.0%}"), (other, f"{other:.1%}"),
-             (other, f"1/{1 / other:,.3g} of one worker's" if other < 1 else "more than one worker's")]
-            for batch, one, other in rows
-        ],
-    )  # fmt: skip
-    return [plot, table]
+    rows: list[list[Cell]] = [
+        [(batch, f"{batch:,}"), (one, percent(one)), (other, percent(other))]
+        for batch, one, other in zip(BATCHES, worth, updates, strict=True)
+    ]
+    heads = ["global batch", "worth of an example", "updates needed"]
+    return [plot, Table(title="", heads=heads, rows=rows[::3])]

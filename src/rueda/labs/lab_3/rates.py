@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rueda.labs.lab_3.small_task import RECIPE, WORKERS, compare, train
+from rueda.labs.lab_3.small_task import NAIVE, RECIPE, WORKERS, compare, train
 from rueda.optim.rates import build_schedule
 from rueda.optim.scaling import RULES, rate_factor
 from rueda.records.recipe.recipe import Recipe
+from rueda.records.study import BASELINE
 from rueda.report.figures.parts import curve, log_axis
 from rueda.report.figures.progress import progress
 from rueda.report.figures.techniques import techniques
@@ -73,13 +74,14 @@ def schedule_figure(workers: int, rule: str, warmup_epochs: float) -> list[Plot]
 
 def trained_figure(rule: str, warmup_epochs: float, batch_norm: str) -> list[Plot | Table]:
     """Train eight workers with a rule, a warm-up and a network, and draw them beside one worker and nothing changed."""
-    model = {**RECIPE.model, "batch_norm": batch_norm == "on"}
-    base, name = RECIPE.change(model=model), f"{rule}, {_words(warmup_epochs)}, batch norm {batch_norm}"
+    has_norm = batch_norm == "on"
+    name = f"{rule}{', warm-up' * (warmup_epochs > 0)}{', batch norm' * has_norm}"
+    base = RECIPE.change(model={**RECIPE.model, "batch_norm": True}) if has_norm else RECIPE
     changed = base.change(workers=WORKERS, scaling=rule, warmup_epochs=float(warmup_epochs))
-    lines = [train(base, "one-worker"), train(RECIPE.change(workers=WORKERS), "naive"), train(changed, name)]
+    lines = [train(RECIPE, BASELINE), train(RECIPE.change(workers=WORKERS), NAIVE)]
+    if has_norm:
+        lines.append(train(base, f"{BASELINE}+batch-norm"))
+    if changed != RECIPE.change(workers=WORKERS):
+        lines.append(train(changed, name))
     section = compare(lines)
     return [techniques(section), progress(section)]
-
-
-def _words(warmup_epochs: float) -> str:
-    return "no warm-up" if warmup_epochs == 0 else f"warm-up of {warmup_epochs:g} epoch"

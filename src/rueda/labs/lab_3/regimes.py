@@ -14,7 +14,7 @@ from rueda.records.batch_curve import BatchCurve
 from rueda.records.metric import LOSS
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.report.figures.parts import curve as curve_trace
-from rueda.report.figures.parts import log_axis
+from rueda.report.figures.parts import log_axis, one_two_five
 from rueda.report.figures.steps import steps
 from rueda.report.model import Cell, Table
 from rueda.report.plot import Plot
@@ -112,7 +112,7 @@ def tuning_figure(batch: int) -> list[Plot | Table]:
     reached = {rate: updates for rate, updates in found.items() if updates is not None}
     best = min(reached, key=lambda rate: reached[rate], default=None)
     plot = Plot(
-        name="tuning", title=f"Updates to {TARGET:.0%} test accuracy, batch {batch}",
+        name="tuning", title=f"Updates to {100 * TARGET:.0f} % test accuracy, batch {batch}",
         traces=[
             curve_trace(
                 list(reached), list(reached.values()), "@blue", mode="lines+markers", marker={"size": 9},
@@ -121,7 +121,7 @@ def tuning_figure(batch: int) -> list[Plot | Table]:
         ],
         layout={
             "xaxis": log_axis("learning rate", RATES, tickangle=0, range=_ends(RATES, 1.3)),
-            "yaxis": {"title": "updates", "type": "log", "range": _ends((5, MOST_UPDATES), 1.1)},
+            "yaxis": log_axis("updates", one_two_five(5, MOST_UPDATES), range=_ends((5, MOST_UPDATES), 1.1)),
         },
         note=f"Given up after {MOST_UPDATES} updates; a rate without a dot did not get there, or diverged.",
     )  # fmt: skip

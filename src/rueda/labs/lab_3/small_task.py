@@ -7,8 +7,11 @@ Workers are rehearsed: one process computes the updates of all of them (:mod:`ru
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stderr
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,10 +91,10 @@ def _trained(toml: str, name: str) -> tuple[Line, Result]:
 
     wanted = Recipe.from_toml(toml)
     with tempfile.TemporaryDirectory(prefix="rueda-lab-") as folder:
-        result = fit(
-            small_glyphs(), wanted, folder=Path(folder, "run"), progress=False, rehearse=wanted.workers > 1
-        )  # fmt: skip
-        line, _ = read_run(Run(Path(folder, "run")), name)
+        run = Path(folder, "run")
+        with redirect_stderr(io.StringIO()):  # a remark about a jump of the loss would have no place in the lab
+            result = fit(small_glyphs(), wanted, folder=run, progress=False, rehearse=wanted.workers > 1)
+        line, _ = read_run(Run(run), name)
     return line, result
 
 
@@ -100,11 +103,11 @@ def compare(lines: Sequence[Line], title: str = "") -> Section:
 
     As in a study, a row is *kept* if its accuracy is at most a point below that of one worker.
     """
-    section = Section(title=title, task="small-glyphs", lines=list(lines), is_study=True, metric=primary(lines))
+    section = Section(title=title, task="small-glyphs", is_study=True, metric=primary(lines))
+    section.lines = [replace(line, entry=number) for number, line in enumerate(lines)]
     section.entries = [to_entry([line]) for line in lines]
     base = next((entry for entry in section.entries if entry.name == BASELINE), None)
-    for number, (line, entry) in enumerate(zip(lines, section.entries, strict=True)):
-        line.entry = number
+    for entry in section.entries:
         entry.role = "base" if entry is base else "naive" if entry.name == NAIVE else "other"
         if base is None or entry is base or entry.diverged:
             continue

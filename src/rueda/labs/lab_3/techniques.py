@@ -23,6 +23,8 @@ NORMS: dict[str, dict[str, Any]] = {
     "ghost batches of 4": {**_BATCH_NORM, "ghost_batch": 4},
 }
 """normalisations by name, as changes of a recipe"""
+EXPORTED_NORMS = ("none", "batch norm", "ghost batches of 4")
+"""those of a static page"""
 UPDATES = ("gradient-noise", "longer-training", "batch-growth")
 """techniques that change the noise or the number of the updates"""
 LAYERWISE = ("lars", "larc", "lamb", "novograd")

@@ -47,10 +47,10 @@ def _(mo):
     More workers mean a larger global batch: each takes its own examples, and one update is made from all of them.
     The throughput rises. Does the accuracy stay?
 
-    A lecture trained one small network on CIFAR-10 for 12 epochs, on one GPU and on eight, each with a batch of
-    512. Eight GPUs were six times as fast, and lost a third of the accuracy. Then techniques were switched on, and
-    the last row ended *above* one GPU. This lab takes that table apart: first what a larger batch does, then each
-    technique on its own, then what the table really compared.
+    A lecture trained one small network on CIFAR-10 for 12 epochs, on one GPU and on eight, with 512 images a GPU in
+    each batch. Eight GPUs were six times as fast, and lost a third of the accuracy. Then techniques were switched
+    on, and the last row ended *above* one GPU. This lab takes that table apart: first what a larger batch does,
+    then each technique on its own, then what the table really compared.
     """)
     return
 
@@ -722,7 +722,7 @@ def _(Control, Exploration, techniques):
         "norms",
         techniques.normalisation,
         height=820,
-        norm=Control("normalisation", tuple(techniques.NORMS), start="batch norm"),
+        norm=Control("normalisation", tuple(techniques.NORMS), start="batch norm", export=techniques.EXPORTED_NORMS),
         rate=Control("rate", ("unchanged", "x 8 after a warm-up")),
     )
     norms_moves_controls = norms_moves.controls()
@@ -861,7 +861,7 @@ def _(Control, Exploration, techniques):
         techniques.on_and_off,
         height=880,
         technique=Control("optimizer", techniques.LAYERWISE, start="larc"),
-        batch_norm=Control("batch norm", ("off", "on")),
+        batch_norm=Control("batch norm", ("off", "on"), export=("off",)),
     )
     layers_moves_controls = layers_moves.controls()
     layers_moves.stage(layers_moves_controls)
@@ -993,7 +993,7 @@ def _(Question):
     confounded_question = Question(
         "3.confounded",
         (
-            "Somebody concludes from the published table: *LAMB gains 17 points over batch norm.* Which "
+            "Somebody concludes from the published table: “LAMB gains 17 points over batch norm.” Which "
             "of these is **no** reason to doubt it?"
         ),
         choices=(
