@@ -24,7 +24,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page with the trainings of the initial choices only: all of them take more than a minute of processor time."""
+    """The page with the trainings of the initial choices only: all of them would take more than a minute."""
     trained = {"gap", "scaled", "norms", "updates", "layers", "between", "tuning", "noise", "speed"}
     whole = Exploration.combinations
     with pytest.MonkeyPatch.context() as patch:

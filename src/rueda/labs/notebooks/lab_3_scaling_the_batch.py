@@ -849,7 +849,8 @@ def _(mo):
 
     so that every layer moves by the same fraction of its weights. LARC limits the local rate to the global one,
     LAMB does the same to Adam's step (You et al. 2019), and NovoGrad divides the gradient of each layer by its size
-    (Ginsburg et al. 2019). Here each has one fixed rate that was not tuned to this network.
+    (Ginsburg et al. 2019). Here each has one fixed rate that was not tuned to this network. A control may fail,
+    too: LARC's rate is made for large batches, and one worker with it ends at chance.
     """)
     return
 
@@ -860,7 +861,7 @@ def _(Control, Exploration, techniques):
         "layers",
         techniques.on_and_off,
         height=880,
-        technique=Control("optimizer", techniques.LAYERWISE, start="larc"),
+        technique=Control("optimizer", techniques.LAYERWISE, start="lars"),
         batch_norm=Control("batch norm", ("off", "on"), export=("off",)),
     )
     layers_moves_controls = layers_moves.controls()
