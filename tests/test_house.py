@@ -41,7 +41,10 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"errors", "files", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},
     "check": {"data", "errors", "files", "nn", "optim", "records", "terminal", "world"},
-    "labs": {"errors", "files", "report", "study"},
+    "labs": {
+        *("data", "errors", "examine", "files", "optim", "plan", "records", "report", "study", "tasks", "terminal"),
+        "train",
+    },
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),

@@ -106,37 +106,10 @@ def _show(found: Forecast, folder: Path, as_json: bool) -> None:
 
 def _on_cluster(found: Forecast, profile: Path, cluster: str | None, workers: int, local_batch: int) -> Forecast:
     """Add how long the training that is needed takes on a cluster, at the predicted throughput."""
-    from dataclasses import replace
+    from rueda.plan.on_cluster import time_on_cluster
 
-    from rueda.records.forecast import Estimate, OnCluster
-
-    known, place, step = _speed(profile, cluster, workers, local_batch)
-    notes = [*found.notes]
-    if known.task != found.task:
-        notes.append(f"the profile is of task {known.task}, not of {found.task}: the time is that of its model")
-    if place.speed is None and place.profile is None:
-        notes.append(f"the speed of {place.name} against the profiled device is not known: taken as the same")
-    if found.need is None:
-        return replace(found, notes=tuple(notes))
-
-    def hours(examples: float) -> float:
-        return found.epochs * found.epoch_examples(examples) / step.images_per_second / 3600
-
-    need = found.need.examples
-    length = Estimate(
-        value=hours(need.value), low=hours(need.low), high=None if need.high is None else hours(need.high)
-    )  # fmt: skip
-    price = place.price_per_hour
-    answer = OnCluster(
-        cluster=place.name, workers=workers, local_batch=local_batch, images_per_second=step.images_per_second,
-        hours=length, cost=None if price is None else price * step.nodes * length.value, currency=place.currency,
-    )  # fmt: skip
-    if step.global_batch > found.batch:
-        notes.append(
-            f"the time on {place.name} is for as many examples as batch {found.batch} needs; a global batch of "
-            f"{step.global_batch:,} may need more (rueda plan)"
-        )
-    return replace(found, cluster=answer, notes=tuple(notes))
+    known, place, _ = _speed(profile, cluster, workers, local_batch)
+    return time_on_cluster(found, known, place, workers=workers, local_batch=local_batch)
 
 
 def _speed(
