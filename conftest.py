@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 
 _NEEDS = {
+    "marimo": ["tests/frameworks/labs"],
     "tensorflow": [
         "tests/frameworks",
         "src/rueda/hvd/bridge/tensorflow.py",
@@ -20,6 +21,7 @@ _NEEDS = {
 collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of its own, not part of ours
 # Scripts that train when they are imported.
 collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts"]
+collect_ignore += ["src/rueda/labs/notebooks"]  # marimo runs them
 collect_ignore += [path for module, paths in _NEEDS.items() if find_spec(module) is None for path in paths]
 if find_spec("tensorflow") is None:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras would want TensorFlow

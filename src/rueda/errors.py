@@ -16,6 +16,7 @@
     ├── JobError               a process that was started for a job ended without a result
     ├── ScaleError             a serial script that cannot be run on many workers
     ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be computed
+    ├── LabError               a lab, a question or an exercise that does not exist or cannot be shown
     └── MissingExtra           an optional package is needed; the message names the pip command
 
 The commands print such an error as one line and end with its ``exit_status``: 2, or that of the process that failed
@@ -104,6 +105,10 @@ class ScaleError(RuedaError):
 
 class ExamineError(RuedaError):
     """The landscape or curvature of a model cannot be computed as requested."""
+
+
+class LabError(RuedaError):
+    """A lab, a question or an exercise does not exist or cannot be shown."""
 
 
 class MissingExtra(RuedaError, ImportError):

@@ -7,12 +7,7 @@ unpacked by the browser, which makes the page 2.5 times smaller.
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
 from collections.abc import Iterable
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +16,20 @@ from rueda.records.metric import MetricInfo
 from rueda.records.study import control_of
 from rueda.report.collect import collect
 from rueda.report.escape import to_html, to_script
+from rueda.report.figure_rows import figure_row
 from rueda.report.figures.arrangement import training_figures
 from rueda.report.figures.styles import styles
+from rueda.report.inlined import asset, packed_plotly, script_hash
 from rueda.report.model import Entry, Section
 from rueda.report.pack import pack
-from rueda.report.plot import Plot, Switch
+from rueda.report.plot import Plot
 from rueda.report.provenance import provenance
 from rueda.report.table import main_table, plain_table
 from rueda.report.words import sentences
 from rueda.terminal.metrics import write_change, write_value
 from rueda.terminal.numbers import digits, things
 
-_SCRIPTS = ("base.js", "plots.js", "drawing.js", "page.js")
+_SCRIPTS = ("base.js", "plots.js", "drawing.js", "controls.js", "page.js")
 
 
 def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = "report.html") -> Path:
@@ -56,7 +53,7 @@ def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = 
 
 def render(sections: list[Section]) -> str:
     """Return the HTML of a page with these sections."""
-    (plotly, packed), script = _plotly(), "\n".join(_asset(name) for name in _SCRIPTS)
+    (plotly, packed), script = packed_plotly(), "\n".join(asset(name) for name in _SCRIPTS)
     figures = [training_figures(section) for section in sections]
     data = to_script(pack({f"s{at}": _data(section, figures[at]) for at, section in enumerate(sections)}))
     alone = len(sections) == 1
@@ -65,7 +62,7 @@ def render(sections: list[Section]) -> str:
     header = f'<p class="brand">{brand}</p>' if alone else f'<h1 class="brand">{brand}</h1>{_contents(sections)}'
     body = "".join(_section(section, figures[at], f"s{at}", alone=alone) for at, section in enumerate(sections))
     policy = (
-        f"default-src 'none'; script-src {plotly} {_hash(script)}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {plotly} {script_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return f"""<!doctype html>
@@ -78,7 +75,7 @@ def render(sections: list[Section]) -> str:
 <meta name="referrer" content="no-referrer">
 <title>{to_html(title)}</title>
 <style>
-{_asset("page.css")}</style>
+{asset("page.css")}</style>
 </head>
 <body>
 <header>{header}</header>
@@ -113,26 +110,12 @@ def _section(section: Section, figures: list[list[Plot]], key: str, *, alone: bo
         if chips and row[0].has_rows:  # above the first figure whose rows they hide
             parts.append(chips)
             chips = ""
-        parts.append(_row(key, row, shown))
+        parts.append(figure_row(key, row, shown))
     parts += [plain_table(table) for table in section.tables]
-    parts += [_row(key, [plot], shown) for plot in section.plots if not plot.half]
-    parts.append(_row(key, [plot for plot in section.plots if plot.half], shown))
+    parts += [figure_row(key, [plot], shown) for plot in section.plots if not plot.half]
+    parts.append(figure_row(key, [plot for plot in section.plots if plot.half], shown))
     parts.append(provenance(section))
     return f'<section id="{key}" data-section="{key}">\n' + "\n".join(part for part in parts if part) + "\n</section>\n"
-
-
-def _row(key: str, plots: list[Plot], shown: set[str]) -> str:
-    """Return the HTML of figures side by side; a switch is placed above the first figure that has it."""
-    figures = ""
-    for plot in plots:
-        switches = [switch for switch in plot.switches if switch.name not in shown and len(switch.views) > 1]
-        shown |= {switch.name for switch in switches}
-        note = f'<p class="remark">{to_html(plot.note)}</p>' if plot.note else ""
-        figures += (
-            f"<figure><figcaption><h3>{to_html(plot.title)}</h3>{note}{''.join(map(_switch, switches))}</figcaption>"
-            f'<div class="plot" id="{key}-{to_html(plot.name)}" data-figure="{to_html(plot.name)}"></div></figure>'
-        )
-    return f'<div class="pair">{figures}</div>' if plots and plots[0].half else figures
 
 
 def _lead(section: Section) -> str:
@@ -185,32 +168,3 @@ def _chips(section: Section) -> str:
         if any(line.entry == index for line in section.lines)
     )
     return f'<div class="chips">{chips}</div>' if chips else ""
-
-
-def _switch(switch: Switch) -> str:
-    buttons = "".join(
-        f'<button type="button" data-view="{name}" aria-pressed="{"true" if index == 0 else "false"}">'
-        f"{to_html(view.label)}</button>"
-        for index, (name, view) in enumerate(switch.views.items())
-    )
-    return (
-        f'<div class="switch" role="group" aria-label="{switch.label}" data-switch="{to_html(switch.name)}">'
-        f"<span>{switch.label}</span>{buttons}</div>"
-    )
-
-
-def _asset(name: str) -> str:
-    return (files("rueda.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> tuple[str, str]:
-    """Return the hash of plotly's script and the script itself, compressed."""
-    from plotly.offline import get_plotlyjs  # not at import: the command answers --help without it
-
-    script = str(get_plotlyjs())
-    return _hash(script), base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -2,11 +2,16 @@
 // Every text in the data has been escaped for plotly's labels already; nothing here writes HTML.
 "use strict";
 
-let shared; // lists and texts that occur several times: {"#": 3} refers to the fourth
-const { sections } = JSON.parse(document.getElementById("data").textContent, (key, value) => {
-  if (key === "shared") shared = value;
-  return value?.["#"] === undefined ? value : shared[value["#"]];
-});
+// Lists and texts that occur several times are in `shared`: {"#": 3} refers to the fourth.
+function parsed(text) {
+  let shared;
+  return JSON.parse(text, (key, value) => {
+    if (key === "shared") shared = value;
+    return value?.["#"] === undefined ? value : shared[value["#"]];
+  });
+}
+
+const { sections } = parsed(document.getElementById("data").textContent);
 const narrow = matchMedia("(max-width: 640px)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const coarse = matchMedia("(pointer: coarse)");

@@ -58,11 +58,12 @@ async function show(place) {
   if (near.has(place) && !place.parentElement.querySelector(".still")) pictureLater(place);
 }
 
+const watch = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
+  if (isIntersecting) { near.add(target); show(target); }
+  else { near.delete(target); clearTimeout(waiting.get(target)); }
+}), { rootMargin: "300px 0px" });
+
 function watchScenes() {
-  const watch = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
-    if (isIntersecting) { near.add(target); show(target); }
-    else { near.delete(target); clearTimeout(waiting.get(target)); }
-  }), { rootMargin: "300px 0px" });
   for (const place of places(".plot")) {
     const figure = build(...whose(place));
     if (!numScenes(figure)) continue;
