@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-keras fuzz check docs bench clean
+.PHONY: demo lab test test-keras fuzz check docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -12,6 +12,9 @@ BIN := .venv/bin
 
 demo: .venv/installed
 	$(BIN)/rueda demo
+
+lab: .venv/installed  # the first lab of the course, in the browser
+	$(BIN)/rueda lab 1
 
 test: .venv/installed
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

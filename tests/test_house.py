@@ -41,10 +41,11 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"errors", "files", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},
     "check": {"data", "errors", "files", "nn", "optim", "records", "terminal", "world"},
+    "labs": {"errors", "files", "report", "study"},
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
-        *("report", "hvd", "jobs", "check", "__init__"),
+        *("report", "hvd", "jobs", "check", "labs", "__init__"),
     },
     "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "nn", "optim", "tasks", "train"},
 }

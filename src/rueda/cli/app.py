@@ -15,6 +15,7 @@ from rueda.cli import (
     forecast,
     gradient_descent,
     horovodrun,
+    lab,
     measure,
     plan,
     report,
@@ -57,7 +58,7 @@ app.command("scale", context_settings=scale.CONTEXT, epilog=scale.EPILOG)(scale.
 app.command("convert", epilog=convert.EPILOG)(convert.convert)
 app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
 for module in (train, study, throughput, steps_to_target, gradient_descent, measure, plan, forecast, examine, report,
-               archive):  # fmt: skip
+               archive, lab):  # fmt: skip
     function = module.__name__.rpartition(".")[2]
     app.command(function.replace("_", "-"), epilog=module.EPILOG)(getattr(module, function))
 app.command("demo")(demo.demo)

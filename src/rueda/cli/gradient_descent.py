@@ -18,6 +18,8 @@ EPILOG = "Example: rueda gradient-descent --batches 1,10,100 --seeds 50"
 def gradient_descent(
     batches: BatchSizes = None,
     seeds: Annotated[int, typer.Option(help="Trainings at each batch size.")] = 200,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise within the slope.")] = 1.0,
     folder: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/study-linear"),
     as_json: PrintFile = False,
 ) -> None:
@@ -29,8 +31,9 @@ def gradient_descent(
     with resumable():
         from rueda.study.gradient_descent import BATCHES, study_gradient_descent
 
-        found = study_gradient_descent(batches=sizes or BATCHES, seeds=seeds, folder=folder)
+        found = study_gradient_descent(batches=sizes or BATCHES, seeds=seeds, rate=rate, noise=noise, folder=folder)
     from rueda.report.study_tables import descent_table
 
     table = descent_table(found).on_terminal(f"y = w x + b, mean over {seeds} seeds")
-    show_result(found, folder, as_json, table, "true: w = 10, b = 2; the best loss is about 98")
+    best = f"the best loss is about {98 * noise**2:.3g}"
+    show_result(found, folder, as_json, table, f"true: w = 10, b = 2; {best}")

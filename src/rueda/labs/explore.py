@@ -21,9 +21,13 @@ from rueda.errors import LabError
 from rueda.labs import showing
 from rueda.labs.showing import HERE, Drawn, Source
 from rueda.report.escape import to_html
+from rueda.report.inlined import packed_text
 
 MOST_COMBINATIONS = 400
 """the most figures that a static page holds of one exploration"""
+
+MILLISECONDS = 500
+"""between two figures that are played"""
 
 Value = float | int | str
 Draw = Callable[..., Drawn | Iterable[Drawn]]
@@ -107,6 +111,10 @@ class Exploration:
         """Compute the figure for some values, and hand it to the frame."""
         return Shown(exploration=self, drawn=self.draw(**values))
 
+    def play(self) -> Played:
+        """Compute all figures beforehand and show them with sliders of their own and a button that moves the first."""
+        return Played(exploration=self, drawn=())
+
 
 def figure(key: str, drawn: Drawn | Sequence[Drawn], *, source: Source = HERE, height: int = 480) -> Shown:
     """Return a figure that does not move."""
@@ -127,18 +135,30 @@ class Shown:
         over = showing.handing_over(one.key, showing.parts_of(self.drawn, one.key))
         return "text/html", (showing.stage(one.key, one.source, one.height) if self.alone else "") + over
 
-    def static(self) -> str:
+    def static(self, *, live: bool = False) -> str:
         """Return the sliders and an empty place, which the script of a static page fills."""
         one = self.exploration
-        controls = "".join(map(_input, one.declared.values()))
+        controls = "".join(_input(control, isinstance(self, Played)) for control in one.declared.values())
         row = f'<div class="controls">{controls}</div>' if controls else ""
-        source = showing.source_line(one.source.static)
+        source = showing.source_line(one.source.live if live else one.source.static)
         return f'<div class="stage" data-section="{one.key}">{row}<div class="parts"></div>{source}</div>'
 
     def frames(self) -> list[list[dict[str, Any]]]:
         """Compute the figures of all combinations, for a static page."""
         one = self.exploration
         return [showing.parts_of(one.draw(**values), one.key) for values in one.combinations()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played(Shown):
+    """Figures that move by themselves: all are computed beforehand, and the page plays them."""
+
+    def _mime_(self) -> tuple[str, str]:
+        one = self.exploration
+        data = packed_text(showing.data_text({one.key: self.frames()}))
+        body = f'{self.static(live=True)}<script type="text/plain" id="frames">{data}</script>'
+        page = showing.document(body, showing.scripts("parts.js", "framed.js", "static.js"))
+        return "text/html", showing.frame(page, title=one.key, height=one.height)
 
 
 def _element(control: Control) -> Any:
@@ -151,7 +171,7 @@ def _element(control: Control) -> Any:
     return mo.ui.slider(steps=steps, value=start, label=control.label, show_value=True)
 
 
-def _input(control: Control) -> str:
+def _input(control: Control, plays: bool) -> str:
     label, values = showing.inline(control.label), control.exported
     texts = [value if isinstance(value, str) else control.write(value) for value in values]
     at = list(values).index(control.first) if control.first in values else 0
@@ -161,7 +181,8 @@ def _input(control: Control) -> str:
         )
         return f"<label>{label} <select>{options}</select></label>"
     written = to_html("|".join(texts))
+    button = f'<button type="button" aria-label="play" data-milliseconds="{MILLISECONDS}">▶</button>' if plays else ""
     return (
-        f'<label>{label} <input type="range" min="0" max="{len(texts) - 1}" step="1" value="{at}" '
+        f'<label>{label} {button}<input type="range" min="0" max="{len(texts) - 1}" step="1" value="{at}" '
         f'data-texts="{written}"><output>{to_html(texts[at])}</output></label>'
     )

@@ -135,7 +135,7 @@ EMPTY = to_script({"shared": [], "sections": {}})
 
 
 def document(body: str, script: str) -> str:
-    """Return a small page for a frame."""
+    """Return a small page for a frame of a notebook."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         f"<style>{style()}</style></head><body class='framed'>{body}"
@@ -174,7 +174,7 @@ class Begin:
 def stage(key: str, source: Source, height: int) -> str:
     """Return the frame in which the parts of a key are drawn."""
     body = f'<div class="stage" data-section="{key}"><div class="parts"></div>{source_line(source.live)}</div>'
-    return frame(document(body, scripts("parts.js", "stage.js")), title=key, height=height)
+    return frame(document(body, scripts("parts.js", "framed.js", "stage.js")), title=key, height=height)
 
 
 def source_line(text: str) -> str:

@@ -81,6 +81,18 @@ class HessianResult:
         return self.eigenvalues[0].value
 
 
+def largest_stable_rate(largest_eigenvalue: float) -> float | None:
+    """Return the rate above which gradient descent diverges on a quadratic, 2 / largest eigenvalue of the Hessian.
+
+    Along an eigenvector of eigenvalue h, each update multiplies the distance to the minimum by 1 - rate h, which must
+    stay between -1 and 1. None where the loss curves upwards in no direction.
+
+    >>> largest_stable_rate(50.0), largest_stable_rate(-1.0)
+    (0.04, None)
+    """
+    return 2 / largest_eigenvalue if largest_eigenvalue > 0 else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharpnessMeasure:
     """How far the loss rises within a neighbourhood of the parameters."""

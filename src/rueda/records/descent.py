@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rueda.records.json_record import Finite, JsonRecord, NotNegative, Positive, PositiveInt, demand
+from rueda.records.json_record import Finite, JsonRecord, NotNegative, NotNegativeInt, Positive, PositiveInt, demand
 
 MEASURED = ("epochs", "updates", "w", "b", "loss")
 """the values of which a row has the mean over the seeds, and as ``_spread`` the standard deviation"""
@@ -28,6 +29,8 @@ class DescentRow:
     loss: NotNegative
     """mean squared error of the final line on all points"""
     loss_spread: NotNegative
+    diverged: NotNegativeInt = 0
+    """the number of seeds whose loss grew until they were stopped"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,26 @@ class Points:
         terms = [{"x": x, "y": y, "xx": x * x, "xy": x * y, "yy": y * y} for x, y in zip(self.x, self.y, strict=True)]
         return {name: sum(term[name] for term in terms) / len(terms) for name in terms[0]}
 
+    def best_line(self) -> tuple[float, float]:
+        """Return w and b of the least mean squared error.
+
+        >>> Points(x=(0.0, 2.0), y=(1.0, 3.0)).best_line()
+        (1.0, 1.0)
+        """
+        mean = self.moments()
+        w = (mean["xy"] - mean["x"] * mean["y"]) / (mean["xx"] - mean["x"] ** 2)
+        return w, mean["y"] - w * mean["x"]
+
+
+def squared_error(moments: Mapping[str, float], w: float, b: float) -> float:
+    """Return the mean squared error of a line from the :meth:`~Points.moments` of its data.
+
+    >>> squared_error(Points(x=(0.0, 2.0), y=(1.0, 3.0)).moments(), w=1.0, b=0.0)
+    1.0
+    """
+    at_b = b * b - 2 * b * moments["y"] + moments["yy"]
+    return w * w * moments["xx"] + 2 * w * b * moments["x"] - 2 * w * moments["xy"] + at_b
+
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDescent(JsonRecord):
@@ -72,6 +95,8 @@ class GradientDescent(JsonRecord):
     task: str = "linear"
     seeds: PositiveInt
     rate: Positive
+    noise: NotNegative = 1.0
+    """standard deviation of the noise within the slope"""
     data: Points
     rows: tuple[DescentRow, ...]
     paths: tuple[DescentPath, ...]

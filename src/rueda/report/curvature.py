@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from rueda.records.curvature import Curvature, HessianResult, ModelCurvature
+from rueda.records.curvature import Curvature, HessianResult, ModelCurvature, largest_stable_rate
 from rueda.records.study import mean_and_spread
 from rueda.report.figures.parts import area, colour, curve, error_bars, log_axis, one_two_five, upright
 from rueda.report.model import Cell, Section, Table
@@ -81,8 +81,9 @@ def _sentence(groups: dict[str, list[ModelCurvature]]) -> str:
         )
     if known:
         (name, top), = known.items()  # fmt: skip
-        largest_rate = f"; gradient descent is stable below a learning rate of {digits(2 / top)}" if top > 0 else ""
-        return f"The largest eigenvalue of {name} is {digits(top)}{largest_rate}."
+        rate = largest_stable_rate(top)
+        told = "" if rate is None else f"; gradient descent is stable below a learning rate of {digits(rate)}"
+        return f"The largest eigenvalue of {name} is {digits(top)}{told}."
     return "The sharpness of each model: how far the loss rises in its neighbourhood."
 
 

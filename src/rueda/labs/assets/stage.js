@@ -1,36 +1,6 @@
-// A stage in marimo: draws what the notebook's cells hand over, and fits the frame to it.
+// A stage in marimo: draws what the notebook's cells hand over.
 
 const stage = document.querySelector(".stage");
-
-function fit() {
-  const height = Math.ceil(document.body.getBoundingClientRect().height) + "px";
-  if (frameElement && frameElement.style.height !== height) frameElement.style.height = height;
-}
-
-function plotlyLoaded() {
-  return new Promise((done, failed) => {
-    const load = () => {
-      const script = document.createElement("script");
-      script.src = parent.ruedaPlotly;
-      script.onload = done;
-      script.onerror = failed;
-      document.head.append(script);
-    };
-    if (parent.ruedaPlotly) load();
-    else parent.addEventListener("rueda-plotly", load, { once: true });
-  });
-}
-
-// A figure far below is drawn when the reader comes near it: loading plotly and drawing cost time in every frame.
-function nearby() {
-  return new Promise((done) => {
-    const watching = new IntersectionObserver((entries) => {
-      if (entries.some((entry) => entry.isIntersecting)) { watching.disconnect(); done(); }
-    }, { rootMargin: "800px 0px", root: null });
-    watching.observe(stage);
-  });
-}
-
 let drawing = Promise.resolve(), isReady = false;
 
 function receive() {
@@ -43,9 +13,8 @@ function receive() {
 }
 
 parent.addEventListener("rueda-shown", (event) => { if (event.detail === stage.dataset.section && frameElement?.isConnected) receive(); });
-new ResizeObserver(fit).observe(document.body);
 receive();
-nearby().then(plotlyLoaded).then(() => {
+plotlyThere().then(() => {
   isReady = true;
   receive();
   redrawWhenThePageChanges();

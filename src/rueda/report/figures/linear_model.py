@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rueda.records.descent import GradientDescent
+from rueda.records.descent import GradientDescent, squared_error
 from rueda.report.escape import Label
 from rueda.report.figures.parts import powers
 from rueda.report.model import short
@@ -74,11 +74,7 @@ def contours(found: GradientDescent) -> Plot:
 def _heights(found: GradientDescent) -> list[list[float]]:
     """Compute the logarithm of the mean squared error on a grid, from the moments of the data."""
     mean = found.data.moments()
-
-    def loss(w: float, b: float) -> float:
-        return w * w * mean["xx"] + b * b + 2 * w * b * mean["x"] - 2 * w * mean["xy"] - 2 * b * mean["y"] + mean["yy"]
-
-    return [[round(math.log10(max(loss(w, b), 1e-9)), 4) for w in _WS] for b in _BS]
+    return [[round(math.log10(max(squared_error(mean, w, b), 1e-9)), 4) for w in _WS] for b in _BS]
 
 
 def _grid(heights: list[list[float]]) -> dict[str, Any]:

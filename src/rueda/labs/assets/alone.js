@@ -1,0 +1,5 @@
+// A static page brings plotly itself.
+
+function plotlyThere() {
+  return loadPlotly();
+}
