@@ -42,7 +42,9 @@ STEPS: dict[str, str] = {
     "return control": "The gradients are cleared, and the loop may begin again.",
 }
 """the fifteen steps by name, with what happens in each"""
-AVERAGE_WHY = "The workers exchange their gradients, and all get the mean. Nobody can go on before the slowest has come."
+AVERAGE_WHY = (
+    "The workers exchange their gradients, and all get the mean. Nobody can go on before the slowest has come."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,15 @@ class Iteration:
 def explanation(step: str) -> str:
     """Return what happens in a step."""
     return AVERAGE_WHY if step == AVERAGE else STEPS[step]
+
+
+def network(pixels: int = 784, width: int = 512) -> nn.ModuleList:
+    """Return the three layers that are trained.
+
+    >>> sum(parameter.numel() for parameter in network().parameters())
+    669706
+    """
+    return nn.ModuleList([nn.Linear(pixels, width), nn.Linear(width, width), nn.Linear(width, 10)])
 
 
 def measure_iteration(world: World, *, batch: int, repeats: int, width: int = 512) -> Iteration:
@@ -104,14 +115,13 @@ def _loop(world: World, file: Path, batch: int, width: int) -> Callable[[], list
     shape, num_bytes = data.inputs.shape[1:], data.inputs[0].nbytes
     file.write_bytes(data.inputs.numpy().tobytes())
     torch.manual_seed(0)
-    pixels = int(np.prod(shape))
-    layers = nn.ModuleList([nn.Linear(pixels, width), nn.Linear(width, width), nn.Linear(width, 10)]).to(world.device)
+    layers = network(int(np.prod(shape)), width).to(world.device)
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.01, momentum=0.9)
     trace, schedule = StageTrace(world.device), Constant(0.01)
     names = ["backward, layer 1", "backward, layer 2", "backward, output"]
     for name, layer in zip(names, layers, strict=True):
         for parameter in layer.parameters():  # called as soon as the gradient of a parameter is there
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: trace.mark(name))
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: trace.mark(name))  # type: ignore[no-untyped-call]
     ready: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
     draw = np.random.default_rng(world.rank)
     descriptor = os.open(file, os.O_RDONLY)

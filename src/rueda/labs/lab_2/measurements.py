@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from rueda import jobs
 from rueda.jobs import Job
@@ -59,6 +60,12 @@ def measure(request: MeasureRequest | None = None) -> Measurements:
     return jobs.run(Job(function=where, request=request or MeasureRequest(), answer=Measurements), workers=2)
 
 
+@cache
+def measured() -> Measurements:
+    """Return what :func:`measure` finds; it is measured once in a process."""
+    return measure()
+
+
 def measure_here(request: MeasureRequest) -> Measurements:
     """Measure, as one of two workers."""
     import torch
@@ -71,9 +78,7 @@ def measure_here(request: MeasureRequest) -> Measurements:
         together=measure_iteration(world, batch=images, repeats=repeats),
         traffic=tuple(measure_traffic(world, request.batches, request.widths)),
         pipelines=tuple(
-            measure_pipelines(
-                world, request.micro_batches, batch=request.pipeline_batch, width=request.pipeline_width
-            )
+            measure_pipelines(world, request.micro_batches, batch=request.pipeline_batch, width=request.pipeline_width)
         ),
         communication=measure_communication(world, sizes=request.sizes, seconds=request.seconds),
         threads=torch.get_num_threads(),

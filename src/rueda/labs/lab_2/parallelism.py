@@ -10,8 +10,8 @@
     tensor      each worker has half of the columns of W₁ and          partial sums of       2 B w numbers
                 the same half of the rows of W₂                        activations
 
-The functions are for teaching, as short as they can be; each returns the gradients, which are compared with those of the
-undivided network. PyTorch has the real ones: DistributedDataParallel, ``torch.distributed.pipelining`` and
+The functions are for teaching, as short as they can be; each returns the gradients, which are compared with those of
+the undivided network. PyTorch has the real ones: DistributedDataParallel, ``torch.distributed.pipelining`` and
 ``torch.distributed.tensor.parallel``.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -174,7 +175,8 @@ def pipeline_parallel(
         spans: gets the passes of this worker.
     """
     noted: list[StageSpan] = [] if spans is None else spans
-    first, second = this.network[:2], this.network[2]
+    layer, second = this.network[0], this.network[2]
+    first = nn.Sequential(layer, nn.ReLU())
     inputs, targets = this.inputs.chunk(micro_batches), this.targets.chunk(micro_batches)
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -186,21 +188,21 @@ def pipeline_parallel(
     def on_first() -> list[tuple[Tensor, Any]]:
         hidden, leaving = [], []
         for number, part in enumerate(inputs):
-            hidden.append(timed(f"forward {number + 1}", lambda part=part: first(part)))
+            hidden.append(timed(f"forward {number + 1}", partial(first, part)))
             leaving.append(wire.send(hidden[-1].detach(), to=1))
         for number, one in enumerate(hidden):
             gradient = wire.receive(one, source=1)
-            timed(f"backward {number + 1}", lambda one=one, gradient=gradient: one.backward(gradient))
+            timed(f"backward {number + 1}", partial(one.backward, gradient))
         for finish in leaving:
             finish()
-        return [(first[0].weight.grad, 0)]  # type: ignore[list-item]
+        return [(layer.weight.grad, 0)]  # type: ignore[list-item]
 
     def on_second() -> list[tuple[Tensor, Any]]:
         leaving = []
         for number, target in enumerate(targets):
             hidden = wire.receive(target, source=0).requires_grad_()
-            loss = timed(f"forward {number + 1}", lambda hidden=hidden, target=target: _loss(second, hidden, target))
-            timed(f"backward {number + 1}", lambda loss=loss: (loss / micro_batches).backward())
+            loss = timed(f"forward {number + 1}", partial(_loss, second, hidden, target)) / micro_batches
+            timed(f"backward {number + 1}", loss.backward)
             leaving.append(wire.send(hidden.grad, to=0))  # type: ignore[arg-type]
         for finish in leaving:
             finish()
@@ -276,5 +278,3 @@ def _difference(parts: list[tuple[Tensor, Any]], right: list[Tensor]) -> float:
         expected = right[number][tuple(slices)]
         largest = max(largest, float((gradient - expected).abs().max() / right[number].abs().max()))
     return largest
-
-

@@ -5,8 +5,9 @@ Each of the three scripts is kept as one text in which a line may say in which v
     model = DistributedDataParallel(model)  #: wrap & synchronise
     loader = DataLoader(train, batch_size=64, shuffle=True)  #: !partition
 
-A line without ``#:`` occurs in all of them; a blank line may have a condition as well; ``&``, ``|`` and ``!`` are and, or and not. So every stage on the way from
-the serial script to the parallel one, and the parallel one without any one of its steps, come from the same text.
+A line without ``#:`` occurs in all of them, and a blank line may have a condition as well; ``&``, ``|`` and ``!`` are
+and, or and not. So every stage on the way from the serial script to the parallel one, and the parallel one without any
+one of its steps, come from the same text.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -56,7 +57,7 @@ class Wire:
         dist.recv(found, source)
         return found
 
-    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def average(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average a bucket of gradients, as DistributedDataParallel does by default, and count its bytes."""
         gradients = bucket.buffer()
         self.tensor_bytes += gradients.nbytes
