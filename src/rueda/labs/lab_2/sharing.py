@@ -43,7 +43,7 @@ def sharded(num_examples: int, workers: int, epoch: int) -> Shares:
     """Divide as ``rueda.Loader`` does: one shuffled order for all, of which each worker takes every n-th; equal shares.
 
     >>> sharded(5, 2, epoch=0)
-    [[2, 4], [0, 1]]
+    [[4, 1], [2, 3]]
     """
     return _of_order("shards", num_examples, workers, epoch)
 
