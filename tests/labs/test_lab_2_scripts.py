@@ -9,7 +9,8 @@ import pytest
 from checkhere import check
 from rueda.errors import RuedaError
 from rueda.labs.lab_2 import scripts
-from rueda.labs.lab_2.audits import all_but, all_scripts, digest_of, stored
+from rueda.labs.lab_2.audits import all_scripts, digest_of, stored
+from rueda.labs.lab_2.scripts import all_but
 from rueda.records.script_check import ADVICE, FAILED, WARNING
 
 ALL = scripts.ORDER

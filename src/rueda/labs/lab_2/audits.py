@@ -24,7 +24,7 @@ from typing import Any
 from rueda.check.audit.judge.judging import judge
 from rueda.check.audit.launching import observed
 from rueda.hvd.runner.launch_plan import plan_job
-from rueda.labs.lab_2.scripts import ORDER, script
+from rueda.labs.lab_2.scripts import ORDER, all_but, script
 from rueda.records.environment import environment
 from rueda.records.json_record import read_record
 from rueda.records.script_check import ADVICE, FAILED, WARNING, ScriptCheck, Verdict
@@ -127,15 +127,10 @@ def all_scripts() -> list[tuple[str, tuple[str, ...]]]:
     found = []
     for style in ("ddp", "horovod", "keras"):
         found += [(style, ORDER[:number]) for number in range(len(ORDER) + 1)]
-        found += [(style, all_but(name)) for name in ORDER[:-1] if style != "keras"]
+        found += [(style, all_but(name)) for name in ORDER if style != "keras"]
     found += [(style, (*ORDER, "slices")) for style in ("ddp", "horovod")]
     found.append(("ddp", (*ORDER, "slices", "uneven")))
     return found
-
-
-def all_but(name: str) -> tuple[str, ...]:
-    """Return all steps but one."""
-    return tuple(each for each in ORDER if each != name)
 
 
 def digest_of(style: str, steps: tuple[str, ...]) -> str:
@@ -144,7 +139,7 @@ def digest_of(style: str, steps: tuple[str, ...]) -> str:
 
 
 def _key(style: str, steps: tuple[str, ...]) -> str:
-    return " ".join([style, *sorted(steps)])
+    return f"{style} {digest_of(style, steps)}"  # some scripts have several descriptions
 
 
 def _relative(verdict: Verdict, folder: Path) -> Verdict:
@@ -178,12 +173,13 @@ def _store() -> None:
     found: dict[str, Any] = {}
     for style, steps in all_scripts():
         key = _key(style, steps)
-        found[key] = known.get(key)
-        if known.get(key, {}).get("digest") != digest_of(style, steps):
+        if key in known:
+            found[key] = known[key]
+        elif key not in found:
             result = run(style, steps)
             found[key] = asdict(result)
             names = ", ".join(one.check for one in result.found) or "nothing"
-            print(f"{key}: {result.seconds:.1f} s; found {names} {result.error}", flush=True)
+            print(f"{style} {steps}: {result.seconds:.1f} s; found {names} {result.error}", flush=True)
             text = json.dumps({**known, **found}, separators=(",", ":"), default=str)
             file.write_text(text + "\n", encoding="utf-8")
     file.write_text(json.dumps(found, separators=(",", ":"), default=str) + "\n", encoding="utf-8")

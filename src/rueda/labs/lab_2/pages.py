@@ -9,7 +9,7 @@ from rueda.check.convert.difference import unified_diff
 from rueda.labs import showing
 from rueda.labs.explore import Exploration, Shown
 from rueda.labs.lab_2 import scripts
-from rueda.labs.lab_2.audits import Audit, all_but, audit
+from rueda.labs.lab_2.audits import Audit, audit
 from rueda.labs.showing import Code, Drawn, Source, Text
 from rueda.records.script_check import ADVICE
 from rueda.report.model import Table
@@ -61,11 +61,12 @@ def step_page(style: str, number: int, *, live: bool = True) -> list[Drawn]:
 
 def without_page(style: str, name: str, *, live: bool = True) -> list[Drawn]:
     """Return the page of the parallel script without one of its steps."""
-    step, result = scripts.step(name), audit(style, all_but(name), live=live)
+    step, steps = scripts.step(name), scripts.all_but(name)
+    whole = scripts.script(style, (*scripts.ORDER, "aloud"))
     return [
         Text(f"**Without step {scripts.ORDER.index(name) + 1}, {step.title}.** {step.without}"),
-        Code(difference(scripts.script(style, scripts.ORDER), scripts.without(style, name)), title="what is missing"),
-        *run_page(result),
+        Code(difference(whole, scripts.script(style, steps)), title="what is missing"),
+        *run_page(audit(style, steps, live=live)),
     ]
 
 

@@ -72,8 +72,8 @@ STEPS = (
 )
 ORDER = tuple(step.name for step in STEPS)
 STYLES = {"ddp": "PyTorch DDP", "horovod": "Horovod, PyTorch", "keras": "Horovod, Keras"}
-VARIANTS = ("slices", "uneven")
-"""other ways of the partition: every n-th example instead of a sampler; shares that are not equally large"""
+VARIANTS = ("slices", "uneven", "aloud")
+"""every n-th example instead of a sampler; shares that are not equally large; every rank prints, to compare them"""
 
 
 def step(name: str) -> Step:
@@ -109,9 +109,9 @@ def up_to(style: str, number: int) -> str:
     return script(style, ORDER[:number])
 
 
-def without(style: str, name: str) -> str:
-    """Return the parallel script without one of its steps."""
-    return script(style, [each for each in ORDER if each != name])
+def all_but(name: str) -> tuple[str, ...]:
+    """Return all steps but one; every rank prints, so that the ranks can be compared."""
+    return (*(each for each in ORDER if each != name), "aloud")
 
 
 def changes(before: str, after: str) -> list[tuple[str, str]]:

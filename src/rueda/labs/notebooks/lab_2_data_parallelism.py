@@ -616,7 +616,7 @@ def _(mo):
 
     Now the other way round: the whole script, and one step is missing. Some omissions stop the script at once. The
     worse ones do not: the loss falls, a model is saved, and only an audit, or a look at both ranks, shows that it is
-    not what you meant.
+    not what you meant. Here both ranks print, so that you can compare them.
     """)
     return
 
