@@ -99,7 +99,7 @@ def test_figures() -> None:
 
 
 def result(*printed: str, verdicts: tuple[Verdict, ...] = (), error: str = "") -> Audit:
-    check = ScriptCheck(script="train.py", workers=2, checks=verdicts)
+    check = ScriptCheck(script="train.py", workers=2, checks=verdicts, script_status=bool(error))
     return Audit(style="ddp", steps=(), check=check, printed=printed, error=error)
 
 

@@ -118,12 +118,13 @@ ANSWERS = {
         ],
     ),
     "2.uneven": Answer(
-        right="rank 0 waits in an all-reduce for ever",
-        why="Rank 1 has left the loop after 12 batches. In its 13th backward pass rank 0 calls an all-reduce "
-        "that rank 1 never joins. `rueda check` notices that all are idle, and says where.",
+        right="it begins its second epoch; its gradients meet those of rank 0's first",
+        why="An all-reduce does not know about epochs: it averages whatever comes next. When rank 1 has made its last "
+        "update it leaves, and rank 0 waits in an all-reduce for a worker that is gone. On GPUs that looks like a "
+        "training that hangs.",
         hints=[
-            "Every backward pass ends with a collective, which all ranks have to call.",
-            "After 12 batches rank 1 is done. What does rank 0 do with its 13th?",
+            "Rank 1 has no way to know that rank 0 is not done. What does its loop do when the loader is empty?",
+            "The inner loop ends, the outer loop goes on. Its next backward pass calls an all-reduce. Who answers?",
         ],
     ),
     "2.horovod-synchronise": Answer(

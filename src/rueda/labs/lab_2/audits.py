@@ -159,7 +159,7 @@ def _epoch_lines(text: str) -> list[str]:
 def _error(printed: tuple[str, ...]) -> str:
     """Return the line of a traceback that names the error."""
     for text in printed:
-        lines = [line for line in text.splitlines() if re.match(r"\w*(Error|Exception)\b.*:", line)]
+        lines = [line for line in text.splitlines() if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
         if lines:
             return lines[-1]
     return ""

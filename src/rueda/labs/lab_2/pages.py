@@ -83,9 +83,13 @@ def run_page(result: Audit) -> list[Drawn]:
     """Return what the ranks printed, and what ``rueda check`` found."""
     where = f"in {result.seconds:.0f} seconds" if result.live else "in a **stored run**"
     begin = f"`rueda check -np {result.check.workers} train.py` ran it on two workers {where}."
-    if result.error:
-        return [Text(f"{begin} The script **ended with an error**: `{result.error}`.")]
-    found: list[Drawn] = [Text(begin), _printed(result), Text(_verdict(result))]
+    if result.check.script_status:
+        begin += (
+            f" The script **ended with an error**: `{result.error or f'exit status {result.check.script_status}'}`."
+        )
+    found: list[Drawn] = [Text(begin)]
+    if any(result.epochs()):
+        found += [_printed(result), Text(_verdict(result))]
     found += [
         Text(f"**{one.status}, {one.check}**: {one.what} (`{', '.join(one.where)}`). Cure: {one.cure}.")
         for one in result.found

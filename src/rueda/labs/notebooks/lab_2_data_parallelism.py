@@ -482,10 +482,11 @@ def _(share_editor, share_exercise):
 @app.cell
 def _(mo):
     mo.md("""
-    ## Unequal shares: a training that hangs
+    ## Unequal shares: out of step, then stuck
 
     Slices are right as long as all workers have equally many batches. Here rank 0 got 640 examples and rank 1 the other
-    384, so 20 batches against 12. Each backward pass ends with an average for which *all* workers must come.
+    384: 20 batches in an epoch against 12. Each backward pass ends with an average for which *all* workers must come.
+    The script has four epochs; look how many of them rank 0 has finished.
     """)
     return
 
@@ -494,8 +495,8 @@ def _(mo):
 def _(Source, figure):
     from rueda.labs.lab_2.pages import variant_page
 
-    _text = "From a stored run of this project: the script would wait here for ever."
-    figure("uneven", variant_page("ddp", "slices", "uneven", live=False), source=Source(_text, _text), height=420)
+    _text = "From a stored run of this project, labs/stored/lab_2_audits.json."
+    figure("uneven", variant_page("ddp", "slices", "uneven", live=False), source=Source(_text, _text), height=520)
     return
 
 
@@ -503,12 +504,12 @@ def _(Source, figure):
 def _(Question):
     uneven_question = Question(
         "2.uneven",
-        "What happens after 12 batches?",
+        "What does rank 1 do after the 12 batches of its first epoch?",
         choices=(
-            "rank 0 goes on alone with its other 8 batches",
-            "rank 1 begins the next epoch and they stay out of step by 8 batches",
-            "rank 0 waits in an all-reduce for ever",
-            "both end the epoch",
+            "it waits for rank 0 to finish the epoch",
+            "it begins its second epoch; its gradients meet those of rank 0's first",
+            "it reads some examples again, until it has 20 batches",
+            "it ends, and rank 0 goes on alone",
         ),
     )
     uneven_form = uneven_question.ask()
