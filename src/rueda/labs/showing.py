@@ -102,7 +102,8 @@ def parts_of(drawn: Drawn | Iterable[Drawn], key: str) -> list[dict[str, Any]]:
 def _part(drawn: Drawn, key: str) -> dict[str, Any]:
     # A label is HTML of our own, in which texts are escaped already: it is not escaped again.
     if isinstance(drawn, Plot):
-        return {"plot": drawn.name, "html": Label(figure_row(key, [drawn], set())), "data": drawn.to_data()}
+        shown = Label(figure_row(key, [drawn], set()))
+        return {"plot": drawn.name, "half": drawn.half, "html": shown, "data": drawn.to_data()}
     if isinstance(drawn, Table):
         return {"html": Label(plain_table(drawn))}
     if isinstance(drawn, Code):

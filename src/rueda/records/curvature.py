@@ -81,11 +81,20 @@ class HessianResult:
         return self.eigenvalues[0].value
 
 
+def contraction(rate: float, eigenvalue: float) -> float:
+    """Return the factor of the distance to the minimum along an eigenvector of the Hessian in one update.
+
+    >>> contraction(0.01, 50.0)
+    0.5
+    """
+    return 1 - rate * eigenvalue
+
+
 def largest_stable_rate(largest_eigenvalue: float) -> float | None:
     """Return the rate above which gradient descent diverges on a quadratic, 2 / largest eigenvalue of the Hessian.
 
-    Along an eigenvector of eigenvalue h, each update multiplies the distance to the minimum by 1 - rate h, which must
-    stay between -1 and 1. None where the loss curves upwards in no direction.
+    There the :func:`contraction` along the steepest direction is -1, and beyond it the distance grows. None where the
+    loss curves upwards in no direction.
 
     >>> largest_stable_rate(50.0), largest_stable_rate(-1.0)
     (0.04, None)

@@ -40,7 +40,7 @@ RATE = 1e-3
 NOISE = 1.0
 """standard deviation of the noise, which the slope multiplies by 10"""
 _TOLERANCE = 1e-3  # relative change of the mean loss below which the training stops
-_MOST_EPOCHS = 1000
+MOST_EPOCHS = 1000
 _LONGEST_PATH = 5_000
 _DIVERGED = 1e3  # times the initial loss
 
@@ -69,7 +69,9 @@ def gradient(x: Floats, error: Floats) -> tuple[Floats, Floats]:
     return 2 * (error * x).mean(1), 2 * error.mean(1)
 
 
-def descend(x: Floats, y: Floats, batch: int, *, rate: float = RATE) -> tuple[DescentRow, DescentPath]:
+def descend(
+    x: Floats, y: Floats, batch: int, *, rate: float = RATE, most_epochs: int = MOST_EPOCHS
+) -> tuple[DescentRow, DescentPath]:
     """Fit a line to the points of each seed by gradient descent.
 
     Args:
@@ -77,6 +79,7 @@ def descend(x: Floats, y: Floats, batch: int, *, rate: float = RATE) -> tuple[De
         y: [seeds, points].
         batch: points in one update.
         rate: the learning rate.
+        most_epochs: when to stop at the latest.
 
     Returns:
         the means and standard deviations over the seeds, and the parameters of the first seed after each update.
@@ -93,7 +96,7 @@ def descend(x: Floats, y: Floats, batch: int, *, rate: float = RATE) -> tuple[De
     going, diverged = np.ones(num_seeds, dtype=bool), np.zeros(num_seeds, dtype=bool)
     highest = _DIVERGED * (y**2).mean(1)
     path = [(0.0, 0.0)]
-    for _ in range(_MOST_EPOCHS):
+    for _ in range(most_epochs):
         losses = np.zeros(num_seeds)
         for start in range(0, num_points, batch):
             part = x[:, start : start + batch]
@@ -132,6 +135,7 @@ def study_gradient_descent(
     seeds: int = 200,
     rate: float = RATE,
     noise: float = NOISE,
+    most_epochs: int = MOST_EPOCHS,
     seed: int = 0,
     folder: Path | str | None = None,
 ) -> GradientDescent:
@@ -142,17 +146,18 @@ def study_gradient_descent(
         seeds: how often the points are drawn and the line is fitted.
         rate: the learning rate.
         noise: the standard deviation of the noise within the slope.
+        most_epochs: when a training stops at the latest.
         seed: seed of all random numbers.
         folder: where to write; None writes nothing.
     """
-    check_counts(seeds=seeds)
+    check_counts(seeds=seeds, most_epochs=most_epochs)
     check_batches(batches, NUM_POINTS)
     if not (math.isfinite(rate) and rate > 0):
         raise RecipeError("rate", expected="a positive number", got=rate, do="correct it")
     if not (math.isfinite(noise) and noise >= 0):
         raise RecipeError("noise", expected="0 or more", got=noise, do="correct it")
     x, y = points(seeds, seed=seed, noise=noise)
-    found = [descend(x, y, batch, rate=rate) for batch in batches]
+    found = [descend(x, y, batch, rate=rate, most_epochs=most_epochs) for batch in batches]
     result = GradientDescent(
         seeds=seeds, rate=rate, noise=noise, environment=environment(),
         data=Points(x=tuple(x[0].tolist()), y=tuple(y[0].tolist())),

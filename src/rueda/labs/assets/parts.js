@@ -21,7 +21,7 @@ function fill(stage, parts) {
   section.plots = Object.fromEntries(parts.filter((part) => part.plot).map((part) => [part.plot, part.data]));
   parts.forEach((part, index) => {
     const old = place.children[index], fresh = document.createElement("div");
-    fresh.className = "part";
+    fresh.className = part.half ? "part half" : "part";
     fresh.innerHTML = part.html;
     fresh.dataset.plot = part.plot || "";
     if (old && part.plot && old.dataset.plot === part.plot) renew(old, fresh);
