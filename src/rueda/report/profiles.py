@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime
-from rueda.report.figures.parts import colour, curve, error_bars, upright
+from rueda.report.figures.parts import colour, curve, error_bars, log_axis, round_ticks, upright
 from rueda.report.figures.throughput import speed_plot
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
@@ -88,9 +88,11 @@ def exchange_plot(links: Sequence[Communication], size: int) -> Plot:
             },
             curve(grid, [1e3 * link.seconds(size) for size in grid], hue, width=1.5, name=line, hoverinfo="skip"),
         ]  # fmt: skip
+    times = [1e3 * point.seconds for link in links for point in link.points]
     layout = {
         "showlegend": True, "xaxis": {"title": "bytes", "type": "log", "dtick": 1},
-        "yaxis": {"title": "milliseconds", "type": "log", "dtick": 1}, "shapes": [upright(size, "@muted", 1.2)],
+        "yaxis": log_axis("milliseconds", round_ticks(min(times, default=0.1) / 2, max(times, default=10.0) * 2)),
+        "shapes": [upright(size, "@muted", 1.2)],
     }  # fmt: skip
     note = f"Dashed: the gradients of this model, {amount(size)}."
     return Plot(name="profile-exchange", title="An all-reduce", traces=traces, layout=layout, note=note, half=True)

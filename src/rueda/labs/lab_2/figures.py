@@ -172,10 +172,9 @@ def timeline(found: Measurements, workers: int, step: int) -> list[Drawn]:
     layout = {
         "barmode": "overlay", "showlegend": workers > 1, "legend": _LEGEND,
         "xaxis": {"title": "milliseconds since the iteration began", "range": [0, 1.03 * longest]},
-        "yaxis": _rows(names), "margin": {"l": 150},
-        "shapes": [_band(step - 1)],
+        "yaxis": _rows(names), "shapes": [_band(step - 1)],
     }  # fmt: skip
-    narrow = {"yaxis.ticktext": [name.split()[0] for name in names], "margin.l": 34}
+    narrow = {"yaxis.ticktext": [name.split()[0] for name in names]}
     title = "One iteration of one worker" if workers == 1 else "The same iteration on two workers"
     plot = Plot(name="timeline", title=title, traces=traces, layout=layout, height=470, narrow=narrow)
     return [Text(_step_words(one, chosen)), plot, Text(_iteration_words(found, workers))]

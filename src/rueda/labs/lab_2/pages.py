@@ -16,7 +16,7 @@ from rueda.report.model import Table
 from rueda.terminal.numbers import things
 
 RUN = Source(
-    live="Run here, now, on two processes under `rueda check`, unless the text says that the run is stored.",
+    live="Run here, now, on two processes under rueda check, unless the text says that the run is stored.",
     static="From stored runs of this project on two processes; open the lab to run them on your machine.",
 )
 SERIAL = "serial script"
@@ -56,6 +56,7 @@ def step_page(style: str, number: int, *, live: bool = True) -> list[Drawn]:
         Text(f"**Step {number}: {step.title}.** {step.why}"),
         Code(difference(scripts.up_to(style, number - 1), after), title="what changes"),
         *run_page(result),
+        *([Code(after, title="the parallel script")] if number == len(scripts.STEPS) else []),
     ]
 
 

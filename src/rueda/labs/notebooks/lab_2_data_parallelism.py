@@ -542,7 +542,7 @@ def _(Control, RUN, ScriptExploration, step_page):
         lambda step, live=True: step_page("horovod", step, live=live),
         source=RUN,
         height=800,
-        step=Control("step", range(7), start=6),
+        step=Control("step", range(7), start=3),
     )
     horovod_controls = horovod.controls()
     horovod.stage(horovod_controls)
@@ -597,7 +597,7 @@ def _(Control, RUN, ScriptExploration, step_page):
         lambda step, live=True: step_page("keras", step, live=live),
         source=RUN,
         height=800,
-        step=Control("step", range(7), start=6),
+        step=Control("step", range(7), start=4),
     )
     keras_controls = keras_steps.controls()
     keras_steps.stage(keras_controls)
