@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 _NEEDS = {
     "marimo": ["tests/frameworks/labs"],
@@ -23,5 +24,10 @@ collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of
 collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts"]
 collect_ignore += ["src/rueda/labs/notebooks"]  # marimo runs them
 collect_ignore += [path for module, paths in _NEEDS.items() if find_spec(module) is None for path in paths]
+if os.environ.get("RUEDA_TEST_LABS") and "tests/frameworks" in collect_ignore:  # whole labs, also without TensorFlow
+    collect_ignore.remove("tests/frameworks")
+    collect_ignore += [
+        str(path) for path in Path(__file__).with_name("tests").glob("frameworks/*") if path.stem != "labs"
+    ]
 if find_spec("tensorflow") is None:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras would want TensorFlow

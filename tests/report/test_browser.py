@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +10,15 @@ from typing import Any
 
 import pytest
 
+from chromium import CHROMIUM, FLAGS
 from report.hostile import HOSTILE, write_hostile
 from report.samples import TABLE, landscape_member, write_others, write_run, write_study
 from rueda.records.landscape import Landscape
 from rueda.report import write_figures, write_report
 
-CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("needs chromium: apt-get install chromium", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-
-FLAGS = [
-    *("--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--no-first-run", "--enable-unsafe-swiftshader"),
-    *(["--no-sandbox"] if os.geteuid() == 0 else []),
-]
 FIGURES = ["techniques", "progress", "rate", "batch", "throughput", "steps", "surface", "contours"]
 
 

@@ -46,7 +46,7 @@ ANSWERS = {
     ),
     "1.fewest-updates": Answer(
         right="2 times fewer",
-        why="From about 110 to about 60. The gradient of all the points is more exact, but the step is no longer: "
+        why="From about 100 to about 60. The gradient of all the points is more exact, but the step is no longer: "
         "twelve times the work for half the updates. This is the theme of lab 3.",
         hints=["Compare the rows of batch 8 and batch 100 in the column of updates.",
                "Divide the updates of batch 8 by those of batch 100."],
@@ -60,8 +60,8 @@ ANSWERS = {
     ),
     "1.stable-rate": Answer(
         right=_stable_rate, tolerance=0.0005,
-        why="It is 2 divided by the largest eigenvalue, about 75 on these points. Over many draws of the points it is "
-        "about 0.029.",
+        why="It is 2 divided by the largest eigenvalue of the Hessian. Over many draws of the points "
+        "it is about 0.029.",
         hints=["Divide 2 by the largest eigenvalue, which stands below the figure.",
                "Set the slider to 0.98 and to 1.02: the limit lies between the two rates in the titles."],
     ),

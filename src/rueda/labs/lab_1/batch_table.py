@@ -90,7 +90,7 @@ def time_if_parallel(at_once: int) -> list[Drawn]:
         traces=[{"type": "bar", "x": [str(batch) for batch in batches], "y": [round(one) for one in times],
                  "marker": {"color": colours}, "hovertemplate": "batch %{x}: %{y:,} steps"}],
         layout={"xaxis": {"title": "batch size", "type": "category"},
-                "yaxis": {"title": "steps in time", "type": "log", "range": [1.5, 4.2]}},
+                "yaxis": {"title": "steps in time", "type": "log", "dtick": 1, "range": [1.5, 4.2]}},
         note="Updates × the rounds that one batch takes; the shortest is blue.", height=320,
     )  # fmt: skip
     return [plot, Text(f"The shortest training has batch **{batches[best]}**: {round(times[best]):,} steps.")]

@@ -61,7 +61,7 @@ def at_rate(share: float) -> list[Drawn]:
                  "line": {"color": colour, "width": 2}, "marker": {"size": 5, "color": colour},
                  "hovertemplate": "update %{x}: loss %{y:.4g}"}],
         layout={"xaxis": {"title": "updates", "range": [0, 60]},
-                "yaxis": {"title": "loss", "type": "log", "range": [1.8, 6.7]}},
+                "yaxis": {"title": "loss", "type": "log", "dtick": 1, "range": [1.8, 6.7]}},
         note="All 100 points in each update. The loss is on a logarithmic scale.", height=340,
     )  # fmt: skip
     return [plot, _words(rate, row.diverged > 0)]
@@ -92,7 +92,7 @@ def rate_by_batch(batch: int) -> list[Drawn]:
              "line": {"color": "@blue", "width": 2, "dash": "dash"}},
         ],
         layout={"xaxis": "number of the batch in its epoch",
-                "yaxis": {"title": "largest stable rate", "type": "log", "range": [-2.2, 0.1]}},
+                "yaxis": {"title": "largest stable rate", "type": "log", "dtick": 1, "range": [-2.2, 0.1]}},
         note=f"Dots: 2 / largest eigenvalue of each batch alone. Dashed: of all points, {whole:.4f}.", height=340,
     )  # fmt: skip
     return [plot]

@@ -21,7 +21,7 @@ def landscape() -> Landscape:
 
 def source() -> Source:
     """Return where it comes from."""
-    return stored("rueda/labs/stored/lab_1_skip_connections.json, by `rueda.examine`", landscape().environment)
+    return stored("rueda/labs/stored/lab_1_skip_connections.json, computed by rueda.examine", landscape().environment)
 
 
 def surfaces(depth: int) -> list[Drawn]:

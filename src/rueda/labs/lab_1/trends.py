@@ -70,7 +70,7 @@ def trend() -> Plot:
              "hovertemplate": "%{text}: %{y:,} PF/s-days in 30 days"},
         ],
         layout={"xaxis": {"title": "year", "range": [2010.5, 2023.5], "dtick": 2},
-                "yaxis": {"title": "PF/s-days", "type": "log", "range": [-2.9, 4.4]}, "showlegend": True,
+                "yaxis": {"title": "PF/s-days", "type": "log", "dtick": 1, "range": [-2.9, 4.4]}, "showlegend": True,
                 "margin": {"l": 64, "r": 16, "t": 12, "b": 84}},
         note="Logarithmic scale. Orange: quoted from memory, good to a factor of about two.", height=400,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def how_long(machines: int, efficiency: float) -> list[Drawn]:
         traces=[{"type": "bar", "orientation": "h", "y": list(times), "x": [round(time, 2) for time in times.values()],
                  "text": [f"{digits(time)} days" for time in times.values()], "textposition": "auto",
                  "marker": {"color": ["@muted", "@blue"]}, "hovertemplate": "%{y}: %{x:,} days"}],
-        layout={"xaxis": {"title": "days", "type": "log", "range": [-0.5, 3]}, "yaxis": {"title": ""},
+        layout={"xaxis": {"title": "days", "type": "log", "dtick": 1, "range": [-0.5, 3]}, "yaxis": {"title": ""},
                 "margin": {"l": 110, "r": 16, "t": 12, "b": 48}},
         note="The work, divided by speed × machines × scaling efficiency.", height=230,
     )  # fmt: skip

@@ -278,8 +278,8 @@ def _(mo):
     mo.md("""
     ## Time on a parallel machine
 
-    If a machine computes one point after another, the time is that of all the points that were looked at, and the
-    smallest batch wins. A GPU computes many points at the same time; then a batch of 8 takes as long as a batch of
+    If a machine computes one point after another, the time is that of all the points that were looked at, and small
+    batches win. A GPU computes many points at the same time; then a batch of 8 takes as long as a batch of
     one, and what counts is the number of updates. Give the machine more points at once, and watch which batch size is
     best.
     """)

@@ -1,0 +1,111 @@
+"""Questions and exercises: right, wrong, the hints in their order, and what a learner has done is kept."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rueda.labs import exercises, progress
+from rueda.labs.answering import Answer, check_of, digest, items, sealed
+from rueda.labs.exercises import Exercise
+from rueda.labs.questions import Question
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RUEDA_STATE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_choice() -> None:
+    question = Question("1.wander", "Why?", choices=("data without noise", "more epochs"))
+    assert question.reply(None).right is None
+    first, second, third = (question.reply("more epochs") for _ in range(3))
+    assert first.right is False and "noise to 0" in first.text
+    assert second.text == third.text != first.text
+    assert progress.answered(1) == set()
+    right = question.reply("data without noise")
+    assert right.right is True and "Without noise" in right.text
+    assert progress.answered(1) == {"1.wander"}
+    assert question.reply("more epochs").right is False
+    assert progress.answered(1) == {"1.wander"}  # once answered, always answered
+
+
+@pytest.mark.parametrize(
+    ("given", "right"), [("4.3", True), ("4,3", False), (" 4.34 ", True), ("31", False), ("inf", False)]
+)
+def test_a_number(given: str, right: bool) -> None:
+    question = Question("1.days", "How long?", unit="days")
+    assert question.reply(given).right is right
+
+
+def test_what_is_no_number() -> None:
+    reply = Question("1.days", "How long?", unit="days").reply("four")
+    assert reply.right is False and "give a number" in reply.text
+    assert progress.answered(1) == set()
+
+
+def test_the_static_question_holds_no_answer() -> None:
+    html = Question("1.wander", "Why?", choices=("data without noise", "more epochs")).reply(None).static()
+    assert "all points lie on one line" not in html
+    assert digest("1.wander", "data without noise") in html
+
+
+def test_a_sealed_text_opens_with_the_same_key() -> None:
+    closed = bytes.fromhex(sealed("s", "right", "because: ×"))
+    assert bytes.fromhex(sealed("s", "right", closed.decode("latin-1"))) != closed
+    stream = bytes(one ^ other for one, other in zip(closed, "because: ×".encode(), strict=True))
+    assert bytes(one ^ other for one, other in zip(closed, stream, strict=True)).decode() == "because: ×"
+
+
+def test_numbers_near_the_edge_of_a_cell_are_right() -> None:
+    answer = Answer(right=0.0250, why="", hints=["x"], tolerance=0.0005)
+    assert all(answer.accepts(given) for given in (0.0250, 0.02549, 0.02451))
+    assert not any(answer.accepts(given) for given in (0.0262, 0.0238, -0.025))
+
+
+@pytest.mark.parametrize("key", items(1)[-4:])
+def test_solutions_pass(key: str) -> None:
+    judgement = Exercise(key, "", "").judge(check_of(key).solution)
+    assert judgement.right, judgement.text
+    assert progress.answered(1) == {key}
+
+
+def test_wrong_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    exercise = Exercise("1.updates-per-epoch", "", "")
+    assert exercise.judge(None).right is None
+    skeleton = exercise.judge("def updates_per_epoch(num_points, batch):\n    return ...\n")
+    assert skeleton.right is False and "gave" in skeleton.text
+    floor = exercise.judge("def updates_per_epoch(n, batch):\n    return n // batch\n")
+    assert "`updates_per_epoch(100, 8)` gave 12; the library gives 13." in floor.text and "round up" in floor.text
+    assert "SyntaxError" in exercise.judge("def updates_per_epoch(n batch):\n    return 1\n").text
+    assert "defines no function" in exercise.judge("x = 1").text
+    monkeypatch.setattr(exercises, "SECONDS", 3)
+    endless = exercise.judge("def updates_per_epoch(n, batch):\n    while True: pass\n")
+    assert endless.right is False and "still running after 3 seconds" in endless.text
+
+
+def test_two_labs_at_once_lose_nothing() -> None:
+    keys = [f"2.item-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: progress.note(key, right=True), keys))
+    assert progress.answered(2) == set(keys)
+    progress.forget(2)
+    assert progress.answered(2) == set()
+
+
+def test_a_damaged_record_is_as_none(state: Path) -> None:
+    progress.note("1.days", right=True)
+    (state / "labs" / "1.days.json").write_text("{")
+    assert progress.answered(1) == set()
+    assert progress.note("1.days", right=True) == 1
+    assert json.loads((state / "labs" / "1.days.json").read_text())["tries"] == 1
+
+
+def test_without_a_folder_the_lab_goes_on(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (state / "file").write_text("")
+    monkeypatch.setenv("RUEDA_STATE", str(state / "file"))
+    assert progress.note("1.days", right=True) == 1
