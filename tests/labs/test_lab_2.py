@@ -112,7 +112,7 @@ def test_what_a_run_shows() -> None:
     assert isinstance(two[2], Text) and "1 mistake" in two[2].text
     assert isinstance(two[3], Text) and two[3].text.startswith("**failed, drift**")
     one = pages.run_page(result(line.format(1.5), ""))
-    assert isinstance(one[1], Table) and one[1].rows == [["0", "50.0%", "1.5000", "–", "–"]]
+    assert isinstance(one[1], Table) and one[1].rows == [["0", "50.0 % (1.5000)", "–"]]
     assert "alone" in one[1].note
     stopped = pages.run_page(result("", "", error="ValueError: no"))
     assert len(stopped) == 1 and isinstance(stopped[0], Text) and "ValueError: no" in stopped[0].text

@@ -48,7 +48,7 @@ def traffic_plot(found: Measurements, batch: int, width: int) -> list[Drawn]:
         sent = [one.tensor_bytes if one.sent_bytes is None else one.sent_bytes for one in points]
         traces.append(
             curve(
-                batches, sent, hue, mode="lines+markers", name=f"{way} parallel: {parallelism.WAYS[way]}",
+                batches, sent, hue, mode="lines+markers", name=f"{way}: {parallelism.WAYS[way]}",
                 marker={"size": [13 if each == batch else 7 for each in batches], "color": hue},
                 hovertemplate="batch %{x}: %{y:,.0f} bytes",
             )
@@ -70,9 +70,9 @@ def traffic_plot(found: Measurements, batch: int, width: int) -> list[Drawn]:
         rows.append([way, parallelism.WAYS[way], (one.tensor_bytes, count(one.tensor_bytes)), (one.sent_bytes, kernel)])
     table = Table(
         title=f"One step at batch {batch}, layers of {width} neurons",
-        heads=["parallelism", "what travels", "bytes of the tensors", "bytes that left, by the kernel's count"],
+        heads=["way", "what travels", "in tensors", "sent"],
         rows=rows,  # type: ignore[arg-type]
-        note="For each worker. All three ways gave the gradients of the undivided network "
+        note="Bytes of each worker: of its tensors, and as the operating system counted them. All three ways gave the gradients of the undivided network "
         f"(largest relative difference {max(one.difference for one in found.traffic):.0e}).",
     )
     return [Plot(name="traffic", title="What a worker sends in one step", traces=traces, layout=layout), table]

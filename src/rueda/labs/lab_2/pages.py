@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rueda.check.convert import convert
 from rueda.check.convert.difference import unified_diff
 from rueda.labs import showing
-from rueda.labs.explore import Exploration, Shown
+from rueda.labs.explore import Exploration, Shown, Value
 from rueda.labs.lab_2 import scripts
 from rueda.labs.lab_2.audits import Audit, audit
 from rueda.labs.showing import Code, Drawn, Source, Text
@@ -25,12 +27,18 @@ SERIAL = "serial script"
 class ScriptExploration(Exploration):
     """An exploration that runs scripts: live in marimo; a static page, which has many of them, takes stored runs."""
 
-    def show(self, values: Any) -> Shown:
-        """Run the script that is chosen."""
-        return _ShownRun(exploration=self, drawn=self.draw(**values))
+    def show(self, values: Mapping[str, Value]) -> Shown:
+        """Choose a script; it is run when it is shown."""
+        return _ShownRun(exploration=self, drawn=(), values=values)
 
 
+@dataclass(frozen=True, kw_only=True)
 class _ShownRun(Shown):
+    values: Mapping[str, Value]
+
+    def _mime_(self) -> tuple[str, str]:
+        return Shown(exploration=self.exploration, drawn=self.exploration.draw(**self.values))._mime_()
+
     def frames(self) -> list[list[dict[str, Any]]]:
         one = self.exploration
         return [showing.parts_of(one.draw(**values, live=False), one.key) for values in one.combinations()]
@@ -112,17 +120,18 @@ def _printed(result: Audit) -> Table:
     for number in range(max(map(len, epochs), default=0)):
         row: list[str] = [str(number)]
         for rank in epochs:
-            row += [f"{rank[number][0]:.1%}", f"{rank[number][1]:.4f}"] if number < len(rank) else ["–", "–"]
+            row.append(f"{100 * rank[number][0]:.1f} % ({rank[number][1]:.4f})" if number < len(rank) else "–")
         rows.append(row)
-    heads = ["epoch", *(f"rank {rank}: {what}" for rank in range(len(epochs)) for what in ("accuracy", "weights"))]
+    heads = ["epoch", *(f"rank {rank}" for rank in range(len(epochs)))]
     last = [rank[-1] for rank in epochs if rank]
     if len(last) < 2:
         note = "Rank 0 alone prints."
     elif len(set(last)) == 1:
         note = "Both ranks print the same: they have one model."
     else:
-        note = "The ranks print different numbers: they have **two models**.".replace("**", "")
-    return Table(title="What the ranks print", heads=heads, rows=rows, note=f"{note} Weights: their norm.")  # type: ignore[arg-type]
+        note = "The ranks print different numbers: they have two models."
+    note = f"Test accuracy, and in parentheses the norm of the weights. {note}"
+    return Table(title="What the ranks print", heads=heads, rows=rows, note=note)  # type: ignore[arg-type]
 
 
 def difference(before: str, after: str) -> str:

@@ -31,7 +31,7 @@ from rueda.labs.lab_2.wire import Wire
 from rueda.measure.trace import StageSpan
 from rueda.world import World
 
-WAYS = {"data": "gradients", "pipeline": "activations, and their gradients", "tensor": "partial sums of activations"}
+WAYS = {"data": "gradients", "pipeline": "activations and back", "tensor": "sums of activations"}
 """the three ways to divide a training, and what travels between the workers"""
 _WARMUP = 1
 

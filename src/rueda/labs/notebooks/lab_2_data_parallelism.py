@@ -38,10 +38,11 @@ def _(mo):
 
 
 @app.cell
-def _():
+def _(mo):
     from rueda.labs.lab_2.measurements import measured
 
     found = measured()
+    mo.md(f"Two processes were started and measured, with {found.threads} thread{'s' * (found.threads > 1)} each.")
     return (found,)
 
 
