@@ -41,6 +41,10 @@ def test_live(browser: Any, tmp_path: Path) -> None:
         ddp.get_by_text("gradients-not-averaged").wait_for()
         assert "they have two models" in ddp.locator("body").inner_text()
         assert "stored run" not in ddp.locator("body").inner_text()
+        assert "stored run" in page.frame("without").locator("body").inner_text()
+        page.page.get_by_label("run").last.select_option("here, now")
+        page.frame("without").get_by_text("stored run").wait_for(state="detached")
+        page.frame("without").get_by_text("different-start").wait_for()
         # A wrong answer, then the right one.
         form = page.page.locator("marimo-form").filter(has_text="You double the batch")
         for given, right, words in (

@@ -72,7 +72,8 @@ def traffic_plot(found: Measurements, batch: int, width: int) -> list[Drawn]:
         title=f"One step at batch {batch}, layers of {width} neurons",
         heads=["way", "what travels", "in tensors", "sent"],
         rows=rows,  # type: ignore[arg-type]
-        note="Bytes of each worker: of its tensors, and as the operating system counted them. All three ways gave the gradients of the undivided network "
+        note="Bytes of each worker: of its tensors, and as the operating system counted them. All three ways gave the "
+        "gradients of the undivided network "
         f"(largest relative difference {max(one.difference for one in found.traffic):.0e}).",
     )
     return [Plot(name="traffic", title="What a worker sends in one step", traces=traces, layout=layout), table]

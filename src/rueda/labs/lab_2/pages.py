@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from rueda.check.convert import convert
 from rueda.check.convert.difference import unified_diff
-from rueda.labs import showing
-from rueda.labs.explore import Exploration, Shown, Value
+from rueda.labs.explore import Control
 from rueda.labs.lab_2 import scripts
 from rueda.labs.lab_2.audits import Audit, audit
 from rueda.labs.showing import Code, Drawn, Source, Text
@@ -24,35 +19,29 @@ RUN = Source(
 SERIAL = "serial script"
 
 
-class ScriptExploration(Exploration):
-    """An exploration that runs scripts: live in marimo; a static page, which has many of them, takes stored runs."""
-
-    def show(self, values: Mapping[str, Value]) -> Shown:
-        """Choose a script; it is run when it is shown."""
-        return _ShownRun(exploration=self, drawn=(), values=values)
+LIVE, STORED = "here, now", "stored"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ShownRun(Shown):
-    values: Mapping[str, Value]
+def run_control(*, live: bool) -> Control:
+    """Return the control that decides whether a script runs here or its stored run is shown.
 
-    def _mime_(self) -> tuple[str, str]:
-        return Shown(exploration=self.exploration, drawn=self.exploration.draw(**self.values))._mime_()
+    A start costs seconds, for which a notebook does not answer; and a static page has only stored runs.
 
-    def frames(self) -> list[list[dict[str, Any]]]:
-        one = self.exploration
-        return [showing.parts_of(one.draw(**values, live=False), one.key) for values in one.combinations()]
+    Args:
+        live: the initial choice.
+    """
+    return Control("run", (LIVE, STORED), start=LIVE if live else STORED, export=(STORED,))
 
 
-def step_page(style: str, number: int, *, live: bool = True) -> list[Drawn]:
+def step_page(style: str, number: int, run: str = LIVE) -> list[Drawn]:
     """Return the page of a step: its change of the script, and the run of the script with this step and all before.
 
     Args:
         style: ``ddp``, ``horovod`` or ``keras``.
         number: 0 is the serial script.
-        live: run it here.
+        run: :data:`LIVE` or :data:`STORED`.
     """
-    after, result = scripts.up_to(style, number), audit(style, scripts.ORDER[:number], live=live)
+    after, result = scripts.up_to(style, number), audit(style, scripts.ORDER[:number], live=run == LIVE)
     if number == 0:
         return [
             Text("**The serial script.** It knows nothing of other workers. Started on two processes, it runs twice."),
@@ -68,23 +57,23 @@ def step_page(style: str, number: int, *, live: bool = True) -> list[Drawn]:
     ]
 
 
-def without_page(style: str, name: str, *, live: bool = True) -> list[Drawn]:
+def without_page(style: str, name: str, run: str = LIVE) -> list[Drawn]:
     """Return the page of the parallel script without one of its steps."""
     step, steps = scripts.step(name), scripts.all_but(name)
     whole = scripts.script(style, (*scripts.ORDER, "aloud"))
     return [
         Text(f"**Without step {scripts.ORDER.index(name) + 1}, {step.title}.** {step.without}"),
         Code(difference(whole, scripts.script(style, steps)), title="what is missing"),
-        *run_page(audit(style, steps, live=live)),
+        *run_page(audit(style, steps, live=run == LIVE)),
     ]
 
 
-def variant_page(style: str, *variants: str, live: bool = True) -> list[Drawn]:
+def variant_page(style: str, *variants: str, run: str = LIVE) -> list[Drawn]:
     """Return the page of the parallel script with another way of the partition."""
     before, steps = scripts.script(style, scripts.ORDER), (*scripts.ORDER, *variants)
     return [
         Code(difference(before, scripts.script(style, steps)), title="instead of the sampler"),
-        *run_page(audit(style, steps, live=live)),
+        *run_page(audit(style, steps, live=run == LIVE)),
     ]
 
 

@@ -327,7 +327,7 @@ def _(mo):
     Here is a serial PyTorch script. Step 0 starts it, unchanged, on two processes. Each further position of the slider
     makes one change: initialise, pin a device, wrap the model, synchronise the state, partition the data, let one
     worker write. The script is then really run on two processes of your machine, which takes some seconds, and
-    audited.
+    audited. (Choose *stored* if you do not want to wait.)
 
     DDP synchronises the state by itself when it wraps the model. Step 3 switches that off (`init_sync=False`), so that
     you can see in step 4 what it is good for.
@@ -336,19 +336,20 @@ def _(mo):
 
 
 @app.cell
-def _(Control):
-    from rueda.labs.lab_2.pages import RUN, ScriptExploration, step_page
+def _(Control, Exploration):
+    from rueda.labs.lab_2.pages import RUN, run_control, step_page
 
-    ddp = ScriptExploration(
+    ddp = Exploration(
         "ddp",
-        lambda step, live=True: step_page("ddp", step, live=live),
+        lambda step, run: step_page("ddp", step, run),
         source=RUN,
         height=900,
         step=Control("step", range(7), start=0),
+        run=run_control(live=True),
     )
     ddp_controls = ddp.controls()
     ddp.stage(ddp_controls)
-    return RUN, ScriptExploration, ddp, ddp_controls, step_page
+    return RUN, ddp, ddp_controls, run_control, step_page
 
 
 @app.cell
@@ -494,10 +495,10 @@ def _(mo):
 
 @app.cell
 def _(Source, figure):
-    from rueda.labs.lab_2.pages import variant_page
+    from rueda.labs.lab_2.pages import STORED, variant_page
 
     _text = "From a stored run of this project, labs/stored/lab_2_audits.json."
-    figure("uneven", variant_page("ddp", "slices", "uneven", live=False), source=Source(_text, _text), height=520)
+    figure("uneven", variant_page("ddp", "slices", "uneven", run=STORED), source=Source(_text, _text), height=520)
     return
 
 
@@ -537,13 +538,14 @@ def _(mo):
 
 
 @app.cell
-def _(Control, RUN, ScriptExploration, step_page):
-    horovod = ScriptExploration(
+def _(Control, Exploration, RUN, run_control, step_page):
+    horovod = Exploration(
         "horovod",
-        lambda step, live=True: step_page("horovod", step, live=live),
+        lambda step, run: step_page("horovod", step, run),
         source=RUN,
         height=800,
         step=Control("step", range(7), start=3),
+        run=run_control(live=True),
     )
     horovod_controls = horovod.controls()
     horovod.stage(horovod_controls)
@@ -586,19 +588,20 @@ def _(mo):
 
     In Keras a *callback* broadcasts the start, since `model.fit` owns the loop. The rest is the same. `rueda check`
     watches PyTorch's loops, so of a Keras script it sees little more than the files; compare what the ranks print.
-    Where Keras is not installed, the runs are stored ones.
+    First you see stored runs; choose *here, now* to run the step on your machine, if Keras is installed.
     """)
     return
 
 
 @app.cell
-def _(Control, RUN, ScriptExploration, step_page):
-    keras_steps = ScriptExploration(
+def _(Control, Exploration, RUN, run_control, step_page):
+    keras_steps = Exploration(
         "keras",
-        lambda step, live=True: step_page("keras", step, live=live),
+        lambda step, run: step_page("keras", step, run),
         source=RUN,
         height=800,
         step=Control("step", range(7), start=4),
+        run=run_control(live=False),
     )
     keras_controls = keras_steps.controls()
     keras_steps.stage(keras_controls)
@@ -618,26 +621,28 @@ def _(mo):
 
     Now the other way round: the whole script, and one step is missing. Some omissions stop the script at once. The
     worse ones do not: the loss falls, a model is saved, and only an audit, or a look at both ranks, shows that it is
-    not what you meant. Here both ranks print, so that you can compare them.
+    not what you meant. Here both ranks print, so that you can compare them; *here, now* runs the script on your
+    machine.
     """)
     return
 
 
 @app.cell
-def _(Control, RUN, ScriptExploration):
+def _(Control, Exploration, RUN, run_control):
     from rueda.labs.lab_2.pages import without_page
     from rueda.labs.lab_2.scripts import ORDER as NAMES
     from rueda.labs.lab_2.scripts import STYLES, step
 
     _titles = {step(name).title: name for name in NAMES}
     _styles = {STYLES[name]: name for name in ("ddp", "horovod")}
-    omission = ScriptExploration(
+    omission = Exploration(
         "without",
-        lambda missing, style, live=True: without_page(_styles[style], _titles[missing], live=live),
+        lambda missing, style, run: without_page(_styles[style], _titles[missing], run),
         source=RUN,
         height=700,
         missing=Control("without", tuple(_titles), start="synchronise the state"),
         style=Control("script", tuple(_styles)),
+        run=run_control(live=False),
     )
     omission_controls = omission.controls()
     omission.stage(omission_controls)
