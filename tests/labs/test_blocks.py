@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import re
 from typing import Any
@@ -31,27 +32,32 @@ def moving() -> Exploration:
     )
 
 
-def frames_in(html: str) -> Any:
-    packed = re.search('id="frames">([^<]*)<', html)
+def frames_in(text: str) -> Any:
+    packed = re.search('id="frames">([^<]*)<', text)
     assert packed is not None
     return json.loads(gzip.decompress(base64.b64decode(packed[1])))["sections"]
 
 
 def test_the_static_page_holds_every_combination() -> None:
     shown = moving().show({"batch": 8, "word": "two"})
-    html = page(LABS[0], [shown, figure("still", Text("still"))])
-    found = frames_in(html)
+    text = page(LABS[0], [shown, figure("still", Text("still"))])
+    found = frames_in(text)
     assert {key: len(frames) for key, frames in found.items()} == {"moving": 6, "still": 1}
-    assert 'min="0" max="2" step="1" value="1" data-texts="1|8|64"' in html
-    assert "<option selected>one</option><option>two</option>" in html
-    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", re.sub(r"<script.*?</script>", "", html, flags=re.S))
-    assert "default-src 'none'" in html
+    assert 'min="0" max="2" step="1" value="1" data-texts="1|8|64"' in text
+    assert "<option selected>one</option><option>two</option>" in text
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", re.sub(r"<script.*?</script>", "", text, flags=re.S))
+    assert "default-src 'none'" in text
 
 
 def test_texts_are_escaped() -> None:
-    parts = moving().show({"batch": 1, "word": "<i>"})._mime_()[1]
-    assert "&lt;i&gt;" in parts.replace("&amp;", "&")
-    assert "<i>" not in parts and "<b>" not in parts  # in the attribute of a frame all is escaped once more
+    shown = moving().show({"batch": 1, "word": "<i>"})._mime_()[1]
+    assert "<i>" not in shown and "<b>" not in shown
+    framed = re.search('srcdoc="([^"]*)"', shown)
+    assert framed is not None
+    data = re.search(r'id="data">(.*?)</script>', html.unescape(framed[1]), flags=re.S)
+    assert data is not None
+    texts = " ".join(str(one) for one in json.loads(data[1])["shared"])
+    assert "<b>&lt;i&gt;</b> &amp; <code>x &lt; y</code>" in texts and ">&lt;b&gt;</td>" in texts
 
 
 def test_live_values_reach_the_library() -> None:

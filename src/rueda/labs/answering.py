@@ -130,7 +130,7 @@ def digest(salt: str, text: str) -> str:
     """Return the salted hash that a static page holds in place of an answer.
 
     >>> digest("1.updates", "100")[:12]
-    'd20d33d57a7c'
+    'ef79df391dd9'
     """
     return hashlib.sha256(f"{salt}\n{text}".encode()).hexdigest()
 

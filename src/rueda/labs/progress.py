@@ -8,6 +8,7 @@ Each item has a file of its own, which is written atomically: two labs that are 
 (1, 2, 3)
 >>> answered(1)
 {'1.updates'}
+>>> del os.environ["RUEDA_STATE"]
 """
 
 from __future__ import annotations

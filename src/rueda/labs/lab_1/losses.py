@@ -30,7 +30,8 @@ def losses_against(rate: float) -> Plot:
         name="losses", title="The loss while training", traces=traces, switches=own_switch("losses", views), height=380,
         note="Mean squared error on all points; each line ends where the training stops. Both axes are logarithmic.",
         layout={
-            "xaxis": {"title": "updates", "type": "log", "dtick": 1}, "yaxis": {"title": "loss", "type": "log", "dtick": 1}, "showlegend": True,
+            "xaxis": {"title": "updates", "type": "log", "dtick": 1},
+            "yaxis": {"title": "loss", "type": "log", "dtick": 1}, "showlegend": True,
             "margin": {"l": 64, "r": 16, "t": 12, "b": 84},
         },
     )  # fmt: skip
