@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rueda.records.profile import NoiseScale, Profile, StepTime
-from rueda.report.figures.parts import colour, curve, error_bars, upright
+from rueda.records.profile import Communication, NoiseScale, Profile, StepTime
+from rueda.report.figures.parts import colour, curve, error_bars, log_axis, round_ticks, upright
 from rueda.report.figures.throughput import speed_plot
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
@@ -35,7 +35,7 @@ def to_section(profile: Profile) -> Section:
     note = "Medians; ± is half the distance between the quartiles."
     section.tables.append(Table.of("A training step, stage by stage", steps, columns, note))
     section.plots += [_throughput(steps, profile.unit), _stages(steps)]
-    section.plots += [_exchange(profile)] if profile.communication else []
+    section.plots += [exchange_plot(profile.communication, profile.gradient_bytes)] if profile.communication else []
     section.plots += [_noise(profile.noise)] if profile.noise else []
     return section
 
@@ -67,9 +67,15 @@ def _stages(steps: list[StepTime]) -> Plot:
     return Plot(name="profile-stages", title="Where a step's time goes", traces=traces, layout=layout, half=True)
 
 
-def _exchange(profile: Profile) -> Plot:
+def exchange_plot(links: Sequence[Communication], size: int) -> Plot:
+    """Draw the measured time of all-reduces against their bytes, and the fitted lines.
+
+    Args:
+        links: the measurements of some numbers of workers.
+        size: the bytes of the model's gradients.
+    """
     traces = []
-    for index, link in enumerate(profile.communication):
+    for index, link in enumerate(links):
         sizes, hue = [point.bytes for point in link.points], colour(index)
         low, high = min(sizes, default=4), max(sizes, default=2**26)
         grid = [low * (high / low) ** (index / 60) for index in range(61)]
@@ -82,10 +88,11 @@ def _exchange(profile: Profile) -> Plot:
             },
             curve(grid, [1e3 * link.seconds(size) for size in grid], hue, width=1.5, name=line, hoverinfo="skip"),
         ]  # fmt: skip
-    size = profile.gradient_bytes
+    times = [1e3 * point.seconds for link in links for point in link.points]
     layout = {
         "showlegend": True, "xaxis": {"title": "bytes", "type": "log", "dtick": 1},
-        "yaxis": {"title": "milliseconds", "type": "log", "dtick": 1}, "shapes": [upright(size, "@muted", 1.2)],
+        "yaxis": log_axis("milliseconds", round_ticks(min(times, default=0.1) / 2, max(times, default=10.0) * 2)),
+        "shapes": [upright(size, "@muted", 1.2)],
     }  # fmt: skip
     note = f"Dashed: the gradients of this model, {amount(size)}."
     return Plot(name="profile-exchange", title="An all-reduce", traces=traces, layout=layout, note=note, half=True)
