@@ -41,7 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"errors", "files", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},
     "check": {"data", "errors", "files", "nn", "optim", "records", "terminal", "world"},
-    "labs": {"errors", "files", "report", "study"},
+    "labs": {
+        *("data", "errors", "examine", "files", "plan", "records", "report", "study", "tasks", "terminal", "train"),
+    },
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
@@ -150,6 +152,8 @@ STARTERS = {
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
     "check/scale/verification.py": "runs the user's script once more, as one worker",
     "report/png.py": "asks a browser for a picture",
+    "labs/opening.py": "starts marimo, which serves a lab",
+    "labs/exercises.py": "runs a learner's function, from marimo's thread, in which jobs could not handle signals",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }
 """what may start a process, and why"""
