@@ -25,7 +25,8 @@ task = tiny_task()
 
 # Python imports this module when it starts; the variable is gone for the processes that the command starts.
 WATCH = """
-import atexit, os, sys
+import atexit, gc, os, sys
+atexit.register(gc.freeze)  # as tests/quick_exit
 if os.environ.pop("TELL_MODULES", None):
     file = os.environ["MODULES_FILE"]
     atexit.register(lambda: open(file, "w").write(repr("torch" in sys.modules)))
@@ -61,7 +62,7 @@ def hearing_ctrl_c() -> Iterator[None]:
 
 def environ(**more: str) -> dict[str, str]:
     """Give the environment of a command in a process of its own, in which the tests' modules are found."""
-    path = os.pathsep.join([os.getcwd(), str(Path(__file__).parent)])
+    path = os.pathsep.join([os.getcwd(), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **more}
 
 
