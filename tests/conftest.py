@@ -38,6 +38,7 @@ LONG = tuple(
     for name in (
         *("strangers", "many_hosts", "browser", "gallery", "local", "site", "resume", "drivers", "cycles", "docs"),
         *("scripts", "techniques", "check_command", "init", "instruction_sets", "training", "run"),
+        *("trainings", "study", "fuzz", "train", "checked", "commands"),
     )
 )
 """files that take longest: they are begun first, so that no process is left alone with one at the end"""

@@ -60,8 +60,24 @@ def test_ranks_that_wait_in_vain_are_ended_and_both_places_shown(
             assert f"{HANGS.name}:{number}" in printed
 
 
+FAILS = """
+import sys
+import torch
+import torch.distributed as dist
+print("before")
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(4, 2)).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+loaded = {"torch._dynamo", "torch.distributed.tensor", "sympy"} & sys.modules.keys()
+sys.exit(f"the observation has loaded {loaded}, which takes a second" if loaded else 7)
+"""
+
+
 def test_a_script_that_fails_keeps_its_status(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("fails.py").write_text("import sys\nprint('before')\nsys.exit(7)\n")
+    Path("fails.py").write_text(FAILS)
     assert rueda("check", "-np", "2", "fails.py") == 7
     assert "the script has ended with status 7" in capfd.readouterr().err
 
