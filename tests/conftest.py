@@ -9,6 +9,7 @@ disposition is inherited, and the tests send both to what they start.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import harness
 from rueda.world import instruction_sets
 from rueda.world.cores import usable_cores
 
+gc.disable()  # until all tests are collected: their imports create little garbage, and 15 s become 11
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch looks up the name of each peer; a lost query costs 5 seconds
 os.environ.update(instruction_sets.limits(os.environ))
@@ -31,6 +33,7 @@ LONG = tuple(
     for name in (
         *("strangers", "many_hosts", "browser", "gallery", "local", "site", "resume", "drivers", "cycles", "docs"),
         *("scripts", "techniques", "check_command", "init", "instruction_sets", "training", "run"),
+        *("trainings", "study", "fuzz", "train", "checked", "commands"),
     )
 )
 """files that take longest: they are begun first, so that no process is left alone with one at the end"""
@@ -49,3 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "torch.utils.data" in sys.modules:  # loaded by the tests that were collected
         harness.end_loaders_soon()
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and tests are never freed, so collections need not visit them
+    gc.enable()

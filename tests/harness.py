@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib.util
 import inspect
 import multiprocessing
@@ -178,6 +179,7 @@ def _work(connection: Connection, rank: int, size: int, port: int, impostor: str
         import gpu.impostor  # noqa: F401  (before torch)
     import rueda.world
 
+    gc.freeze()  # imported modules are never freed, so collections need not visit them
     end_loaders_soon()
     rueda.world.init(seed=0, timeout=60)
     warnings.simplefilter("error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from checkhere import GALLERY
 from commandline import rueda
+from rueda.check.audit import launching
 from rueda.check.audit.judge.checks import CHECKS
 from rueda.records.script_check import ScriptCheck
 
@@ -46,7 +48,11 @@ def test_a_right_script_as_json_ended_after_some_updates(capfd: pytest.CaptureFi
     assert "Traceback" not in err
 
 
-def test_ranks_that_wait_in_vain_are_ended_and_both_places_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_wait_in_vain_are_ended_and_both_places_shown(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The watch of this command waits 10 s for a slow rank; in this script none moves any more.
+    monkeypatch.setattr(launching, "Watch", functools.partial(launching.Watch, patience=3.0))
     assert rueda("run", "--check", "-np", "2", str(HANGS)) == 1
     printed = capfd.readouterr().out
     for number, text in enumerate(HANGS.read_text().splitlines(), 1):
@@ -54,8 +60,24 @@ def test_ranks_that_wait_in_vain_are_ended_and_both_places_shown(capfd: pytest.C
             assert f"{HANGS.name}:{number}" in printed
 
 
+FAILS = """
+import sys
+import torch
+import torch.distributed as dist
+print("before")
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(4, 2)).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+loaded = {"torch._dynamo", "torch.distributed.tensor", "sympy"} & sys.modules.keys()
+sys.exit(f"the observation has loaded {loaded}, which takes a second" if loaded else 7)
+"""
+
+
 def test_a_script_that_fails_keeps_its_status(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("fails.py").write_text("import sys\nprint('before')\nsys.exit(7)\n")
+    Path("fails.py").write_text(FAILS)
     assert rueda("check", "-np", "2", "fails.py") == 7
     assert "the script has ended with status 7" in capfd.readouterr().err
 

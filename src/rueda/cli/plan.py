@@ -16,7 +16,6 @@ import typer
 from rueda.cli import completion
 from rueda.cli.numbers import whole_numbers
 from rueda.cli.options import ClusterName
-from rueda.terminal.metrics import write_number
 from rueda.terminal.numbers import NONE, money, predicted_time, things
 
 if TYPE_CHECKING:
@@ -235,6 +234,7 @@ def _cells(plan: Plan, row: PlanRow) -> list[str]:
 
 
 def _print_comparison(seen: RunComparison) -> None:
+    from rueda.terminal.metrics import write_number  # not above: it loads all records, a quarter of a command's start
     from rueda.terminal.table import TextTable, print_prose, print_table
 
     who = f"{things(seen.workers, 'worker')}{', rehearsed' * seen.rehearsed}"

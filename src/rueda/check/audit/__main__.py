@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -21,9 +22,14 @@ def main() -> None:
         sys.exit("rueda: expected a job of `rueda check -np 2 train.py`, which starts this module")
     options = json.loads(os.environ[VARIABLE])
 
+    gc.disable()  # imports create little garbage, and each collection would visit all of torch's objects
     from rueda.check.audit.watch.observer import run_observed
     from rueda.check.audit.watch.place import users_traceback
+    from rueda.world.compiler_import import spare_compiler
 
+    spare_compiler()
+    gc.freeze()  # imported modules are never freed, so later collections need not visit them
+    gc.enable()
     rank = identify(os.environ).rank
     try:
         run_observed(command, options["folder"], rank, module=is_module, updates=options["updates"])

@@ -43,8 +43,10 @@ def _run(command: list[str]) -> None:
     from rueda.check.scale.scaling import Scaling
     from rueda.check.scale.verification import ComparedWithReference, Reference, Verification
     from rueda.world import World, finish, init
+    from rueda.world.compiler_import import spare_compiler
 
     world = World() if options.is_reference else init()
+    spare_compiler()  # of the reference, too
     os.environ[seeds.VARIABLE] = str(seeds.seed_alike(world))
 
     def verify(notes: Notes) -> Verification:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
 
 from rueda.check.audit.watch.collectives import CollectiveWatch
 from rueda.check.audit.watch.counters import Counters
@@ -21,6 +24,7 @@ from rueda.check.audit.watch.steps import StepWatch
 from rueda.check.audit.watch.writes import WriteWatch
 from rueda.check.patches import Patches
 from rueda.check.running import run_script
+from rueda.world.compiler_import import default_compiler_options
 
 _DIGIT = re.compile(r"\d")
 _WAIT_SECONDS = 30.0  # for the others to make their last step, too
@@ -80,6 +84,7 @@ class Observer:
         self._steps.before_step += [self._loaders.settle, self._collectives.watch_horovod, self._see_device]
         self._steps.after_step += [self._modules.after_step]
         patches.replace(sys.stdout, "write", self._writing)
+        patches.replace(DistributedDataParallel, "__init__", _sparing_compiler)
         Heart(self.journal, self.counters).start()
         failure = ""
         try:
@@ -105,6 +110,17 @@ class Observer:
             return original(text)
 
         return write
+
+
+def _sparing_compiler(original: Any) -> Any:
+    """Make a DistributedDataParallel without importing torch's compiler, as :meth:`rueda.world.World.wrap` does."""
+
+    @functools.wraps(original)
+    def init(*arguments: Any, **options: Any) -> None:
+        with default_compiler_options():
+            original(*arguments, **options)
+
+    return init
 
 
 def _place_of(error: BaseException) -> str:

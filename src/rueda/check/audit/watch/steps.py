@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -277,7 +276,8 @@ class _Watched:
 
 def is_sharded(parameter: Tensor) -> bool:
     """Return whether a parameter is a part that differs between workers by design."""
-    return isinstance(parameter, DTensor) or hasattr(parameter, "_is_flat_param")
+    tensors = sys.modules.get("torch.distributed.tensor")  # a script that shards has imported it; it takes 0.8 s
+    return (tensors is not None and isinstance(parameter, tensors.DTensor)) or hasattr(parameter, "_is_flat_param")
 
 
 def _numbers(values: Tensor) -> list[float]:
