@@ -153,6 +153,8 @@ STARTERS = {
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
     "check/scale/verification.py": "runs the user's script once more, as one worker",
     "report/png.py": "asks a browser for a picture",
+    "labs/opening.py": "starts marimo, which serves a lab",
+    "labs/exercises.py": "runs a learner's function, from marimo's thread, in which jobs could not handle signals",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }
 """what may start a process, and why"""

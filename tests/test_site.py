@@ -265,7 +265,7 @@ def test_broken_links_and_foreign_hosts_are_found(extension: Any, tmp_path: Path
     ]
 
 
-@pytest.mark.parametrize("module", ["docstrings", "from_code"])
+@pytest.mark.parametrize("module", ["docstrings", "from_code", "lab_pages"])
 def test_examples_of_the_extension(extension: Any, module: str) -> None:
     assert doctest.testmod(getattr(extension, module), optionflags=doctest.ELLIPSIS).failed == 0
 

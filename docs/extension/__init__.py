@@ -6,7 +6,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from extension import docstrings, drawings, from_code, links
+from extension import docstrings, drawings, from_code, lab_pages, links
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -14,5 +14,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     docstrings.setup(app)
     from_code.setup(app)
     drawings.setup(app)
+    lab_pages.setup(app)
     links.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

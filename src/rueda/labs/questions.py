@@ -45,10 +45,10 @@ class Question:
         import marimo as mo
 
         if self.choices:
-            element: Any = mo.ui.radio(options=list(self.choices), label=self.text)
+            element: Any = mo.ui.radio(options=list(self.choices))
         else:
-            element = mo.ui.text(label=f"{self.text} ({self.unit})", placeholder="a number")
-        return element.form(submit_button_label="Check", bordered=True)
+            element = mo.ui.text(label=self.unit, placeholder="a number")
+        return element.form(label=self.text, submit_button_label="Check", bordered=True)
 
     def reply(self, given: str | float | None) -> Reply:
         """Judge an answer, keep the result in the learner's progress, and return the response; None: not answered."""
