@@ -60,7 +60,7 @@ def test_rows_are_judged_against_one_worker() -> None:
         ("naive", "lost"),
         ("other", "kept"),
     ]
-    assert [cell for *_, cell in techniques.result_table(section).texts] == ["–", "−40.0, lost", "−0.5, kept"]
+    assert [row[2] for row in techniques.result_table(section).texts] == ["–", "−40.0, lost", "−0.5, kept"]
 
 
 @pytest.mark.parametrize("technique", [*techniques.UPDATES, *techniques.LAYERWISE])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from frameworks.labs.browsing import Page, served, started_browser
-from rueda.labs import exporting
 from rueda.labs.catalogue import lab
-from rueda.labs.explore import Exploration
+from rueda.labs.explore import Shown
+from rueda.labs.exporting import export_lab
+from rueda.labs.showing import parts_of
 
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
@@ -26,10 +27,17 @@ def browser() -> Iterator[Any]:
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page with the trainings of the initial choices only: all of them would take more than a minute."""
     trained = {"gap", "scaled", "norms", "updates", "layers", "between", "tuning", "noise", "speed"}
-    whole = Exploration.combinations
+    whole = Shown.frames
+
+    def frames(shown: Shown) -> list[list[dict[str, Any]]]:
+        one = shown.exploration
+        if one.key not in trained:
+            return whole(shown)
+        return [parts_of(one.draw(**one.start), one.key)] * len(one.combinations())
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exploration, "combinations", lambda one: [one.start] if one.key in trained else whole(one))
-        return exporting.export_lab(lab(3), tmp_path_factory.mktemp("lab") / "lab 3.html")
+        patch.setattr(Shown, "frames", frames)
+        return export_lab(lab(3), tmp_path_factory.mktemp("lab") / "lab 3.html")
 
 
 def test_live(browser: Any, tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from rueda.labs.lab_3.small_task import NAIVE, RECIPE, WORKERS, compare, train
+from rueda.labs.lab_3.small_task import NAIVE, RECIPE, WORKERS, compare, progress_plot, train
 from rueda.optim.rates import build_schedule
 from rueda.optim.scaling import RULES, rate_factor
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.study import BASELINE
 from rueda.report.figures.parts import curve, log_axis
-from rueda.report.figures.progress import progress
 from rueda.report.figures.techniques import techniques
 from rueda.report.model import Table
 from rueda.report.plot import Plot
@@ -84,4 +83,4 @@ def trained_figure(rule: str, warmup_epochs: float, batch_norm: str) -> list[Plo
     if changed != RECIPE.change(workers=WORKERS):
         lines.append(train(changed, name))
     section = compare(lines)
-    return [techniques(section), progress(section)]
+    return [techniques(section), progress_plot(section)]

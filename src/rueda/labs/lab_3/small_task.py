@@ -20,7 +20,9 @@ from rueda.records.metric import TOLERANCE
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import Run
 from rueda.records.study import BASELINE
+from rueda.report.figures.progress import progress
 from rueda.report.model import Line, Section
+from rueda.report.plot import Plot
 from rueda.report.runs import primary, read_run, to_entry
 from rueda.study.conditions import condition
 
@@ -115,6 +117,14 @@ def compare(lines: Sequence[Line], title: str = "") -> Section:
         if entry.against is not None:
             entry.verdict = "kept" if section.metric.is_kept(entry.against, TOLERANCE) else "lost"
     return section
+
+
+def progress_plot(section: Section) -> Plot:
+    """Draw the accuracy of each run along its training; on a phone, where lines have no names, with a legend."""
+    plot = progress(section)
+    plot.narrow = {**plot.narrow, "showlegend": True}
+    plot.narrow_height = 340 + 20 * len(section.lines)
+    return plot
 
 
 def rows(names: Sequence[str], workers: int = WORKERS, seed: int = 0) -> Section:

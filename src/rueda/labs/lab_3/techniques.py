@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rueda.labs.lab_3.small_task import NAIVE, RECIPE, compare, recipe, rows, train
+from rueda.labs.lab_3.small_task import NAIVE, RECIPE, compare, progress_plot, recipe, rows, train
 from rueda.records.recipe.named import NAMED
 from rueda.records.study import BASELINE, control_of
-from rueda.report.figures.progress import progress
 from rueda.report.figures.schedule import batch as batch_plot
 from rueda.report.figures.techniques import techniques
 from rueda.report.model import Entry, Section, Table
@@ -47,7 +46,7 @@ def on_and_off(technique: str, batch_norm: str) -> list[Plot | Table]:
     on, off = row_name(technique, batch_norm), row_name(NAIVE, batch_norm)
     control = control_of(on)
     section = rows([BASELINE, *([control] if control else []), off, on])
-    plots = [techniques(section), progress(section)]
+    plots = [techniques(section), progress_plot(section)]
     if technique == "batch-growth":
         drawn = batch_plot(section)
         drawn.half = False
@@ -67,7 +66,7 @@ def normalisation(norm: str, rate: str) -> list[Plot | Table]:
     if changes or scaled != recipe(NAIVE):
         lines.append(train(scaled.change(**changes), f"{norm}, rate {rate}"))
     section = compare(lines)
-    return [techniques(section), progress(section), result_table(section)]
+    return [techniques(section), progress_plot(section), result_table(section)]
 
 
 def result_table(section: Section, note: str = "") -> Table:
@@ -84,11 +83,11 @@ def result_table(section: Section, note: str = "") -> Table:
         section.entries,
         {
             "condition": lambda entry: entry.name,
-            "workers": lambda entry: (entry.workers, count(entry.workers)),
-            "updates": lambda entry: (entry.updates, count(entry.updates)),
             "test accuracy": lambda entry: (entry.test, write_value(metric, entry.test)),
-            "training accuracy": lambda entry: (entry.train, write_value(metric, entry.train)),
             "against one": against,
+            "updates": lambda entry: (entry.updates, count(entry.updates)),
+            "training accuracy": lambda entry: (entry.train, write_value(metric, entry.train)),
+            "workers": lambda entry: (entry.workers, count(entry.workers)),
         },
         note,
     )
@@ -99,7 +98,7 @@ def gap_figure(workers: int) -> list[Plot | Table]:
     alone = train(RECIPE, BASELINE)
     lines = [alone] if workers == 1 else [alone, train(recipe(NAIVE, workers), NAIVE)]
     section = compare(lines)
-    return [progress(section), result_table(section)]
+    return [progress_plot(section), result_table(section)]
 
 
 def updates_of(name: str) -> int:

@@ -48,9 +48,9 @@ def _(mo):
     The throughput rises. Does the accuracy stay?
 
     A lecture trained one small network on CIFAR-10 for 12 epochs, on one GPU and on eight, with 512 images a GPU in
-    each batch. Eight GPUs were six times as fast, and lost a third of the accuracy. Then techniques were switched
-    on, and the last row ended *above* one GPU. This lab takes that table apart: first what a larger batch does,
-    then each technique on its own, then what the table really compared.
+    each batch. Eight GPUs were six times as fast, and lost more than a third of the accuracy. Then techniques were
+    switched on, and the last row ended *above* one GPU. This lab takes that table apart: first what a larger batch
+    does, then each technique on its own, then what the table really compared.
     """)
     return
 
@@ -969,8 +969,8 @@ def _(mo):
     The scripts behind the lecture's table are public. What they really did:
 
     - Every figure is **training** accuracy; no validation data were passed.
-    - The baseline has **no batch norm**; all rows from *batch norm* on have it. That one change, and no technique
-      for large batches, explains most of the table.
+    - The first two rows have **no batch norm**, all others have it. That one change, and no technique for large
+      batches, explains most of the table.
     - The rows *batch norm* and *warm-up* came from the same script, run twice: 64 and 65 %.
     - All workers used one seed and did not shard the data, so all drew the **same batches**: eight workers were
       really a batch of 512, for an eighth of the updates. Only the LAMB script had distinct batches.
