@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from rueda.labs.showing import Drawn, Text
 from rueda.records.descent import DescentPath, GradientDescent
 from rueda.report.figures.linear_model import contours, surface
+from rueda.report.plot import Plot
 from rueda.study.gradient_descent import MOST_EPOCHS, NOISE, NUM_POINTS, RATE, study_gradient_descent
 from rueda.terminal.numbers import digits, things
 
@@ -58,7 +60,15 @@ def descent_paths(batch: int, rate: float, noise: float) -> list[Drawn]:
     found = descent(batch, rate, noise)
     shown = replace(found, paths=tuple(map(thinned, found.paths)))
     above = replace(contours(shown), title="The same from above", note="The cross-section of the valley is an ellipse.")
-    return [replace(surface(shown), note="Drag to turn. The height is on a logarithmic scale."), above, _outcome(found)]
+    note = "Drag to turn. The height is on a logarithmic scale."
+    return [replace(_from_afar(surface(shown)), note=note), above, _outcome(found)]
+
+
+def _from_afar(plot: Plot) -> Plot:
+    """Move the camera back: beside its neighbour the figure is narrow, and its left axis would be cut off."""
+    scene: dict[str, Any] = plot.layout["scene"]
+    camera = {**scene["camera"], "eye": {"x": 0.36, "y": -2.0, "z": 1.4}}
+    return replace(plot, layout={**plot.layout, "scene": {**scene, "camera": camera}})
 
 
 def _outcome(found: GradientDescent) -> Text:
