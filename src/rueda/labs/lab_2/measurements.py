@@ -23,9 +23,9 @@ class MeasureRequest:
     micro_batches: tuple[int, ...] = (1, 2, 4, 8)
     pipeline_batch: int = 512
     pipeline_width: int = 512
-    images: int = 64
+    images: int = 128
     """of each worker, in an iteration"""
-    repeats: int = 80
+    repeats: int = 60
     sizes: tuple[int, ...] = (4, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
     """bytes of the measured all-reduces"""
     seconds: float = 0.5
