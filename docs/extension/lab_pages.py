@@ -20,7 +20,19 @@ _SOURCE = Path(__file__).parents[2] / "src" / "rueda"
 
 def setup(app: Sphinx) -> None:
     """Register the step with Sphinx; it comes before the check of the links."""
+    app.connect("source-read", _leave_out_links)
     app.connect("build-finished", _write_pages, priority=400)
+
+
+def _leave_out_links(app: Sphinx, page: str, source: list[str]) -> None:
+    """Remove the links to labs that are not written yet."""
+    if page == "course/index":
+        from rueda.labs.catalogue import LABS
+        from rueda.labs.exporting import page_name
+
+        for lab in LABS:
+            if not lab.notebook.is_file():
+                source[0] = source[0].replace(f'<a href="{page_name(lab)}">The static page</a>.', "")
 
 
 def _write_pages(app: Sphinx, error: Exception | None) -> None:

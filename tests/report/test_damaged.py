@@ -95,8 +95,8 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
 @pytest.mark.parametrize("name", KINDS)
 def test_any_number_may_be_anything(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 2 MB of plotly and the page's scripts do not matter here.
-    monkeypatch.setattr("rueda.report.page._plotly", lambda: ("'sha256-x'", ""))
-    monkeypatch.setattr("rueda.report.page._asset", lambda name: name)
+    monkeypatch.setattr("rueda.report.page.packed_plotly", lambda: ("'sha256-x'", ""))
+    monkeypatch.setattr("rueda.report.page.asset", lambda name: name)
     KINDS[name](tmp_path)
     file = tmp_path / name
     is_rows = name.endswith("l")
