@@ -209,7 +209,8 @@ def _iteration_words(found: Measurements, workers: int) -> str:
     factor = together.images_per_second / alone.images_per_second
     return (
         f"2 × {together.batch} images in {milliseconds(together.seconds)}: {together.images_per_second:,.0f} images a "
-        f"second, **{factor:.2f} times** as many as one worker; the efficiency is {factor / 2:.0%}."
+        f"second, **{factor:.2f} times** as many as one worker; the efficiency is {factor / 2:.0%}. This is the "
+        f"shortest of {together.repeats} iterations; programs that share the cores make two workers slower than one alone."
     )
 
 

@@ -25,7 +25,7 @@ class MeasureRequest:
     pipeline_width: int = 512
     images: int = 128
     """of each worker, in an iteration"""
-    repeats: int = 20
+    repeats: int = 60
     sizes: tuple[int, ...] = (4, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
     """bytes of the measured all-reduces"""
     seconds: float = 0.5

@@ -251,7 +251,7 @@ def measure_traffic(world: World, batches: Sequence[int], widths: Sequence[int])
 
 
 def measure_pipelines(
-    world: World, micro_batches: Sequence[int], *, batch: int, width: int, repeats: int = 4
+    world: World, micro_batches: Sequence[int], *, batch: int, width: int, repeats: int = 10
 ) -> list[PipelineRun]:
     """Time the passes of a pipelined step for several numbers of micro-batches; the fastest of some repeats counts."""
     found = []

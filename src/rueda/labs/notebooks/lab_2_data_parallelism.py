@@ -134,7 +134,8 @@ def _(mo):
     while worker 1 computes with the first of them, worker 0 already works on the second.
 
     Move the slider: these are measured passes of two processes. Many small micro-batches have a cost of their own,
-    since each one is sent by itself and small matrices are multiplied less efficiently.
+    since each one is sent by itself and small matrices are multiplied less efficiently; and if other programs take a
+    core for a moment, both workers wait, since every pass needs the one before it.
     """)
     return
 
