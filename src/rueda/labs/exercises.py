@@ -39,8 +39,8 @@ class Exercise:
         """Return marimo's editor with a button; its ``value`` is None until the learner runs it."""
         import marimo as mo
 
-        editor = mo.ui.code_editor(value=self.start, language="python", min_height=80)
-        return editor.form(label=self.text, submit_button_label="Run and check", bordered=True)
+        editor = mo.ui.code_editor(value=self.start, language="python", min_height=80, label=self.text)
+        return editor.form(submit_button_label="Run and check", bordered=True)
 
     def judge(self, source: str | None) -> Judgement:
         """Run the learner's function on the cases and compare with the library; None: not run yet."""

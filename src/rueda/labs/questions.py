@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,13 +45,16 @@ class Question:
         import marimo as mo
 
         if self.choices:
-            element: Any = mo.ui.radio(options=list(self.choices))
-        else:
-            element = mo.ui.text(label=self.unit, placeholder="a number")
-        return element.form(label=self.text, submit_button_label="Check", bordered=True)
+            element: Any = mo.ui.radio(options=list(self.choices), label=self.text)
+        else:  # a form's own label would be centred, and that of a text field squeezes it on a phone
+            text = f"{self.text}\n\n{{number}} {self.unit}"
+            element = mo.md(text).batch(number=mo.ui.text(placeholder="a number"))
+        return element.form(submit_button_label="Check", bordered=True)
 
-    def reply(self, given: str | float | None) -> Reply:
-        """Judge an answer, keep the result in the learner's progress, and return the response; None: not answered."""
+    def reply(self, given: str | float | Mapping[str, str] | None) -> Reply:
+        """Judge what a form holds, keep the result in the learner's progress, and respond; None: not answered."""
+        if isinstance(given, Mapping):
+            given = given["number"]
         if given is None or given == "":
             return Reply(question=self)
         answer = answer_of(self.key)

@@ -74,8 +74,8 @@ ANSWERS = {
     ),
     "1.skip-connections": Answer(
         right="the loss around the minimum rises less steeply",
-        why="With 20 layers the difference at the edge is a factor of a hundred or more. The signal has a way around "
-        "each layer, so a change of one layer does not multiply with all the others.",
+        why="With 20 layers the difference at the edge is a factor of a hundred or more, in this pair of trainings. "
+        "A likely reason: the signal has a way around each layer, so changes of the layers do not multiply.",
         hints=["Compare the heights at the edge of the two surfaces, for 5 and for 20 layers.",
                "The colours of both surfaces share one scale: which of them is brighter at its edge?"],
     ),

@@ -452,8 +452,10 @@ def _(mo):
     valleys, plateaus and walls in thousands of dimensions. What can be drawn is a slice: the loss over two random
     directions around the trained network, each scaled filter by filter, so that slices can be compared.
 
-    Below are small networks of 5, 10 and 20 layers, trained on the same images. One of each pair has **skip
-    connections**, which add the input of a layer to its output. Both learn; but look at the heights at the edge.
+    Below are small networks of 5, 10 and 20 layers, trained on the same 512 images. One of each pair has **skip
+    connections**, which add the input of a layer to its output; the output is divided by √layers there, so that the
+    sum does not grow. So the two differ in two things, and each was trained once, with one seed: read it as an
+    illustration, not as a measurement. Both learn; but look at the heights at the edge.
     """)
     return
 
