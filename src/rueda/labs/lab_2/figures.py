@@ -210,7 +210,7 @@ def _iteration_words(found: Measurements, workers: int) -> str:
     return (
         f"2 × {together.batch} images in {milliseconds(together.seconds)}: {together.images_per_second:,.0f} images a "
         f"second, **{factor:.2f} times** as many as one worker; the efficiency is {factor / 2:.0%}. This is the "
-        f"shortest of {together.repeats} iterations; programs that share the cores make two workers slower than one alone."
+        f"shortest of {together.repeats} iterations; programs that share the cores slow two workers more than one."
     )
 
 
