@@ -34,7 +34,7 @@ def lab(
     if export is not None:
         from rueda.labs.exporting import export_all, export_lab
 
-        written = export_all(export) if number is None else [export_lab(find(number), export)]
+        written = export_all(export, show=True) if number is None else [export_lab(find(number), export, show=True)]
         for file in written:
             typer.echo(f"{file}: open it in a browser")
         return

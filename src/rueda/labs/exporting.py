@@ -7,7 +7,8 @@ its scripts by their hashes, and it loads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -20,14 +21,16 @@ from rueda.labs.opening import need_marimo
 from rueda.labs.showing import EMPTY, data_text, scripts, style
 from rueda.report.escape import to_html
 from rueda.report.inlined import packed_plotly, packed_text, script_hash
+from rueda.terminal.points import PointsProgress
 
 
-def export_lab(lab: Lab, file: Path | str) -> Path:
+def export_lab(lab: Lab, file: Path | str, *, show: bool = False) -> Path:
     """Write the page of one lab.
 
     Args:
         lab: the lab.
         file: the page to write.
+        show: show the progress.
 
     Returns:
         The page's path.
@@ -39,13 +42,27 @@ def export_lab(lab: Lab, file: Path | str) -> Path:
     need_marimo()
     file = Path(file)
     check_writable(file)
-    write_atomically(file, page(lab, run_notebook(lab)).encode())
+    with _one_thread():
+        write_atomically(file, page(lab, run_notebook(lab), show=show).encode())
     return file
 
 
-def export_all(folder: Path | str) -> list[Path]:
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: the models are so small that several threads wait for each other most of the time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def export_all(folder: Path | str, *, show: bool = False) -> list[Path]:
     """Write the pages of all labs into a folder, as ``lab-1.html`` and so on."""
-    return [export_lab(lab, Path(folder) / page_name(lab)) for lab in LABS if lab.notebook.is_file()]
+    return [export_lab(lab, Path(folder) / page_name(lab), show=show) for lab in LABS if lab.notebook.is_file()]
 
 
 def page_name(lab: Lab) -> str:
@@ -63,11 +80,11 @@ def run_notebook(lab: Lab) -> list[Any]:
     return [output for output in outputs if output is not None]
 
 
-def page(lab: Lab, outputs: Iterable[Any]) -> str:
+def page(lab: Lab, outputs: Iterable[Any], *, show: bool = False) -> str:
     """Return the HTML of a lab whose cells show these outputs."""
     outputs = list(outputs)
     body = "\n".join(_block(output) for output in outputs)
-    frames = packed_text(data_text(_frames(outputs)))
+    frames = packed_text(data_text(_frames(lab, outputs, show=show)))
     (plotly, packed), script = packed_plotly(), scripts("parts.js", "alone.js", "static.js")
     policy = (
         f"default-src 'none'; script-src {plotly} {script_hash(script)}; style-src 'unsafe-inline'; "
@@ -103,13 +120,19 @@ with everything computed live, and with exercises.</p></footer>
 """
 
 
-def _frames(outputs: Iterable[Any]) -> Mapping[str, Any]:
+def _frames(lab: Lab, outputs: Iterable[Any], *, show: bool) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
-    for output in outputs:
-        if isinstance(output, Shown):
-            if output.exploration.key in found:
-                raise LabError("key", expected="a key that is used once", got=output.exploration.key, do="rename it")
-            found[output.exploration.key] = output.frames()
+    moving = [output for output in outputs if isinstance(output, Shown)]
+    counts = [len(output.exploration.combinations()) for output in moving]
+    title = f"lab {lab.number}"
+    with PointsProgress(speak=show, description=title, total=sum(counts), noun="figures") as progress:
+        for number, output in enumerate(moving):
+            key = output.exploration.key
+            if key in found:
+                raise LabError("key", expected="a key that is used once", got=key, do="rename it")
+            found[key] = output.frames()
+            if progress.due:
+                progress.show(sum(counts[: number + 1]))
     return found
 
 

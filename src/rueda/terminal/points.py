@@ -8,11 +8,11 @@ from rueda.terminal.bar import ProgressDisplay
 
 
 class PointsProgress(ProgressDisplay):
-    """Shows how many points have been computed; a worker without ``speak`` shows nothing."""
+    """Shows how many points, or other things, have been computed; a worker without ``speak`` shows nothing."""
 
-    def __init__(self, *, speak: bool, description: str, total: int, done: int = 0) -> None:
+    def __init__(self, *, speak: bool, description: str, total: int, done: int = 0, noun: str = "points") -> None:
         super().__init__(speak=speak)
-        self._description, self._total, self._first = description, total, done
+        self._description, self._total, self._first, self._noun = description, total, done, noun
         self._started = time.monotonic()
 
     def begin(self) -> None:
@@ -20,7 +20,7 @@ class PointsProgress(ProgressDisplay):
         if self._bar is not None:
             self._task = self._bar.add_task(self._description, total=self._total, completed=self._first)
         elif self._first:
-            self.line(f"{self._description}: {self._first:,} of {self._total:,} points are already computed")
+            self.line(f"{self._description}: {self._first:,} of {self._total:,} {self._noun} are already computed")
 
     def show(self, done: int) -> None:
         """Show that ``done`` points have been computed."""
@@ -29,4 +29,4 @@ class PointsProgress(ProgressDisplay):
             self._bar.update(self._task, completed=done)
         else:
             left = (self._last - self._started) / max(1, done - self._first) * (self._total - done)
-            self.line(f"{self._description}: {done:,} of {self._total:,} points, about {left:,.0f} s left")
+            self.line(f"{self._description}: {done:,} of {self._total:,} {self._noun}, about {left:,.0f} s left")
