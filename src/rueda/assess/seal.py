@@ -1,0 +1,173 @@
+"""The seal of a worker's journal, and the watch over what the script must not touch.
+
+The observation runs in the script's own process, since only there are batches and gradients to be seen. Nothing in one
+Python process can be hidden from code that wants to find it; but what the usual ways leave can be seen:
+
+- Each line of the journal carries a code that chains it to the lines before (HMAC), with a key that was read, and
+  removed, before the script began. A line that somebody else wrote breaks the chain.
+- The functions by which the observation is made are compared with those at the start, several times a second and at
+  the end; one that was replaced is named.
+- Python's audit hook, which cannot be removed, tells when the script asks for other objects' memory or frames, compiles
+  code under another file's name, or opens files of the observation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from rueda.check.audit.watch.journal import Journal
+from rueda.check.audit.watch.place import is_users, place
+
+CODE = "seal"
+_FORBIDDEN = (
+    *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._getframe", "sys._current_frames"),
+    *("sys.settrace", "sys.setprofile", "sys.addaudithook", "code.__new__", "function.__new__", "os.kill"),
+    *("ctypes.dlopen", "ctypes.cdata", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function"),
+    *("os.putenv", "os.exec", "os.posix_spawn", "subprocess.Popen", "os.system", "pty.spawn", "resource.setrlimit"),
+)
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+_WATCH_SECONDS = 0.25
+
+
+class SealedJournal(Journal):
+    """A journal whose lines are sealed.
+
+    Args:
+        folder: where the journals of all workers are.
+        rank: the rank of this worker.
+        seal: makes the code of a line, given the name of the file.
+    """
+
+    def __init__(self, folder: str | Path, rank: int, seal: Callable[[str, bytes], str]) -> None:
+        super().__init__(folder, rank)
+        self._seal = seal
+
+    def note(self, kind: str, **values: Any) -> None:
+        """Write one observation, with the time, the processor time and the code."""
+        caller = sys._getframe(1).f_code.co_filename
+        if not caller.startswith(_OURS):
+            values = {**values, "forged": caller}
+        super().note(kind, **values, at=_clock(), processor=_processor())
+
+    def _encoded(self, values: dict[str, Any], name: str) -> bytes:
+        line = super()._encoded(values, name)
+        return line[:-2] + f',"{CODE}":"{self._seal(name, line)}"}}\n'.encode()
+
+
+_clock, _processor = time.time, time.process_time
+
+
+def sealer(key: bytes) -> Callable[[str, bytes], str]:
+    """Return the function that seals the lines of several files, each a chain of its own.
+
+    >>> seal, check = sealer(b"key"), sealer(b"key")
+    >>> seal("a", b"1") == check("a", b"1"), seal("a", b"2") == check("a", b"3")
+    (True, False)
+    """
+    last: dict[str, bytes] = {}
+    new = hmac.new
+
+    def seal(name: str, line: bytes) -> str:
+        before = last.get(name) or name.encode()
+        last[name] = new(key, before + line, hashlib.sha256).digest()
+        return last[name].hex()[:24]
+
+    return seal
+
+
+def broken(folder: Path, keys: dict[int, bytes]) -> str:
+    """Return what is wrong with the journals of a folder; nothing if every line is in its chain."""
+    for rank, key in keys.items():
+        check = sealer(key)
+        whole = folder / f"rank-{rank}.jsonl"
+        if not whole.is_file():
+            return f"rank {rank} has no journal"
+        for file in [whole, *sorted(folder.glob(f"rank-{rank}-*.jsonl"))]:
+            for number, line in enumerate(file.read_bytes().splitlines(), 1):
+                text, _, code = line.rpartition(f',"{CODE}":"'.encode())
+                if not code.endswith(b'"}'):
+                    break  # a worker was killed while it wrote
+                if not hmac.compare_digest(check(file.name, text + b"}\n"), code[:-2].decode(errors="replace")):
+                    return f"line {number} of the journal of rank {rank} was not written by the observation"
+    return ""
+
+
+class Guard:
+    """Compares what the observation is made of with what it was at the start.
+
+    Args:
+        journal: where a change is noted.
+        private: folders that the script has no business in.
+    """
+
+    def __init__(self, journal: SealedJournal, private: Iterable[Path]) -> None:
+        self._journal = journal
+        self._private = tuple(os.path.realpath(one) + os.sep for one in private)
+        self._known: list[tuple[Any, str, Any, Any]] = []
+        self._told: set[str] = set()
+        self._active = True
+
+    def start(self, owners: Iterable[Any]) -> None:
+        """Begin, once the observation is installed: remember every function of some modules and classes."""
+        for owner in owners:
+            for name, value in list(vars(owner).items()):
+                if isinstance(value, (FunctionType, MethodType, staticmethod, classmethod, property, type)):
+                    self._known.append((owner, name, value, getattr(value, "__code__", None)))
+        sys.addaudithook(self._hear)
+        threading.Thread(target=self._look, name="rueda-assess", daemon=True).start()
+
+    def end(self) -> None:
+        """Compare for the last time."""
+        self.compare()
+        self._active = False
+
+    def compare(self) -> None:
+        """Note what has been replaced."""
+        for owner, name, value, code in self._known:
+            now = vars(owner).get(name)
+            if now is not value or getattr(now, "__code__", None) is not code:
+                self._tell(f"{_name(owner)}.{name} was replaced")
+
+    def _look(self) -> None:
+        while self._active:
+            self.compare()
+            time.sleep(_WATCH_SECONDS)
+
+    def _hear(self, event: str, args: Any) -> None:
+        if not self._active:
+            return
+        if event in _FORBIDDEN:
+            caller = sys._getframe(1).f_code.co_filename
+            if is_users(caller) or caller.startswith("<string"):
+                self._tell(f"{event} was called")
+        elif event == "compile" and len(args) > 1 and isinstance(args[1], (str, bytes)):
+            name = os.fsdecode(args[1])
+            if is_users(sys._getframe(1).f_code.co_filename) and not name.startswith("<") and not is_users(name):
+                self._tell(f"code was compiled under the name {name}")
+        elif event == "open" and isinstance(args[0], (str, bytes, os.PathLike)):
+            path = os.path.realpath(os.fsdecode(args[0]))
+            by_user = is_users(sys._getframe(1).f_code.co_filename)
+            if by_user and (path.startswith(self._private) or _is_memory(path)):
+                self._tell(f"{os.path.basename(path)} of the observation was opened")
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told and len(self._told) < 16:
+            self._told.add(what)
+            self._journal.note("touched", what=what, where=place())
+
+
+def _is_memory(path: str) -> bool:
+    return path.startswith("/proc/") and path.rsplit("/", 1)[-1] in ("mem", "environ", "maps", "fd", "syscall")
+
+
+def _name(owner: Any) -> str:
+    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
