@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from rueda.check.audit.watch.journal import Journal
@@ -32,10 +32,12 @@ _FORBIDDEN = (
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._getframe", "sys._current_frames"),
     *("sys.settrace", "sys.setprofile", "sys.addaudithook", "code.__new__", "function.__new__", "os.kill"),
     *("ctypes.dlopen", "ctypes.cdata", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function"),
-    *("os.putenv", "os.exec", "os.posix_spawn", "subprocess.Popen", "os.system", "pty.spawn", "resource.setrlimit"),
+    *("os.exec", "os.posix_spawn", "os.system"),
 )
+_HEARD = {*_FORBIDDEN, "compile", "open"}
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _WATCH_SECONDS = 0.25
+_KINDS = (FunctionType, BuiltinFunctionType, MethodType, staticmethod, classmethod, property, type)
 
 
 class SealedJournal(Journal):
@@ -114,13 +116,14 @@ class Guard:
         self._private = tuple(os.path.realpath(one) + os.sep for one in private)
         self._known: list[tuple[Any, str, Any, Any]] = []
         self._told: set[str] = set()
+        self._hearing: set[int] = set()
         self._active = True
 
     def start(self, owners: Iterable[Any]) -> None:
         """Begin, once the observation is installed: remember every function of some modules and classes."""
         for owner in owners:
             for name, value in list(vars(owner).items()):
-                if isinstance(value, (FunctionType, MethodType, staticmethod, classmethod, property, type)):
+                if isinstance(value, _KINDS):
                     self._known.append((owner, name, value, getattr(value, "__code__", None)))
         sys.addaudithook(self._hear)
         threading.Thread(target=self._look, name="rueda-assess", daemon=True).start()
@@ -134,7 +137,8 @@ class Guard:
         """Note what has been replaced."""
         for owner, name, value, code in self._known:
             now = vars(owner).get(name)
-            if now is not value or getattr(now, "__code__", None) is not code:
+            same = now is value and getattr(now, "__code__", None) is code
+            if not same and not (_is_torchs(owner) and _is_known(now, name)):
                 self._tell(f"{_name(owner)}.{name} was replaced")
 
     def _look(self) -> None:
@@ -143,26 +147,47 @@ class Guard:
             time.sleep(_WATCH_SECONDS)
 
     def _hear(self, event: str, args: Any) -> None:
-        if not self._active:
+        if not self._active or event not in _HEARD:
             return
-        if event in _FORBIDDEN:
+        thread = threading.get_ident()
+        if thread in self._hearing:  # what the hook itself does, such as asking for a frame
+            return
+        self._hearing.add(thread)
+        try:
             caller = sys._getframe(1).f_code.co_filename
-            if is_users(caller) or caller.startswith("<string"):
-                self._tell(f"{event} was called")
-        elif event == "compile" and len(args) > 1 and isinstance(args[1], (str, bytes)):
+            if is_users(caller) or caller == "<string>":
+                self._judge(event, args)
+        finally:
+            self._hearing.discard(thread)
+
+    def _judge(self, event: str, args: Any) -> None:
+        """Judge an event that the script itself has caused."""
+        if event in _FORBIDDEN:
+            self._tell(f"{event} was called")
+        elif event == "compile" and isinstance(args[1], (str, bytes)):
             name = os.fsdecode(args[1])
-            if is_users(sys._getframe(1).f_code.co_filename) and not name.startswith("<") and not is_users(name):
+            if not name.startswith("<") and not is_users(name):
                 self._tell(f"code was compiled under the name {name}")
         elif event == "open" and isinstance(args[0], (str, bytes, os.PathLike)):
             path = os.path.realpath(os.fsdecode(args[0]))
-            by_user = is_users(sys._getframe(1).f_code.co_filename)
-            if by_user and (path.startswith(self._private) or _is_memory(path)):
+            if path.startswith(self._private) or _is_memory(path):
                 self._tell(f"{os.path.basename(path)} of the observation was opened")
 
     def _tell(self, what: str) -> None:
         if what not in self._told and len(self._told) < 16:
             self._told.add(what)
             self._journal.note("touched", what=what, where=place())
+
+
+def _is_torchs(owner: Any) -> bool:
+    return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", "")).startswith("torch")
+
+
+def _is_known(function: Any, name: str) -> bool:
+    """Return whether a function of torch was replaced by torch, or by the observation that begins or ends there."""
+    code = getattr(function, "__code__", None)
+    known = code is not None and (code.co_filename.startswith(_OURS) or f"{os.sep}torch{os.sep}" in code.co_filename)
+    return known and getattr(function, "__name__", name) == name and not is_users(code.co_filename)
 
 
 def _is_memory(path: str) -> bool:
