@@ -42,9 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"errors", "files", "optim", "records", "terminal"},
     "check": {"data", "errors", "files", "nn", "optim", "records", "terminal", "world"},
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
+    "assess": {"check", "data", "errors", "files", "jobs", "records", "report", "tasks", "terminal", "world"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
-        *("report", "hvd", "jobs", "check", "__init__"),
+        *("report", "hvd", "jobs", "check", "assess", "__init__"),
     },
     "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "nn", "optim", "tasks", "train"},
 }
@@ -148,6 +149,7 @@ STARTERS = {
     "records/environment.py": "asks git for the commit",
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
     "check/scale/verification.py": "runs the user's script once more, as one worker",
+    "assess/confinement.py": "asks, as another user, whether that one can read Python",
     "report/png.py": "asks a browser for a picture",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }

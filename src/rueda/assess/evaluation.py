@@ -88,9 +88,7 @@ class EvaluationAnswer:
 
 def evaluate_apart(request: EvaluationRequest) -> EvaluationAnswer:
     """Evaluate a run in another process."""
-    return jobs.run(
-        jobs.Job(function=f"{__name__}:evaluate_here", request=request, answer=EvaluationAnswer), show=True
-    )
+    return jobs.run(jobs.Job(function=f"{__name__}:evaluate_here", request=request, answer=EvaluationAnswer), show=True)
 
 
 def evaluate_here(request: EvaluationRequest) -> EvaluationAnswer:
@@ -116,7 +114,8 @@ def evaluate_here(request: EvaluationRequest) -> EvaluationAnswer:
         epochs.append(saved)
     return EvaluationAnswer(
         epochs=tuple(epochs), initial=grader.initial(timeline.initial),
-        num_changes=len(journals.flat("changed")), provenance=provenance(journals.notes, train, validation), num_train=len(train),
+        num_changes=len(journals.flat("changed")), num_train=len(train),
+        provenance=provenance(journals.notes, train, validation),
         steps=tuple(len(one) for one in timeline.trained), preparation=timeline.preparation,
         computing=timeline.computing(),
     )  # fmt: skip
@@ -142,10 +141,10 @@ class Timeline:
         """Return the step after which a worker had these weights; 0 if none had."""
         for known in self._weights:
             if weights in known:
-                return known[weights]
+                return int(known[weights])
             found = next((step for each, step in known.items() if weights <= each), 0)
             if found:
-                return found
+                return int(found)
         return 0
 
     def examples(self, first: int, last: int) -> int:
@@ -154,9 +153,7 @@ class Timeline:
 
     def computing(self) -> float:
         """Return the mean part of the time since the first step in which a worker has used a processor."""
-        parts = [
-            min(1.0, (end - begin) / (at - self.begin)) for begin, end, at in self._processor if at > self.begin
-        ]
+        parts = [min(1.0, (end - begin) / (at - self.begin)) for begin, end, at in self._processor if at > self.begin]
         return sum(parts) / len(parts) if parts else 0.0
 
 

@@ -100,7 +100,9 @@ def grade(settings: Settings, run: RunAnswer, found: EvaluationAnswer, claimed: 
     reached = _accuracy(grades, settings, run.checks, found, claimed)
     _time(grades, settings, run, found, reached)
     wrong = [one for one in run.checks if one.status == MISTAKE and one.check not in _SHARING]
-    grades.add("correct", "; ".join(map(_told, wrong)) or "no other mistake was found", met=bool(run.checks) and not wrong)
+    grades.add(
+        "correct", "; ".join(map(_told, wrong)) or "no other mistake was found", met=bool(run.checks) and not wrong
+    )
     _own_model(grades, found)
     _data(grades, found)
     touched = "; ".join(run.touched[:3])
@@ -157,7 +159,8 @@ def _accuracy(
     if best is None:
         grades.skip("accuracy", reason="no epoch was saved")
         return []
-    reason = f"{target:.1%} in {patience} consecutive epochs was asked for, the best is {best.accuracy:.1%} in epoch {best.epoch}"
+    asked = f"{target:.1%} in {patience} consecutive epochs was asked for"
+    reason = f"{asked}, the best is {best.accuracy:.1%} in epoch {best.epoch}"
     uncounted = [one for one in found.epochs if one.note]
     if uncounted:
         reason += f"; epoch-{uncounted[0].epoch}.pt does not count: {uncounted[0].note}"
@@ -195,7 +198,9 @@ def _own_model(grades: Grades, found: EvaluationAnswer) -> None:
     if strange:
         reason = f"epoch-{strange[0].epoch}.pt: {strange[0].note}"
     elif found.initial > _CHANCE:
-        reason = f"before the first step the model was right on {found.initial:.1%} already, which random weights are not"
+        reason = (
+            f"before the first step the model was right on {found.initial:.1%} already, which random weights are not"
+        )
     elif found.num_changes:
         reason = f"weights were changed {found.num_changes:,} times between the steps of the optimizer"
     elif not found.epochs:

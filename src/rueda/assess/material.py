@@ -47,7 +47,9 @@ def new_task(folder: Path, settings: Settings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AssessError("--new", expected="a folder that can be made", got=error.strerror, do="name another") from None
+        raise AssessError(
+            "--new", expected="a folder that can be made", got=error.strerror, do="name another"
+        ) from None
     written = write_data(settings.data, folder / DATA)
     write_atomically(folder / "task.py", material("task"))
     write_atomically(folder / "README.md", _text(settings, written).encode())

@@ -2,8 +2,8 @@
 
 Every example that was trained on has a digest in the journals, which is that of a task's example if nothing has changed
 it. What an augmentation or another normalisation has changed is recognised by its likeness, for a sample of examples:
-the correlation of the pixels, at every shift by up to four pixels and mirrored or not, with each of the task's examples.
-It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it.
+the correlation of the pixels, at every shift by up to four pixels and mirrored or not, with each of the task's
+examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ def _shared(read: list[list[int]], num_train: int) -> float:
     """Return the part of the first epoch's examples of a worker that the other workers have read as well."""
     share = num_train // max(1, len(read))
     firsts = [set(each[: share // 2]) for each in read]
-    parts = [
-        len(mine & other) / max(1, len(mine)) for i, mine in enumerate(firsts) for other in firsts[i + 1 :]
-    ]
+    parts = [len(mine & other) / max(1, len(mine)) for i, mine in enumerate(firsts) for other in firsts[i + 1 :]]
     return max(parts, default=0.0)
 
 
 def _digests(data: Arrays) -> list[int]:
-    return [one for part in data.inputs.split(1000) for one in rows(data.floats(part))]
+    return [one for part in _parts(data) for one in rows(data.floats(part))]
+
+
+def _parts(data: Arrays) -> list[Tensor]:
+    return list(torch.split(data.inputs, 1000))
 
 
 def _sample(note: dict[str, Any], data: Arrays) -> Tensor:
@@ -95,7 +97,7 @@ def _likeness(samples: list[Tensor], train: Arrays, validation: Arrays) -> list[
     inner = slice(_SHIFT, -_SHIFT)
     moved = _standard(torch.cat(variants)[:, :, inner, inner])  # (variants * samples, values)
     best = [
-        torch.stack([(moved @ _standard(part[:, :, inner, inner].float()).T).amax(1) for part in data.inputs.split(1000)])
+        torch.stack([(moved @ _standard(part[:, :, inner, inner].float()).T).amax(1) for part in _parts(data)])
         .amax(0).view(len(variants), len(samples)).amax(0)
         for data in (train, validation)
     ]  # fmt: skip
@@ -111,4 +113,4 @@ def _likeness(samples: list[Tensor], train: Arrays, validation: Arrays) -> list[
 def _standard(images: Tensor) -> Tensor:
     flat = images.flatten(1)
     flat = flat - flat.mean(1, keepdim=True)
-    return flat / (flat.norm(dim=1, keepdim=True) + 1e-6)
+    return torch.nn.functional.normalize(flat, dim=1)

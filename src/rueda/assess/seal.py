@@ -186,8 +186,10 @@ def _is_torchs(owner: Any) -> bool:
 def _is_known(function: Any, name: str) -> bool:
     """Return whether a function of torch was replaced by torch, or by the observation that begins or ends there."""
     code = getattr(function, "__code__", None)
-    known = code is not None and (code.co_filename.startswith(_OURS) or f"{os.sep}torch{os.sep}" in code.co_filename)
-    return known and getattr(function, "__name__", name) == name and not is_users(code.co_filename)
+    if code is None or is_users(code.co_filename):
+        return False
+    is_known = code.co_filename.startswith(_OURS) or f"{os.sep}torch{os.sep}" in code.co_filename
+    return is_known and getattr(function, "__name__", name) == name
 
 
 def _is_memory(path: str) -> bool:

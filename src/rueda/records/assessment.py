@@ -1,4 +1,4 @@
-"""The result of ``rueda assess``: criteria, points and reasons of one submission, as ``assessment.json``; of a class."""
+"""The result of ``rueda assess``: criteria, points and reasons of a submission (``assessment.json``), or of a class."""
 
 from __future__ import annotations
 

@@ -5,10 +5,11 @@ import os
 import task
 import torch
 import torch.distributed as dist
-from rueda.tasks.datasets import glyphs
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from rueda.tasks.datasets import glyphs
 
 EPOCHS = 4
 BATCH = 64  # of all workers together, as in the serial script: so its rate fits, and no warm-up is needed

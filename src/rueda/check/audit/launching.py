@@ -70,9 +70,7 @@ def observed_in(
     """
     script, program = _script(plan)
     value = json.dumps({"folder": str(watch.folder), "updates": updates})
-    audited = replace(
-        plan, program=(worker, *program), module=True, environment={**plan.environment, VARIABLE: value}
-    )
+    audited = replace(plan, program=(worker, *program), module=True, environment={**plan.environment, VARIABLE: value})
     watch.start()
     try:
         status = driver.launch(audited, output=output or OutputOptions(), failed=failed)
