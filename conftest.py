@@ -19,7 +19,7 @@ _NEEDS = {
 }
 collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of its own, not part of ours
 # Scripts that train when they are imported.
-collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts"]
+collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts", "tests/assess/submissions"]
 collect_ignore += [path for module, paths in _NEEDS.items() if find_spec(module) is None for path in paths]
 if find_spec("tensorflow") is None:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras would want TensorFlow

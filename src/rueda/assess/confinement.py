@@ -10,7 +10,7 @@ Landlock            (Linux 5.13 and later) reads only Python, the system and its
                     folder; since 6.12 it signals no process but its own
 no network          root gives the job a network of its own, in which only loopback exists; other users deny
                     connections to the ports below 1024 (Linux 6.7)
-limits              processor time, size of files, memory; of another user also the number of processes
+limits              processor time, size of files, memory, number of processes
 ==================  ==========================================================================================
 """
 
@@ -52,7 +52,7 @@ class Limits:
         processor_seconds: processor time of all its threads.
         file_bytes: size of a file.
         memory_bytes: memory for data.
-        processes: processes and threads of the user, if it is another one.
+        processes: processes and threads of the user; beside those that there are, if it stays the same one.
     """
 
     processor_seconds: int
@@ -108,7 +108,7 @@ def _limit(limits: Limits, *, of_user: bool) -> str:
     wanted = {
         resource.RLIMIT_CPU: limits.processor_seconds, resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_DATA: limits.memory_bytes, resource.RLIMIT_CORE: 0,
-        **({resource.RLIMIT_NPROC: limits.processes} if of_user else {}),
+        resource.RLIMIT_NPROC: limits.processes + (0 if of_user else _num_threads(os.getuid())),
     }  # fmt: skip
     for name, most in wanted.items():
         hard = resource.getrlimit(name)[1]
@@ -117,6 +117,15 @@ def _limit(limits: Limits, *, of_user: bool) -> str:
             resource.setrlimit(name, (value, value))
     memory = limits.memory_bytes // _GIGABYTE
     return f"own session, {limits.processor_seconds:,} s of processor time and {memory} GiB a worker"
+
+
+def _num_threads(user: int) -> int:
+    """Return how many threads a user has now, which the limit counts."""
+    found = 0
+    for one in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found += len(os.listdir(one / "task")) if one.stat().st_uid == user else 0
+    return found
 
 
 def _change_user(user: int, *, confined: bool) -> str:

@@ -68,6 +68,7 @@ class EvaluationAnswer:
     Args:
         epochs: each saved epoch.
         initial: the accuracy of the weights before the first step.
+        strange: what shows that these were not drawn as the model draws them; empty if nothing does.
         num_changes: changes of weights outside of an optimizer's step.
         provenance: where the examples come from.
         num_train: training examples of the task.
@@ -78,6 +79,7 @@ class EvaluationAnswer:
 
     epochs: tuple[SavedEpoch, ...] = ()
     initial: float = 0.0
+    strange: str = ""
     num_changes: int = 0
     provenance: Provenance = field(default_factory=Provenance)
     num_train: int = 0
@@ -92,18 +94,29 @@ def evaluate_apart(request: EvaluationRequest) -> EvaluationAnswer:
 
 
 def evaluate_here(request: EvaluationRequest) -> EvaluationAnswer:
-    """Evaluate a run."""
+    """Evaluate a run in this process, which is confined before it reads a file of the script."""
+    return evaluate(request, confined=True)
+
+
+def evaluate(request: EvaluationRequest, *, confined: bool = False) -> EvaluationAnswer:
+    """Evaluate a run.
+
+    Args:
+        request: what is evaluated.
+        confined: whether this process gives up other files for good, once it has its own examples.
+    """
     import torch
 
     from rueda.assess.examples import given, held_out
     from rueda.assess.origin import provenance
     from rueda.check.audit.judge.journals import read_journals
 
-    torch.set_num_threads(max(1, os.cpu_count() or 1))
     train, validation = given(request.data)
     own = held_out(request.data, request.seed)
-    limits = Limits(processor_seconds=3600)
-    confine(user=None, readable=[request.folder], writable=[Path(tempfile.gettempdir())], limits=limits)
+    if confined:
+        torch.set_num_threads(max(1, os.cpu_count() or 1))
+        limits = Limits(processor_seconds=3600)
+        confine(user=None, readable=[request.folder], writable=[Path(tempfile.gettempdir())], limits=limits)
     journals = read_journals(request.folder / "journal", request.workers)
     timeline = Timeline(journals.notes)
     grader = _Grader(own, validation)
@@ -113,7 +126,7 @@ def evaluate_here(request: EvaluationRequest) -> EvaluationAnswer:
         saved, reached = _epoch(number, file, grader, timeline, reached, len(train))
         epochs.append(saved)
     return EvaluationAnswer(
-        epochs=tuple(epochs), initial=grader.initial(timeline.initial),
+        epochs=tuple(epochs), initial=grader.initial(timeline.initial), strange=strange(timeline.initial),
         num_changes=len(journals.flat("changed")), num_train=len(train),
         provenance=provenance(journals.notes, train, validation),
         steps=tuple(len(one) for one in timeline.trained), preparation=timeline.preparation,
@@ -193,6 +206,23 @@ class _Grader:
                 return 0.0
             state[name] = left.pop(at)
         return self.accuracies(state)[0]
+
+
+def strange(weights: list[dict[str, Any]]) -> str:
+    """Return what shows that weights are not random ones; torch draws them evenly from [-b, b], b^2 = 1 / fan-in.
+
+    Trained weights leave these bounds, or do not fill them evenly: their mean square is not b^2 / 3.
+    """
+    for one in weights:
+        values, shape = _decoded(one), one["shape"]
+        if len(shape) < 2:
+            continue  # biases are few
+        bound = (values.numel() / shape[0]) ** -0.5
+        if float(values.abs().max()) > 1.001 * bound:
+            return f"a weight of {tuple(shape)} is beyond the bounds of random ones"
+        if not 0.75 < float(values.square().mean()) / (bound * bound / 3) < 1.25:
+            return f"the weights of {tuple(shape)} do not vary as random ones do"
+    return ""
 
 
 def _decoded(one: dict[str, Any]) -> Any:

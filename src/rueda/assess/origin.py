@@ -3,7 +3,8 @@
 Every example that was trained on has a digest in the journals, which is that of a task's example if nothing has changed
 it. What an augmentation or another normalisation has changed is recognised by its likeness, for a sample of examples:
 the correlation of the pixels, at every shift by up to four pixels and mirrored or not, with each of the task's
-examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it.
+examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it. Its own
+origin is the only example that a changed one is like: images of another source are like several, or like none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from rueda.check.audit.watch.digest import rows
 from rueda.data.arrays import Arrays
 
 _SHIFT = 4
-_ALIKE = 0.8  # correlation from which an example is a changed one of the task
+_ALIKE, _APART = 0.7, 0.12  # correlation from which an example is a changed one of the task, and more than any other
+_FEWEST = 3  # samples that must be like validation examples before that is believed
 _SAMPLES = 48  # that are compared in full
 _TRAIN, _VALIDATION, _UNKNOWN = 1, 2, 0
 
@@ -45,6 +47,8 @@ def provenance(notes: list[list[dict[str, Any]]], train: Arrays, validation: Arr
         samples = [one for each in notes for one in each if one["kind"] == "sample"]
         unmatched = [_sample(one, train) for one in samples if one["digest"] not in known]
         alike = Counter(_likeness(unmatched[:: max(1, len(unmatched) // _SAMPLES)][:_SAMPLES], train, validation))
+        if alike[_VALIDATION] < _FEWEST:
+            alike[_UNKNOWN] += alike.pop(_VALIDATION, 0)
         unknown = fractions[_UNKNOWN]
         for kind in (_TRAIN, _VALIDATION):
             part = unknown * alike[kind] / max(1, alike.total())
@@ -96,17 +100,18 @@ def _likeness(samples: list[Tensor], train: Arrays, validation: Arrays) -> list[
     ]  # fmt: skip
     inner = slice(_SHIFT, -_SHIFT)
     moved = _standard(torch.cat(variants)[:, :, inner, inner])  # (variants * samples, values)
-    best = [
-        torch.stack([(moved @ _standard(part[:, :, inner, inner].float()).T).amax(1) for part in _parts(data)])
-        .amax(0).view(len(variants), len(samples)).amax(0)
-        for data in (train, validation)
-    ]  # fmt: skip
+    likeness = torch.cat(
+        [
+            (moved @ _standard(part[:, :, inner, inner].float()).T).view(len(variants), len(samples), -1).amax(0)
+            for data in (train, validation) for part in _parts(data)
+        ],
+        dim=1,
+    )  # (samples, examples)  # fmt: skip
+    best, which = likeness.topk(2, dim=1)
     found = []
-    for as_train, as_validation in zip(best[0].tolist(), best[1].tolist(), strict=True):
-        if max(as_train, as_validation) < _ALIKE:
-            found.append(_UNKNOWN)
-        else:
-            found.append(_TRAIN if as_train >= as_validation else _VALIDATION)
+    for (first, second), at in zip(best.tolist(), which[:, 0].tolist(), strict=True):
+        is_one = first >= _ALIKE and first - second >= _APART
+        found.append((_TRAIN if at < len(train) else _VALIDATION) if is_one else _UNKNOWN)
     return found
 
 

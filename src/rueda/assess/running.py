@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import secrets
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ from rueda import jobs
 from rueda.assess.confinement import leave_network, spare_user
 from rueda.assess.seal import broken
 from rueda.assess.settings import PREPARATION
+from rueda.check.audit.judge.journals import read_journals
 from rueda.check.audit.judge.judging import judge
 from rueda.check.audit.launching import Watch, observed_in
 from rueda.check.audit.report import unobserved
 from rueda.check.audit.watch.journal import ENDED
+from rueda.errors import LaunchError
 from rueda.records.script_check import Verdict
 from rueda.world.launch import Host, LaunchPlan, OutputOptions
 from rueda.world.launch.failure import Failure, last_traceback
@@ -26,6 +30,7 @@ from rueda.world.launch.failure import Failure, last_traceback
 _BEGUN = "begun"
 _START_SECONDS = 120.0  # for the workers to load torch, on a busy machine
 _GRACE = 2.0
+_OUTPUT_BYTES = 1 << 26  # of each file that this process writes: what a worker prints
 _MORE = 1.1  # of the limit, after which a script is ended: it has failed by then, and is told by how much
 
 
@@ -99,24 +104,41 @@ def run_here(request: RunRequest) -> RunAnswer:
     )  # fmt: skip
     watch = GradingWatch(journal, request.workers, within=request.within)
     failures: list[str] = []
-    status, journals = observed_in(
-        watch, plan, worker="rueda.assess.worker", output=OutputOptions(folder=folder / "output"),
-        failed=lambda failure, words: failures.append(_error(failure, words)),
-    )  # fmt: skip
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    try:
+        status, journals = observed_in(
+            watch, plan, worker="rueda.assess.worker", output=OutputOptions(folder=folder / "output"),
+            failed=lambda failure, words: failures.append(_error(failure, words)),
+        )  # fmt: skip
+    except LaunchError as error:  # the launcher could not go on, such as with the output
+        failures.append(str(error))
+        status, journals = 1, read_journals(journal, request.workers)
+    finally:
+        if user is not None:
+            _remove_shared_memory(user)
     damage = broken(journal, keys)
     touched = [f"{note['what']} ({note['where']})" for _, note in journals.flat("touched")]
     forged = any("forged" in note for notes in journals.notes for note in notes)
     touched += [damage] * bool(damage) + ["observations were forged"] * forged
+    if status == 0 and not watch.why and not all(journals.of_kind("end")):
+        touched.append("the observation was cut off before its end")
     held = [tuple(note["held"]) for _, note in journals.flat("isolation")]
     try:
         checks = judge(journals)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         checks, touched = [], [*touched, "the journals of the observation do not fit together"]
+
+    def plain(text: str) -> str:
+        """Leave out the grader's folders."""
+        return text.replace(f"{folder / 'given'}/", "").replace(f"{work}/", "")
+
     return RunAnswer(
-        status=status, error=failures[0] if failures else "", stopped=watch.why,
-        checks=tuple(_plain(one, f"{folder / 'given'}/") for one in checks),
+        status=status, error=plain(failures[0]) if failures else "", stopped=plain(watch.why),
+        checks=tuple(
+            Verdict(one.check, one.status, plain(one.what), tuple(map(plain, one.where)), one.cure) for one in checks
+        ),
         isolation=min(held, key=len) if len(held) == request.workers else (("no network",) if alone else ()),
-        touched=tuple(one.replace(f"{folder / 'given'}/", "") for one in dict.fromkeys(touched)),
+        touched=tuple(map(plain, dict.fromkeys(touched))),
         unseen=tuple(unobserved(journals)),
     )  # fmt: skip
 
@@ -166,7 +188,9 @@ def _error(failure: Failure, words: str) -> str:
     return f"rank {failure.rank}: {lines[-1][:300]}" if lines else f"rank {failure.rank}: status {failure.status}"
 
 
-def _plain(verdict: Verdict, prefix: str) -> Verdict:
-    """Leave out the grader's folder."""
-    where = tuple(one.replace(prefix, "") for one in verdict.where)
-    return Verdict(verdict.check, verdict.status, verdict.what.replace(prefix, ""), where, verdict.cure)
+def _remove_shared_memory(user: int) -> None:
+    """Remove what the script's user has left in shared memory."""
+    for one in Path("/dev/shm").glob("*"):
+        with suppress(OSError):
+            if one.lstat().st_uid == user:
+                one.unlink()

@@ -119,8 +119,14 @@ class Guard:
         self._hearing: set[int] = set()
         self._active = True
 
-    def start(self, owners: Iterable[Any]) -> None:
-        """Begin, once the observation is installed: remember every function of some modules and classes."""
+    def start(self, owners: Iterable[Any], is_removed: Callable[[], bool]) -> None:
+        """Begin, once the observation is installed: remember every function of some modules and classes.
+
+        Args:
+            owners: the modules and classes.
+            is_removed: tells whether hooks of the observation are gone.
+        """
+        self._is_removed = is_removed
         for owner in owners:
             for name, value in list(vars(owner).items()):
                 if isinstance(value, _KINDS):
@@ -135,6 +141,8 @@ class Guard:
 
     def compare(self) -> None:
         """Note what has been replaced."""
+        if self._is_removed():
+            self._tell("hooks of the observation were removed")
         for owner, name, value, code in self._known:
             now = vars(owner).get(name)
             same = now is value and getattr(now, "__code__", None) is code

@@ -11,7 +11,7 @@ DATA_SETS = {"glyphs": 0.85, "fashion-mnist": 0.85, "cifar-10": 0.55}
 """the data sets of the task, with the accuracy that is asked for by default"""
 MOST_BYTES = 32_768
 """of a script: a trained model does not fit into it"""
-PREPARATION = 60.0
+PREPARATION = 30.0
 """seconds that a script has before its first training step, without being counted"""
 
 

@@ -53,9 +53,17 @@ class TrainingWatch:
 
     def install(self, patches: Patches) -> None:
         """Register torch's global hooks."""
-        patches.on_undo(register_module_forward_hook(self._reading).remove)
-        patches.on_undo(register_optimizer_step_pre_hook(self._before).remove)
-        patches.on_undo(register_optimizer_step_post_hook(self._after).remove)
+        self._handles = [
+            register_module_forward_hook(self._reading), register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]  # fmt: skip
+        for handle in self._handles:
+            patches.on_undo(handle.remove)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the hooks."""
+        return any(handle.id not in (handle.hooks_dict_ref() or {}) for handle in self._handles)
 
     def _reading(self, module: Any, args: Any, output: Any) -> None:
         given = args[0] if args and isinstance(args[0], Tensor) else None

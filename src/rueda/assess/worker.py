@@ -58,8 +58,9 @@ def _run(command: list[str], folder: Path, rank: int, key: bytes, shape: tuple[i
     observer, patches = Observer(str(folder), rank, journal), Patches()
     try:
         with observer.active():
-            TrainingWatch(journal, shape).install(patches)
-            guard.start(owners())
+            watch = TrainingWatch(journal, shape)
+            watch.install(patches)
+            guard.start(owners(), lambda: watch.is_removed)
             del guard, journal, observer
             run_script(command)
     except (Exception, KeyboardInterrupt) as error:
