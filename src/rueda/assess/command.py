@@ -25,8 +25,7 @@ _PHASES = 3
 def make_task(folder: Path, settings: Settings) -> None:
     """Make the folder of a learner."""
     with PhasesProgress(speak=True, phases=1) as bar:
-        bar.phase("preparing the data")
-        new_task(folder, settings)
+        new_task(folder, settings, bar.phase)
     print(f"{folder}: read README.md there, then change train.py")
 
 

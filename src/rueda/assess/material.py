@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -36,8 +37,13 @@ def material(name: str) -> bytes:
     return files("rueda.assess").joinpath(f"material/{name}.py.txt").read_bytes()
 
 
-def new_task(folder: Path, settings: Settings) -> None:
+def new_task(folder: Path, settings: Settings, tell: Callable[[str], None] = lambda text: None) -> None:
     """Make the folder that a learner begins with.
+
+    Args:
+        folder: the folder.
+        settings: what is asked for.
+        tell: is called when the work begins.
 
     Raises:
         AssessError: the folder holds something already.
@@ -50,6 +56,7 @@ def new_task(folder: Path, settings: Settings) -> None:
         raise AssessError(
             "--new", expected="a folder that can be made", got=error.strerror, do="name another"
         ) from None
+    tell("preparing the data")
     written = write_data(settings.data, folder / DATA)
     write_atomically(folder / "task.py", material("task"))
     write_atomically(folder / "README.md", _text(settings, written).encode())

@@ -3,8 +3,8 @@
 Every example that was trained on has a digest in the journals, which is that of a task's example if nothing has changed
 it. What an augmentation or another normalisation has changed is recognised by its likeness, for a sample of examples:
 the correlation of the pixels, at every shift by up to four pixels and mirrored or not, with each of the task's
-examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it. Its own
-origin is the only example that a changed one is like: images of another source are like several, or like none.
+examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it. Its
+own origin is the only example that a changed one is like: images of another source are like several, or like none.
 """
 
 from __future__ import annotations
