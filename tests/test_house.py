@@ -150,6 +150,7 @@ STARTERS = {
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
     "check/scale/verification.py": "runs the user's script once more, as one worker",
     "assess/confinement.py": "asks, as another user, whether that one can read Python",
+    "assess/seal.py": "names what a script must not call",
     "report/png.py": "asks a browser for a picture",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }
