@@ -132,10 +132,13 @@ class Guard:
                 if isinstance(value, _KINDS):
                     self._known.append((owner, name, value, getattr(value, "__code__", None)))
         sys.addaudithook(self._hear)
-        threading.Thread(target=self._look, name="rueda-assess", daemon=True).start()
+        self._thread = threading.Thread(target=self._look, name="rueda-assess", daemon=True)
+        self._thread.start()
 
     def end(self) -> None:
         """Compare for the last time."""
+        if not self._thread.is_alive():
+            self._tell("its guard was switched off")
         self.compare()
         self._active = False
 

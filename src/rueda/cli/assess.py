@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rueda.cli.stopping import resumable, stoppable
+
 EPILOG = "Example: rueda assess train.py -np 4 --target-accuracy .75 --patience 2 --within 300"
 
 
@@ -63,18 +65,19 @@ def assess(
         data=TaskData(name=data), workers=workers, patience=patience, within=within,
         target_accuracy=target_accuracy if target_accuracy is not None else DATA_SETS[data],
     )  # fmt: skip
-    if new is not None:
-        command.make_task(new, settings)
-    elif new_key is not None:
-        make_key(new_key)
-        typer.echo(f"{new_key}: keep it secret; certificates are signed and verified with it")
-    elif verify is not None and key is not None:
-        raise typer.Exit(command.verify(verify, key))
-    elif calibrate:
-        raise typer.Exit(command.calibrate_here(settings, output))
-    elif folder is not None:
-        raise typer.Exit(command.grade_folder(folder, settings, output or Path("assessments")))
-    elif script is not None:
-        raise typer.Exit(
-            command.grade_script(script, settings, name=name, output=output, key=key, certificate=certificate)
-        )
+    with resumable() if folder is not None else stoppable("stopped; nothing was written"):
+        if new is not None:
+            command.make_task(new, settings)
+        elif new_key is not None:
+            make_key(new_key)
+            typer.echo(f"{new_key}: keep it secret; certificates are signed and verified with it")
+        elif verify is not None and key is not None:
+            raise typer.Exit(command.verify(verify, key))
+        elif calibrate:
+            raise typer.Exit(command.calibrate_here(settings, output))
+        elif folder is not None:
+            raise typer.Exit(command.grade_folder(folder, settings, output or Path("assessments")))
+        elif script is not None:
+            raise typer.Exit(
+                command.grade_script(script, settings, name=name, output=output, key=key, certificate=certificate)
+            )
