@@ -89,7 +89,7 @@ def _claimed(folder: Path) -> float | None:
 def _record(
     submission: Submission, settings: Settings, grades: Grades, run: RunAnswer | None, found: EvaluationAnswer | None
 ) -> Assessment:
-    notes = [f"{name}, beside the script, was not taken" for name in submission.others]
+    notes = [f"files beside the script were not taken: {', '.join(submission.others)}"] if submission.others else []
     notes += list(run.unseen) if run is not None else []
     if submission.text == material("reference"):
         notes.append("this is the reference solution itself")

@@ -9,7 +9,7 @@ import typer
 
 from rueda.cli.stopping import resumable, stoppable
 
-EPILOG = "Example: rueda assess train.py -np 4 --target-accuracy .75 --patience 2 --within 300"
+EPILOG = "Example: rueda assess train.py -np 4 --target-accuracy .75 --within 300"
 
 
 def assess(
@@ -38,7 +38,7 @@ def assess(
     verify: Annotated[Path | None, typer.Option(help="Say whether this certificate is genuine; needs --key.")] = None,
     new_key: Annotated[Path | None, typer.Option(help="Make a teacher's key in this file.")] = None,
 ) -> None:
-    """Grade a script that a learner has made parallel.
+    """Grade a script made parallel by a learner.
 
     It runs apart from the grader, which measures the time, evaluates the saved model on examples of its own, and checks
     that the workers train one model together. Status 0: passed, 1: failed.
