@@ -1,8 +1,8 @@
 """The evaluation of the saved epochs, in a process of its own: on the grader's examples, with the grader's metric.
 
 A saved epoch counts if it holds the weights that an observed optimizer step left, and if all training examples but a
-tenth were read since the epoch before. Its file is loaded as plain tensors (``weights_only``), in a process that is
-confined as the script was.
+tenth were read since the epoch before. Its file is loaded as plain tensors (``weights_only``), in a process that
+has limits and, with Landlock, writes nothing but temporary files.
 """
 
 from __future__ import annotations
