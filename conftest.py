@@ -21,8 +21,8 @@ _NEEDS = {
 }
 collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of its own, not part of ours
 # Scripts that train when they are imported.
-collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts"]
 collect_ignore += ["src/rueda/labs/notebooks"]  # marimo runs them
+collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts", "tests/assess/submissions"]
 collect_ignore += [path for module, paths in _NEEDS.items() if find_spec(module) is None for path in paths]
 if os.environ.get("RUEDA_TEST_LABS") and "tests/frameworks" in collect_ignore:  # whole labs, also without TensorFlow
     collect_ignore.remove("tests/frameworks")

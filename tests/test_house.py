@@ -59,9 +59,10 @@ ALLOWED: dict[str, set[str]] = {
         *("study", "tasks", "terminal", "train", "world"),
     },
     "hvd": {"errors", "lazy", "world", "nn", "optim"},
+    "assess": {"check", "data", "errors", "files", "jobs", "records", "report", "tasks", "terminal", "world"},
     "cli": {
         *("errors", "files", "records", "terminal", "world", "tasks", "train", "study", "measure", "plan", "examine"),
-        *("report", "hvd", "jobs", "check", "labs", "__init__"),
+        *("report", "hvd", "jobs", "check", "assess", "labs", "__init__"),
     },
     "__init__": {"errors", "hvd", "lazy", "records", "world", "data", "nn", "optim", "tasks", "train"},
 }
@@ -165,6 +166,8 @@ STARTERS = {
     "records/environment.py": "asks git for the commit",
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
     "check/scale/verification.py": "runs the user's script once more, as one worker",
+    "assess/confinement.py": "asks, as another user, whether that one can read Python",
+    "assess/seal.py": "names what a script must not call",
     "report/png.py": "asks a browser for a picture",
     "labs/opening.py": "starts marimo, which serves a lab",
     "labs/exercises.py": "runs a learner's function, from marimo's thread, in which jobs could not handle signals",

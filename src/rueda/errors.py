@@ -15,6 +15,7 @@
     ├── ProfileError           a profile or a cluster that cannot be read, or is not sufficient for a plan
     ├── JobError               a process that was started for a job ended without a result
     ├── ScaleError             a serial script that cannot be run on many workers
+    ├── AssessError            a submission, key or certificate that cannot be read, or settings that contradict
     ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be computed
     ├── LabError               a lab, a question or an exercise that does not exist or cannot be shown
     └── MissingExtra           an optional package is needed; the message names the pip command
@@ -101,6 +102,10 @@ class JobError(RuedaError):
 
 class ScaleError(RuedaError):
     """A serial script cannot be run on many workers, or not with these options."""
+
+
+class AssessError(RuedaError):
+    """A submission, a key or a certificate cannot be read, or the settings of an assessment contradict each other."""
 
 
 class ExamineError(RuedaError):

@@ -8,6 +8,7 @@ import typer
 
 from rueda.cli import (
     archive,
+    assess,
     check,
     convert,
     demo,
@@ -55,6 +56,7 @@ def version(
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("check", context_settings=check.CONTEXT, epilog=check.EPILOG)(check.check)
 app.command("scale", context_settings=scale.CONTEXT, epilog=scale.EPILOG)(scale.scale)
+app.command("assess", epilog=assess.EPILOG)(assess.assess)
 app.command("convert", epilog=convert.EPILOG)(convert.convert)
 app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
 for module in (train, study, throughput, steps_to_target, gradient_descent, measure, plan, forecast, examine, report,

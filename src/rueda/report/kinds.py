@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.files.text import read_text
+from rueda.records.assessment import Assessment, Gradebook
 from rueda.records.curvature import Curvature
 from rueda.records.descent import GradientDescent
 from rueda.records.forecast import Forecast
@@ -23,7 +24,7 @@ from rueda.records.script_check import ScriptCheck
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.study import Study
 from rueda.records.throughput import Throughput
-from rueda.report import curvature, forecasts, landscapes, plans, profiles, script_checks
+from rueda.report import assessments, curvature, forecasts, landscapes, plans, profiles, script_checks
 from rueda.report.model import Section
 
 READERS: dict[type[JsonRecord], Callable[[Any], Section]] = {
@@ -33,12 +34,17 @@ READERS: dict[type[JsonRecord], Callable[[Any], Section]] = {
     Landscape: landscapes.to_section,
     Curvature: curvature.to_section,
     ScriptCheck: script_checks.to_section,
+    Assessment: assessments.to_section,
+    Gradebook: assessments.class_to_section,
 }
 """the reader of each record that makes a section of its own"""
 STUDIES = (Study, Throughput, StepsToTarget, GradientDescent)
 """the records of a study folder, which share a section"""
 FILES = (*(record.FILE for record in STUDIES), *(record.FILE for record in READERS))
-_KINDS = {record.kind: record.FILE for record in (*STUDIES, Plan, Forecast, Landscape, Curvature, ScriptCheck)}
+_KINDS = {
+    record.kind: record.FILE
+    for record in (*STUDIES, Plan, Forecast, Landscape, Curvature, ScriptCheck, Assessment, Gradebook)
+}
 
 
 def found_in(path: Path) -> dict[str, Path]:

@@ -9,6 +9,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from rueda.check.audit.judge.journals import Journals, read_journals
 from rueda.check.audit.watch.journal import ENDED, LIMIT, STOP, VARIABLE
 from rueda.errors import LaunchError
 from rueda.world.launch import LaunchPlan, OutputOptions, driver
+from rueda.world.launch.failure import Failure
 from rueda.world.launch.program import resolve
 
 PATIENCE = 10.0
@@ -40,27 +42,43 @@ def observed(plan: LaunchPlan, *, updates: int, output: OutputOptions | None = N
     """
     if any(not host.is_local for host in plan.hosts):
         raise LaunchError("the hosts", expected="this machine", got=plan.hosts[-1].name, do="check it with -np alone")
-    script, program = _script(plan)
     folder = Path(tempfile.mkdtemp(prefix="rueda-check-"))
     try:
-        value = json.dumps({"folder": str(folder), "updates": updates})
-        audited = replace(
-            plan,
-            program=("rueda.check.audit", *program),
-            module=True,
-            environment={**plan.environment, VARIABLE: value},
-        )
-        watch = Watch(folder, plan.workers)
-        watch.start()
-        try:
-            status = driver.launch(audited, output=output or OutputOptions())
-        finally:
-            watch.end()
-        journals = read_journals(folder, plan.workers, script)
-        journals.waiting = watch.waiting
-        return status, journals
+        return observed_in(Watch(folder, plan.workers), plan, updates=updates, output=output)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def observed_in(
+    watch: Watch,
+    plan: LaunchPlan,
+    *,
+    worker: str = "rueda.check.audit",
+    updates: int = 0,
+    output: OutputOptions | None = None,
+    failed: Callable[[Failure, str], None] | None = None,
+) -> tuple[int, Journals]:
+    """Run a script on its workers as :func:`observed` does, with a watch and in a folder of the caller's.
+
+    Args:
+        watch: looks at the workers while they run, in the folder of their journals.
+        plan: the script, its arguments and the workers of this machine.
+        worker: the module that each worker runs.
+        updates: optimizer steps after which the script is ended; 0: it runs to its own end.
+        output: how the workers' output is shown.
+        failed: called with the first failure and the end of that worker's standard error; by default they are printed.
+    """
+    script, program = _script(plan)
+    value = json.dumps({"folder": str(watch.folder), "updates": updates})
+    audited = replace(plan, program=(worker, *program), module=True, environment={**plan.environment, VARIABLE: value})
+    watch.start()
+    try:
+        status = driver.launch(audited, output=output or OutputOptions(), failed=failed)
+    finally:
+        watch.end()
+    journals = read_journals(watch.folder, plan.workers, script)
+    journals.waiting = watch.waiting
+    return status, journals
 
 
 def _script(plan: LaunchPlan) -> tuple[str, tuple[str, ...]]:

@@ -35,7 +35,7 @@ class Journal:
     def __init__(self, folder: str | Path, rank: int) -> None:
         self.folder, self.rank = Path(folder), rank
         self._lock = threading.RLock()
-        self._descriptor = -1
+        self._descriptor, self._name = -1, ""
         self._process = 0
         self._finishers: list[Callable[[], None]] = []
         self._finished = False
@@ -47,14 +47,17 @@ class Journal:
 
     def note(self, kind: str, **values: Any) -> None:
         """Write one observation."""
-        line = json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             if self._process != os.getpid():  # a loader's worker process writes a file of its own
                 name = f"rank-{self.rank}.jsonl" if self._process == 0 else f"rank-{self.rank}-{os.getpid()}.jsonl"
                 self._process = os.getpid()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._descriptor = os.open(self.folder / name, flags, 0o600)
-            os.write(self._descriptor, line)
+                self._descriptor, self._name = os.open(self.folder / name, flags, 0o600), name
+            os.write(self._descriptor, self._encoded({"kind": kind, **values}, self._name))
+
+    def _encoded(self, values: dict[str, Any], name: str) -> bytes:
+        """Return the line of an observation in the file of this name."""
+        return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
     def mark(self, name: str) -> None:
         """Make an empty file by which the driver, which looks twice a second, knows what this worker has done."""

@@ -53,10 +53,11 @@ class Observer:
     Args:
         folder: where the journal is written.
         rank: the rank of this worker.
+        journal: the journal, if it is one of another kind.
     """
 
-    def __init__(self, folder: str, rank: int) -> None:
-        self.journal, self.counters = Journal(folder, rank), Counters()
+    def __init__(self, folder: str, rank: int, journal: Journal | None = None) -> None:
+        self.journal, self.counters = journal or Journal(folder, rank), Counters()
         self._loaders = LoaderWatch(self.journal, self.counters)
         self._steps = StepWatch(self.journal, self.counters)
         self._modules = ModuleWatch(self.journal, self.counters)
