@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import runpy
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +17,13 @@ from rueda.assess.certificate import certify, is_genuine, new_key, read_key
 from rueda.assess.class_grading import grade_class
 from rueda.assess.evaluation import EvaluationAnswer, Provenance, Timeline, strange
 from rueda.assess.grading import grade
-from rueda.assess.origin import _TRAIN, _UNKNOWN, _VALIDATION, _likeness
+from rueda.assess.material import DataRequest, material, write_here
+from rueda.assess.origin import _TRAIN, _UNKNOWN, _VALIDATION, _likeness, provenance
 from rueda.assess.running import RunAnswer
 from rueda.assess.seal import broken, sealer
 from rueda.assess.settings import Settings, Submission, TaskData
-from rueda.assess.watch import encoded
+from rueda.assess.watch import encoded, example_digests
+from rueda.data import Arrays
 from rueda.errors import AssessError, JobError
 from rueda.records.assessment import FAILED, Assessment, Certificate, Gradebook, SavedEpoch
 from rueda.records.script_check import Verdict
@@ -93,6 +98,26 @@ def test_a_changed_example_is_recognised() -> None:
             assert _likeness(list(changed), train, validation) == [kind] * 8
     others = glyphs("train", num_examples=16, seed=9)
     assert _likeness(list(others.floats(others.inputs)), train, validation).count(_UNKNOWN) >= 15
+
+
+def test_examples_are_recognised_however_their_normalisation_was_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the task normalises by its own formula; means and deviations as odd as those of real data."""
+    images = torch.randint(0, 256, (200, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    labels = torch.zeros(200, dtype=torch.int64)
+    train, validation = (
+        Arrays(images[part], labels[part], mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.2435, 0.2616))
+        for part in (slice(0, 150), slice(150, 200))
+    )
+    monkeypatch.setattr("rueda.assess.examples.given", lambda data: (train, validation))
+    write_here(DataRequest(data=TaskData(), file=tmp_path / "data.npz"))
+    (tmp_path / "task.py").write_bytes(material("task"))
+    examples = runpy.run_path(str(tmp_path / "task.py"))["examples"]
+    read = [example_digests(examples(split).tensors[0]) for split in ("train", "validation")]
+    notes = [[{"kind": "trained", "digests": base64.b64encode(array("I", each)).decode()}] for each in read]
+    found = provenance(notes, train, validation)
+    assert (found.examples, found.train, found.validation, found.unknown) == (200, 0.75, 0.25, 0.0)
 
 
 def test_an_epoch_is_found_by_its_weights() -> None:

@@ -3,8 +3,9 @@
 Every example that was trained on has a digest in the journals, which is that of a task's example if nothing has changed
 it. What an augmentation or another normalisation has changed is recognised by its likeness, for a sample of examples:
 the correlation of the pixels, at every shift by up to four pixels and mirrored or not, with each of the task's
-examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it. Its
-own origin is the only example that a changed one is like: images of another source are like several, or like none.
+examples. It does not depend on brightness and contrast, and noise, a shift or a covered corner leave most of it. A
+changed example is nearly its origin, or its origin is the only example that it is like: images of another source are
+like several, or like none.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import torch
 from torch import Tensor
 
 from rueda.assess.evaluation import Provenance
-from rueda.check.audit.watch.digest import rows
+from rueda.assess.watch import example_digests
 from rueda.data.arrays import Arrays
 
 _SHIFT = 4
-_ALIKE, _APART = 0.7, 0.12  # correlation from which an example is a changed one of the task, and more than any other
+_SAME = 0.9  # correlation from which an example is a changed one of the task
+_ALIKE, _APART = 0.7, 0.12  # the same if it is also so much more than with any other
 _FEWEST = 3  # samples that must be like validation examples before that is believed
 _SAMPLES = 48  # that are compared in full
 _TRAIN, _VALIDATION, _UNKNOWN = 1, 2, 0
@@ -77,7 +79,7 @@ def _shared(read: list[list[int]], num_train: int) -> float:
 
 
 def _digests(data: Arrays) -> list[int]:
-    return [one for part in _parts(data) for one in rows(data.floats(part))]
+    return [one for part in _parts(data) for one in example_digests(data.floats(part))]
 
 
 def _parts(data: Arrays) -> list[Tensor]:
@@ -110,7 +112,7 @@ def _likeness(samples: list[Tensor], train: Arrays, validation: Arrays) -> list[
     best, which = likeness.topk(2, dim=1)
     found = []
     for (first, second), at in zip(best.tolist(), which[:, 0].tolist(), strict=True):
-        is_one = first >= _ALIKE and first - second >= _APART
+        is_one = first >= _SAME or (first >= _ALIKE and first - second >= _APART)
         found.append((_TRAIN if at < len(train) else _VALIDATION) if is_one else _UNKNOWN)
     return found
 

@@ -73,7 +73,7 @@ class TrainingWatch:
             return
         with self._journal.careful:
             self._begin()
-            one = _Read(given, rows(given))
+            one = _Read(given, example_digests(given))
             if len(self._read) >= 64:
                 self._read = [each for each in self._read if each.used]
             self._read.append(one)
@@ -139,6 +139,16 @@ class _Read:
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def example_digests(images: Tensor) -> list[int]:
+    """Return a digest of each image that does not depend on how its normalisation was rounded.
+
+    >>> image = torch.tensor([[[[7.0, 200.0]]]])
+    >>> example_digests((image / 255 - 0.3) / 0.35) == example_digests(image * (1 / (255 * 0.35)) - 0.3 / 0.35)
+    True
+    """
+    return rows((images.detach().double() * 512).round().to(torch.int32))
 
 
 def fingerprint(weights: Tensor) -> str:
