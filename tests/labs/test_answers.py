@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rueda.errors import LabError
 from rueda.labs import exercises, progress
 from rueda.labs.answering import Answer, check_of, digest, items, sealed
+from rueda.labs.catalogue import LABS
 from rueda.labs.exercises import Exercise
+from rueda.labs.opening import open_lab
 from rueda.labs.questions import Question
 
 
@@ -35,7 +39,7 @@ def test_a_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "right"), [("4.3", True), ("4,3", False), (" 4.34 ", True), ("31", False), ("inf", False)]
+    ("given", "right"), [("4.3", True), ("4,3", True), (" 4.34 ", True), ("31", False), ("inf", False)]
 )
 def test_a_number(given: str, right: bool) -> None:
     question = Question("1.days", "How long?", unit="days")
@@ -78,14 +82,34 @@ def test_wrong_code(monkeypatch: pytest.MonkeyPatch) -> None:
     exercise = Exercise("1.updates-per-epoch", "", "")
     assert exercise.judge(None).right is None
     skeleton = exercise.judge("def updates_per_epoch(num_points, batch):\n    return ...\n")
-    assert skeleton.right is False and "gave" in skeleton.text
+    assert skeleton.right is False and "three dots" in skeleton.text
     floor = exercise.judge("def updates_per_epoch(n, batch):\n    return n // batch\n")
     assert "`updates_per_epoch(100, 8)` gave 12; the library gives 13." in floor.text and "round up" in floor.text
     assert "SyntaxError" in exercise.judge("def updates_per_epoch(n batch):\n    return 1\n").text
-    assert "defines no function" in exercise.judge("x = 1").text
+    assert "There is no function `updates_per_epoch`." in exercise.judge("x = 1").text
+    talking = exercise.judge("def updates_per_epoch(n, batch):\n    print('n is', n)\n    return 1 / 0\n").text
+    assert "division by zero (line 3). " in talking and "It printed: `n is 100`" in talking
     monkeypatch.setattr(exercises, "SECONDS", 3)
     endless = exercise.judge("def updates_per_epoch(n, batch):\n    while True: pass\n")
     assert endless.right is False and "still running after 3 seconds" in endless.text
+
+
+def test_what_was_answered_is_marked_on_the_next_visit() -> None:
+    question, exercise = Question("1.days", "How many?", unit="days"), Exercise("1.efficiency", "", "")
+    assert question.reply(None).text == "" and exercise.judge(None).text == ""
+    assert question.reply({"number": "4,3"}).right
+    exercise.judge(check_of("1.efficiency").solution)
+    again = Question("1.days", "How many?", unit="days").reply(None)
+    assert again.right is None and "answered this before" in again._mime_()[1] and "before" not in again.static()
+    assert "answered this before" in Exercise("1.efficiency", "", "").judge(None)._mime_()[1]
+
+
+def test_a_port_in_use_is_an_error_of_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(LabError, match="a free port"):
+            open_lab(LABS[0], port=taken.getsockname()[1], browser=False)
 
 
 def test_two_labs_at_once_lose_nothing() -> None:

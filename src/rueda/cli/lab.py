@@ -50,10 +50,15 @@ def _print_list() -> None:
     from rueda.labs.progress import answered
     from rueda.terminal.table import TextTable, print_table
 
-    rows = []
+    rows, unfinished = [], None
     for one in LABS:
         known = items(one.number)
         done = len(answered(one.number) & set(known))
+        unfinished = unfinished or (one.number if done < len(known) else None)
         rows.append([str(one.number), one.title, f"{one.minutes} min", f"{done} of {len(known)}", one.about])
     print_table(TextTable("The course", ["lab", "title", "time", "answered", "about"], rows, left=["title", "about"]))
-    typer.echo("`rueda lab 1` opens the first in the browser.")
+    typer.echo(
+        f"`rueda lab {unfinished}` opens lab {unfinished} in the browser."
+        if unfinished
+        else "All is answered. `rueda assess --new task` gives out the task that ends the course."
+    )

@@ -45,7 +45,7 @@ class Exercise:
     def judge(self, source: str | None) -> Judgement:
         """Run the learner's function on the cases and compare with the library; None: not run yet."""
         if source is None:
-            return Judgement(exercise=self)
+            return Judgement(exercise=self, text=progress.mark(self.key))
         check = check_of(self.key)
         found = _try(source, check.function, check.cases)
         problem = found.get("error")
@@ -58,7 +58,9 @@ class Exercise:
         if problem is None:
             return Judgement(exercise=self, right=True, text=check.why)
         self._wrong += 1
-        return Judgement(exercise=self, right=False, text=f"{problem} {check.hint(self._wrong)}")
+        said = str(found.get("printed", "")).strip().replace("`", "'")
+        printed = f" It printed: `{said if len(said) <= 400 else said[:397] + '...'}`" if said else ""
+        return Judgement(exercise=self, right=False, text=f"{problem} {check.hint(self._wrong)}{printed}")
 
 
 def close(found: Any, expected: Any, tolerance: float) -> bool:
@@ -86,9 +88,9 @@ def _try(source: str, function: str, cases: Sequence[Sequence[Any]]) -> dict[str
         done = subprocess.run(command, input=request, capture_output=True, text=True, timeout=SECONDS, check=False)
         found: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        return {"error": f"the function was still running after {SECONDS} seconds."}
+        return {"error": f"The function was still running after {SECONDS} seconds."}
     except ValueError:
-        return {"error": "the process ended without a result."}
+        return {"error": "The process ended without a result."}
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -36,11 +37,13 @@ def open_lab(lab: Lab, *, edit: bool = False, port: int | None = None, browser: 
 
     Raises:
         MissingExtra: marimo is not installed.
-        LabError: the notebook is not there.
+        LabError: the notebook is not there, or the port is in use.
     """
     need_marimo()
     if not lab.notebook.is_file():
         raise LabError(f"lab {lab.number}", expected="its notebook", got=str(lab.notebook), do="install rueda again")
+    if port is not None and not _is_free(port):
+        raise LabError("--port", expected="a free port", got=port, do="choose another, or leave it out")
     environment = {"OMP_NUM_THREADS": "1", "MARIMO_SKIP_UPDATE_CHECK": "1", **os.environ}
     with subprocess.Popen(command(lab, edit=edit, port=port, browser=browser), env=environment) as process:
         try:
@@ -49,3 +52,13 @@ def open_lab(lab: Lab, *, edit: bool = False, port: int | None = None, browser: 
             process.terminate()
             process.wait()
             raise
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: a port just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

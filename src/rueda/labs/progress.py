@@ -47,6 +47,11 @@ def answered(lab: int) -> set[str]:
     return {str(record["key"]) for record in found if record.get("answered")}
 
 
+def mark(key: str) -> str:
+    """Return what a lab shows below an item that was answered on an earlier visit; otherwise nothing."""
+    return "✓ You have answered this before." if _read(_file(key)).get("answered") else ""
+
+
 def forget(lab: int) -> None:
     """Remove the record of a lab."""
     for file in (state_folder() / "labs").glob(f"{lab}.*.json"):

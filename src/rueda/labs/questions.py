@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ class Question:
         if isinstance(given, Mapping):
             given = given["number"]
         if given is None or given == "":
-            return Reply(question=self)
+            return Reply(question=self, text=progress.mark(self.key))
         answer = answer_of(self.key)
         if not self.choices:
             read = number_in(str(given))
@@ -70,13 +71,15 @@ class Question:
 
 
 def number_in(text: str) -> float | None:
-    """Read a number as people write it.
+    """Read a number as people write it: a comma before three digits groups them, any other is a decimal point.
 
-    >>> number_in("1,000"), number_in(" 2.9e-2 "), number_in("50 %"), number_in("many")
-    (1000.0, 0.029, 50.0, None)
+    >>> number_in("1,000"), number_in(" 2.9e-2 "), number_in("50 %"), number_in("many"), number_in("4,3")
+    (1000.0, 0.029, 50.0, None, 4.3)
     """
+    text = text.replace("%", "").strip()
+    grouped = re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", text)
     try:
-        return float(text.replace(",", "").replace("%", "").strip())
+        return float(text.replace(",", "" if grouped else "."))
     except ValueError:
         return None
 
@@ -125,7 +128,7 @@ def _hidden(key: str, answer: Answer) -> dict[str, Any]:
 def response(right: bool | None, text: str) -> str:
     """Return the HTML of a response, which marimo's page has no style for, so it brings its own."""
     if right is None:
-        return ""
+        return f'<div class="rueda-reply" style="margin:.2rem 0 .8rem;opacity:.75">{inline(text)}</div>' if text else ""
     colour, word = ("#00835f", "✓ Right.") if right else ("#c94c00", "✗ Not yet.")
     look = f"border-left:4px solid {colour};padding:.3rem .9rem;margin:.2rem 0 .8rem"
     return (

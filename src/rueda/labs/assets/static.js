@@ -19,11 +19,17 @@ async function opened(salt, key, sealed) {
   return new TextDecoder().decode(bytes);
 }
 
+// A number as people write it: `number_in` in labs/questions.py.
+function numberIn(given) {
+  const text = given.replaceAll("%", "").trim(), grouped = /^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$/.test(text);
+  return text ? Number(text.replaceAll(",", grouped ? "" : ".")) : NaN;
+}
+
 // The texts one of which is the right one if the answer is: `Answer.cells` in labs/answering.py.
 function cells(given, tolerance) {
   if (!tolerance) return [given];
-  const number = Number(given.replaceAll(",", "").replaceAll("%", "").trim());
-  if (!given.trim() || !Number.isFinite(number)) return null;
+  const number = numberIn(given);
+  if (!Number.isFinite(number)) return null;
   const cell = Math.floor(number / tolerance + 0.5);
   return [cell, cell - 1, cell + 1].map(String);
 }

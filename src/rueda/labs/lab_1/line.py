@@ -37,9 +37,10 @@ def line_by_hand(w: float, b: float) -> Plot:
     loss = squared_error(data.moments(), w, b)
     ends = [0.0, 10.0]
     shown = f"{loss:,.0f}" if loss >= 1000 else f"{loss:.1f}"
+    line = f"y = {w:g} x {'−' if b < 0 else '+'} {abs(b):g}"
     return Plot(
         name="line", title=f"Mean squared error: {shown}",
-        note=f"The line y = {w:g} x + {b:g}, and for five points the errors whose squares are averaged.",
+        note=f"The line {line}, and for five points the errors whose squares are averaged.",
         traces=[
             {"x": [short(x) for x in data.x], "y": [short(y) for y in data.y], "mode": "markers", "name": "points",
              "marker": {"color": "@blue", "size": 6, "opacity": 0.75}, "hovertemplate": "x %{x:.2f}, y %{y:.1f}"},

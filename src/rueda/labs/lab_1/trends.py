@@ -62,7 +62,8 @@ def trend() -> Plot:
         traces=[
             {"x": [one.year for one in TRAININGS], "y": [one.petaflops_days for one in TRAININGS],
              "text": [one.name for one in TRAININGS], "mode": "markers+text", "name": "a training (approximate)",
-             "textposition": "bottom right", "marker": {"color": colours[APPROXIMATE], "size": 10},
+             "textposition": ["bottom right"] * (len(TRAININGS) - 1) + ["top left"],  # away from the machine of 2022
+             "marker": {"color": colours[APPROXIMATE], "size": 10},
              "hovertemplate": "%{text}, %{x}: about %{y:,} PF/s-days"},
             {"x": [2017, 2022], "y": [30 * speed for speed in MACHINES.values()], "text": list(MACHINES),
              "mode": "markers+text", "name": "one machine in 30 days (stated)",
@@ -92,7 +93,12 @@ def training_table() -> Table:
 
 
 def how_long(machines: int, efficiency: float) -> list[Drawn]:
-    """Draw how long 1,000 PF/s-days take on several machines of each kind."""
+    """Draw how long 1,000 PF/s-days take on several machines of each kind; one alone has nobody to wait for.
+
+    >>> how_long(1, 0.5)[0].traces[0]["x"] == how_long(1, 1.0)[0].traces[0]["x"]
+    True
+    """
+    efficiency = efficiency if machines > 1 else 1.0
     times = {name: days(NEEDED, speed, machines, efficiency) for name, speed in MACHINES.items()}
     plot = Plot(
         name="how-long", title=f"{NEEDED:,.0f} PF/s-days on {machines} {'machine' if machines == 1 else 'machines'}",
@@ -101,7 +107,7 @@ def how_long(machines: int, efficiency: float) -> list[Drawn]:
                  "marker": {"color": ["@muted", "@blue"]}, "hovertemplate": "%{y}: %{x:,} days"}],
         layout={"xaxis": {"title": "days", "type": "log", "dtick": 1, "range": [-0.5, 3]}, "yaxis": {"title": ""},
                 "margin": {"l": 110, "r": 16, "t": 12, "b": 48}},
-        note="The work, divided by speed × machines × scaling efficiency.", height=230,
+        note="The work, divided by speed × machines × scaling efficiency (of one machine alone: 1).", height=230,
     )  # fmt: skip
     return [plot, Text("A server with two CPUs would take about a century (stated in the course).")]
 

@@ -400,9 +400,9 @@ def _(mo):
     ## Small batches bear smaller rates
 
     A batch of one sees its own valley, which may be much steeper than that of all the points. The dots show the
-    largest stable rate of each batch of an epoch, alone. As the batch grows, the dots move together and upwards,
-    towards the limit of all the points. This is one reason why people **raise the rate when they raise the batch
-    size**; lab 3 says by how much.
+    largest stable rate of each batch of an epoch, alone. As the batch grows, the dots move together, towards
+    the limit of all the points. A training needs a rate that its steepest batch bears, and the lowest dot rises: this
+    is one reason why people **raise the rate when they raise the batch size**; lab 3 says by how much.
     """)
     return
 
@@ -528,7 +528,7 @@ def _(mo):
 
     The course's example is a training of 1,000 PF/s-days. On one machine it takes a month or more; on many it takes
     days, if they work together well. The **scaling efficiency** says how well: the images per second of each worker,
-    divided by those of a worker alone.
+    divided by those of a worker alone. Here each machine is a worker.
     """)
     return
 

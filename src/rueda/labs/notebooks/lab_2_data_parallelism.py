@@ -708,7 +708,7 @@ def _(mo):
     mo.md("""
     ## What to remember
 
-    - Data parallelism exchanges gradients: as many bytes as there are weights, whatever the batch. Model parallelism
+    - Data parallelism exchanges gradients: as many numbers as there are weights, whatever the batch. Model parallelism
       exchanges activations, which grow with the batch.
     - An iteration on several workers has one step more, and nobody passes it before the slowest has come.
     - Six steps make a script parallel: initialise, pin, wrap, synchronise, partition, one writer. Without one of them a
