@@ -18,11 +18,12 @@ The last four are conditions: if one is broken, the submission gets no points, s
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 
 from rueda.assess.evaluation import EvaluationAnswer
 from rueda.assess.running import RunAnswer
-from rueda.assess.settings import MOST_BYTES, PREPARATION, Settings
+from rueda.assess.settings import MOST_BYTES, MOST_PACKED, PREPARATION, PREPARATION_COMPUTING, Settings
 from rueda.records.assessment import FAILED, NOT_REACHED, PASSED, Criterion, SavedEpoch
 from rueda.records.script_check import ADVICE, WARNING, Verdict
 from rueda.records.script_check import FAILED as MISTAKE
@@ -76,10 +77,16 @@ class Grades:
         return 0.0 if broken else sum(one.points for one in self.criteria)
 
 
-def grade_too_large(size: int) -> Grades:
-    """Grade a script that is not run, since it is too large to be one."""
+def grade_too_large(text: bytes) -> Grades | None:
+    """Grade a script that is not run, since it is too large to be one; None: it is not."""
+    packed = len(zlib.compress(text, 9))
+    if len(text) <= MOST_BYTES and packed <= MOST_PACKED:
+        return None
     grades = Grades()
-    reason = f"the script has {size:,} bytes, more than {MOST_BYTES:,}: a trained model could be hidden in it"
+    much = f"{len(text):,} bytes, more than {MOST_BYTES:,}"
+    if len(text) <= MOST_BYTES:
+        much = f"{packed:,} bytes when compressed, more than {MOST_PACKED:,}"
+    reason = f"the script has {much}: a trained model could be hidden in it"
     grades.add("own-model", reason, met=False)
     grades.skip(*(name for name in _QUESTIONS if name != "own-model"), reason="it was not run")
     return grades
@@ -180,7 +187,7 @@ def _accuracy(
 def _time(
     grades: Grades, settings: Settings, run: RunAnswer, found: EvaluationAnswer, reached: Sequence[SavedEpoch]
 ) -> None:
-    late = max(0.0, found.preparation - PREPARATION)
+    late = max(0.0, found.preparation - PREPARATION, found.preparation_computing - PREPARATION_COMPUTING)
     asked = f"{settings.within:g} s were allowed"
     busy = f"the workers computed in {found.computing:.0%} of the time"
     if not reached and run.stopped:
@@ -190,7 +197,8 @@ def _time(
         grades.skip("time", reason="the target was not reached")
         return
     seconds = reached[-1].seconds + late
-    more = f", with {late:.1f} s of preparation beyond {PREPARATION:g} s" if late else ""
+    allowed = f"{PREPARATION:g} s, or beyond {PREPARATION_COMPUTING:g} s of computing in it"
+    more = f", with {late:.1f} s of preparation beyond {allowed}" if late else ""
     if seconds > settings.within:
         grades.add("time", f"{seconds:.1f} s{more}, {asked}; {busy}", met=False)
     else:
