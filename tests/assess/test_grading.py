@@ -69,6 +69,16 @@ def test_what_is_asked_for_passes() -> None:
     assert grades.passed and grades.points == 100, grades.criteria
 
 
+def test_a_missing_epoch_is_named() -> None:
+    grades = grade(SETTINGS, RUN, replace(FOUND, epochs=(EPOCHS[0], EPOCHS[2])), None)
+    reason = next(one.reason for one in grades.criteria if one.name == "accuracy")
+    assert reason.endswith("the best is 80.0% in epoch 1; epoch-2.pt is missing")
+    unread = replace(EPOCHS[0], accuracy=0.0, note="it cannot be loaded")
+    grades = grade(SETTINGS, RUN, replace(FOUND, epochs=(unread,)), None)
+    reason = next(one.reason for one in grades.criteria if one.name == "accuracy")
+    assert reason.endswith("none was reached; epoch-1.pt does not count: it cannot be loaded")
+
+
 @pytest.mark.parametrize("what", BROKEN)
 def test_each_criterion_is_broken_alone(what: str) -> None:
     run, found, name = BROKEN[what]
@@ -189,7 +199,7 @@ def test_a_certificate_is_accepted_until_it_is_changed(tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     certify(passed(), key).save(file)
     assert is_genuine(Certificate.load(file), key) and not is_genuine(Certificate.load(file), other)
-    for name, value in (("learner", "Eve"), ("points", 99.0), ("passed", False)):
+    for name, value in (("learner", "Eve"), ("points", 99.0), ("passed", False), ("within", float("inf"))):
         changed = json.loads(file.read_text())
         changed["statement"][name] = value
         assert not is_genuine(Certificate.from_json(json.dumps(changed)), key)

@@ -166,13 +166,15 @@ def _accuracy(
         values = ", ".join(f"epoch {one.epoch}: {one.accuracy:.1%}" for one in reached)
         grades.add("accuracy", values, met=True)
         return reached
-    best = max(found.epochs, key=lambda one: one.accuracy, default=None)
+    uncounted = [one for one in found.epochs if one.note]
+    best = max(found.epochs, key=lambda one: (one.accuracy, not one.note), default=None)
     if best is None:
         grades.skip("accuracy", reason="no epoch was saved")
         return []
-    asked = f"{target:.1%} in {patience} consecutive epochs was asked for"
-    reason = f"{asked}, the best is {best.accuracy:.1%} in epoch {best.epoch}"
-    uncounted = [one for one in found.epochs if one.note]
+    reason = f"{target:.1%} in {patience} consecutive epochs was asked for, "
+    reason += f"the best is {best.accuracy:.1%} in epoch {best.epoch}" if best.accuracy else "none was reached"
+    if missing := sorted(set(range(1, max(by_number, default=1))) - {one.epoch for one in found.epochs}):
+        reason += f"; epoch-{missing[0]}.pt is missing"
     if uncounted:
         reason += f"; epoch-{uncounted[0].epoch}.pt does not count: {uncounted[0].note}"
     if claimed is not None and claimed >= target and best.accuracy < target - 0.02:

@@ -98,10 +98,9 @@ def keep_sealed(folder: Path, keys: dict[int, bytes]) -> str:
     for rank, key in keys.items():
         check = sealer(key)
         whole = folder / f"rank-{rank}.jsonl"
-        if not _is_plain(whole):
-            wrong = wrong or f"rank {rank} has no journal"
         for file in [whole, *sorted(folder.glob(f"rank-{rank}-*.jsonl"))]:
-            if not _is_plain(file):
+            if file.is_symlink() or not file.is_file():
+                wrong = wrong or (f"rank {rank} has no journal" if file == whole else f"{file.name} is no plain file")
                 with suppress(OSError):
                     file.unlink()
                 continue
@@ -120,10 +119,6 @@ def _is_sealed(line: bytes, name: str, check: Callable[[str, bytes], str]) -> bo
     if not code.endswith(b'"}\n'):
         return False
     return hmac.compare_digest(check(name, text + b"}\n").encode(), code[:-3])
-
-
-def _is_plain(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()
 
 
 class Guard:
