@@ -29,8 +29,12 @@ def new_key(file: Path) -> None:
     except OSError as error:
         got = "a file that exists" if isinstance(error, FileExistsError) else error.strerror
         raise AssessError("--new-key", expected="a new file", got=got, do="name another one") from None
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(secrets.token_hex(_KEY_BYTES) + "\n")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(secrets.token_hex(_KEY_BYTES) + "\n")
+    except OSError as error:  # such as a full disk: no empty key is left
+        file.unlink(missing_ok=True)
+        raise AssessError("--new-key", expected="a new file", got=error.strerror, do="name another one") from None
 
 
 def read_key(file: Path) -> bytes:

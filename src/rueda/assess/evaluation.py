@@ -68,6 +68,7 @@ class EvaluationAnswer:
 
     Args:
         epochs: each saved epoch.
+        others: names of other files, if there is no epoch.
         initial: the accuracy of the weights before the first step.
         strange: what shows that these were not drawn as the model draws them; empty if nothing does.
         num_changes: changes of weights outside of an optimizer's step.
@@ -80,6 +81,7 @@ class EvaluationAnswer:
     """
 
     epochs: tuple[SavedEpoch, ...] = ()
+    others: tuple[str, ...] = ()
     initial: float = 0.0
     strange: str = ""
     num_changes: int = 0
@@ -129,7 +131,8 @@ def evaluate(request: EvaluationRequest, *, confined: bool = False) -> Evaluatio
         saved, reached = _epoch(number, file, grader, timeline, reached, len(train))
         epochs.append(saved)
     return EvaluationAnswer(
-        epochs=tuple(epochs), initial=max(map(grader.initial, timeline.initial), default=0.0),
+        epochs=tuple(epochs), others=() if epochs else _others(request.folder / "work"),
+        initial=max(map(grader.initial, timeline.initial), default=0.0),
         strange=next(filter(None, map(strange, timeline.initial)), ""),
         num_changes=len(journals.flat("changed")), num_train=len(train),
         provenance=provenance(journals.notes, train, validation),
@@ -258,6 +261,11 @@ def _decoded(one: dict[str, Any]) -> Any:
 def _files(work: Path) -> list[tuple[int, Path]]:
     found = {int(match[1]): one for one in work.iterdir() if (match := _EPOCH.fullmatch(one.name))}
     return sorted(found.items())[:_MOST_EPOCHS]
+
+
+def _others(work: Path) -> tuple[str, ...]:
+    names = sorted(ascii(one.name)[1:-1][:40] for one in work.iterdir() if not one.name.startswith("."))
+    return tuple(names[:3])
 
 
 def _epoch(

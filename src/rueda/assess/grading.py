@@ -127,7 +127,8 @@ def _runs(grades: Grades, run: RunAnswer, found: EvaluationAnswer) -> None:
     elif run.status:
         grades.add("runs", f"the script has failed: {run.error or f'status {run.status}'}", met=False)
     elif not found.epochs:
-        grades.add("runs", "no epoch was saved: expected epoch-1.pt, epoch-2.pt, ...", met=False)
+        others = f", found {', '.join(found.others)}" if found.others else ""
+        grades.add("runs", f"no epoch was saved: expected epoch-1.pt, epoch-2.pt, ...{others}", met=False)
     else:
         grades.add("runs", f"{len(found.epochs)} epochs were saved", met=True)
 
@@ -180,7 +181,7 @@ def _accuracy(
     if claimed is not None and claimed >= target and best.accuracy < target - 0.02:
         reason += f"; the script has printed {claimed:.1%}, but only what the grader computes counts"
     hints = [one for one in checks if one.check in ("unscaled-rate", "no-warmup") and one.status in (WARNING, ADVICE)]
-    if hints:
+    if hints and best.accuracy < target:
         reason += f"; {_told(hints[0])}"
     grades.add("accuracy", reason, met=False)
     return []

@@ -78,13 +78,18 @@ def write_here(request: DataRequest) -> DataAnswer:
     train, validation = given(request.data)
     shape = (1, train.inputs.shape[1], 1, 1)
     part = request.file.with_suffix(".part.npz")
-    np.savez(
-        part, train_images=train.inputs.numpy(), train_labels=train.targets.numpy(),
-        validation_images=validation.inputs.numpy(), validation_labels=validation.targets.numpy(),
-        mean=np.asarray(train.mean, dtype=np.float32).reshape(shape),
-        std=np.asarray(train.std, dtype=np.float32).reshape(shape),
-    )  # fmt: skip
-    os.replace(part, request.file)
+    try:
+        np.savez(
+            part, train_images=train.inputs.numpy(), train_labels=train.targets.numpy(),
+            validation_images=validation.inputs.numpy(), validation_labels=validation.targets.numpy(),
+            mean=np.asarray(train.mean, dtype=np.float32).reshape(shape),
+            std=np.asarray(train.std, dtype=np.float32).reshape(shape),
+        )  # fmt: skip
+        os.replace(part, request.file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        do = "free space or choose another folder"
+        raise AssessError(str(request.file), expected="a file that can be written", got=error.strerror, do=do) from None
     return DataAnswer(num_train=len(train), num_validation=len(validation))
 
 
