@@ -150,6 +150,7 @@ def test_a_line_that_somebody_else_wrote_breaks_the_seal(tmp_path: Path) -> None
         assert len(read_journals(tmp_path, 1).notes[0]) == kept
     file.unlink()
     assert keep_sealed(tmp_path, {0: key}) == "rank 0 has no journal"
+    assert keep_sealed(tmp_path, {0: key}, complete=False) == ""  # another rank failed before it had begun
 
 
 def test_a_journal_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:

@@ -88,8 +88,13 @@ def sealer(key: bytes) -> Callable[[str, bytes], str]:
     return seal
 
 
-def keep_sealed(folder: Path, keys: dict[int, bytes]) -> str:
+def keep_sealed(folder: Path, keys: dict[int, bytes], *, complete: bool = True) -> str:
     """Leave only sealed lines in the journals of a folder, so that nobody reads others.
+
+    Args:
+        folder: the journals.
+        keys: the key of each rank.
+        complete: whether every rank must have one: not if the job failed, maybe before all had begun.
 
     Returns:
         what was wrong with them; nothing if every line was in its chain.
@@ -99,6 +104,8 @@ def keep_sealed(folder: Path, keys: dict[int, bytes]) -> str:
         check = sealer(key)
         whole = folder / f"rank-{rank}.jsonl"
         for file in [whole, *sorted(folder.glob(f"rank-{rank}-*.jsonl"))]:
+            if file == whole and not complete and not os.path.lexists(file):
+                continue
             if file.is_symlink() or not file.is_file():
                 wrong = wrong or (f"rank {rank} has no journal" if file == whole else f"{file.name} is no plain file")
                 with suppress(OSError):

@@ -15,7 +15,7 @@ MOST_PACKED = 4096
 """of a script, compressed: less than two bits for each of the model's 17,000 weights"""
 PREPARATION = 30.0
 """seconds that a script has before its first training step, without being counted"""
-PREPARATION_COMPUTING = 10.0
+PREPARATION_COMPUTING = 3.0
 """seconds of processor time that it has meanwhile: enough to read data, and not to train in secret"""
 
 
