@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import runpy
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,14 +18,15 @@ import torch
 from rueda.assess import class_grading
 from rueda.assess.certificate import certify, is_genuine, new_key, read_key
 from rueda.assess.class_grading import grade_class
-from rueda.assess.evaluation import EvaluationAnswer, Provenance, Timeline, strange
+from rueda.assess.evaluation import EvaluationAnswer, Provenance, Timeline, _load, strange
 from rueda.assess.grading import grade
 from rueda.assess.material import DataRequest, material, write_here
 from rueda.assess.origin import _TRAIN, _UNKNOWN, _VALIDATION, _likeness, provenance
-from rueda.assess.running import RunAnswer
-from rueda.assess.seal import broken, sealer
+from rueda.assess.running import GradingWatch, RunAnswer
+from rueda.assess.seal import keep_sealed, sealer
 from rueda.assess.settings import Settings, Submission, TaskData
 from rueda.assess.watch import encoded, example_digests
+from rueda.check.audit.judge.journals import read_journals
 from rueda.data import Arrays
 from rueda.errors import AssessError, JobError
 from rueda.records.assessment import FAILED, Assessment, Certificate, Gradebook, SavedEpoch
@@ -49,6 +53,7 @@ BROKEN = {
     "an epoch of a few steps": (RUN, replace(FOUND, epochs=tuple(replace(e, note="few") for e in EPOCHS)), "accuracy"),
     "too slow": (RUN, replace(FOUND, epochs=tuple(replace(e, seconds=101.0) for e in EPOCHS)), "time"),
     "a long preparation": (RUN, replace(FOUND, preparation=115.0), "time"),
+    "a preparation that computes": (RUN, replace(FOUND, preparation=29.0, preparation_computing=91.0), "time"),
     "another mistake": (replace(RUN, checks=(*RUN.checks, Verdict("same-file", "failed"))), FOUND, "correct"),
     "weights that were good before": (RUN, replace(FOUND, initial=0.7), "own-model"),
     "weights that were not drawn": (RUN, replace(FOUND, strange="they are equal"), "own-model"),
@@ -65,6 +70,16 @@ BROKEN = {
 def test_what_is_asked_for_passes() -> None:
     grades = grade(SETTINGS, RUN, FOUND, None)
     assert grades.passed and grades.points == 100, grades.criteria
+
+
+def test_a_missing_epoch_is_named() -> None:
+    grades = grade(SETTINGS, RUN, replace(FOUND, epochs=(EPOCHS[0], EPOCHS[2])), None)
+    reason = next(one.reason for one in grades.criteria if one.name == "accuracy")
+    assert reason.endswith("the best is 80.0% in epoch 1; epoch-2.pt is missing")
+    unread = replace(EPOCHS[0], accuracy=0.0, note="it cannot be loaded")
+    grades = grade(SETTINGS, RUN, replace(FOUND, epochs=(unread,)), None)
+    reason = next(one.reason for one in grades.criteria if one.name == "accuracy")
+    assert reason.endswith("none was reached; epoch-1.pt does not count: it cannot be loaded")
 
 
 @pytest.mark.parametrize("what", BROKEN)
@@ -122,13 +137,21 @@ def test_examples_are_recognised_however_their_normalisation_was_rounded(
 
 def test_an_epoch_is_found_by_its_weights() -> None:
     notes = [
+        {"kind": "start", "at": 90.0, "processor": 0.25},
         {"kind": "forward", "at": 100.0, "processor": 1.0},
         {"kind": "trained", "step": 1, "rows": 64, "weights": ["a", "b"], "at": 101.0, "processor": 2.0},
         {"kind": "trained", "step": 2, "rows": 64, "weights": ["c", "d"], "at": 102.0, "processor": 2.0},
     ]
-    timeline = Timeline([notes, notes])
+    mine, others = ([{**one, "digests": digests(range(first, first + 80))} for one in notes] for first in (0, 1000))
+    timeline = Timeline([mine, others])
     assert timeline.step_of(frozenset("cd")) == 2 and timeline.step_of(frozenset("ad")) == 0
-    assert timeline.examples(0, 2) == 256 and timeline.computing() == 0.5
+    assert timeline.time_of(frozenset("cd")) == 102 and timeline.time_of(frozenset("ad")) == 0
+    assert timeline.computing() == 0.5 and timeline.preparation_computing == 0.75
+    assert timeline.examples(0, 2) == timeline.examples(1, 2) == 128  # different ones, by layers that learn
+
+
+def digests(rows: range) -> str:
+    return base64.b64encode(array("I", rows).tobytes()).decode()
 
 
 def test_a_line_that_somebody_else_wrote_breaks_the_seal(tmp_path: Path) -> None:
@@ -137,14 +160,53 @@ def test_a_line_that_somebody_else_wrote_breaks_the_seal(tmp_path: Path) -> None
     lines = [b'{"kind":"start"}\n', b'{"kind":"end"}\n']
     sealed = [line[:-2] + f',"seal":"{seal(file.name, line)}"}}\n'.encode() for line in lines]
     file.write_bytes(b"".join(sealed))
-    assert broken(tmp_path, {0: key}) == ""
+    assert keep_sealed(tmp_path, {0: key}) == ""
     assert json.loads(sealed[0])["kind"] == "start"
-    for wrong in (sealed[1:], [*sealed, sealed[1]], [sealed[0].replace(b"start", b"begin"), sealed[1]]):
+    file.write_bytes(b"".join([*sealed, b'{"kind":"trai']))  # a worker was killed while it wrote
+    assert keep_sealed(tmp_path, {0: key}) == "" and file.read_bytes() == b"".join(sealed)
+    for kept, wrong in (
+        (0, sealed[1:]), (2, [*sealed, sealed[1]]), (0, [sealed[0].replace(b"start", b"begin"), sealed[1]]),
+        (1, [sealed[0], lines[1]]), (2, [*sealed, lines[1][:-1]]), (2, [*sealed, b"[1]\n", sealed[1]]),
+    ):  # fmt: skip
         file.write_bytes(b"".join(wrong))
-        assert "was not written by the observation" in broken(tmp_path, {0: key})
-    assert broken(tmp_path, {0: key, 1: key}).startswith("line")
+        assert "was not written by the observation" in keep_sealed(tmp_path, {0: key, 1: key})
+        assert len(read_journals(tmp_path, 1).notes[0]) == kept
     file.unlink()
-    assert broken(tmp_path, {0: key}) == "rank 0 has no journal"
+    assert keep_sealed(tmp_path, {0: key}) == "rank 0 has no journal"
+    assert keep_sealed(tmp_path, {0: key}, complete=False) == ""  # another rank failed before it had begun
+
+
+def test_a_journal_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.jsonl")
+    (tmp_path / "rank-0-7.jsonl").symlink_to("/dev/zero")
+    assert read_journals(tmp_path, 1).notes == [[]]
+    assert keep_sealed(tmp_path, {0: bytes(32)}) == "rank 0 has no journal"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_the_observation_did_not_write_is_not_read(tmp_path: Path) -> None:
+    watch, file = GradingWatch(tmp_path, 1), tmp_path / "rank-0.now"
+    for text in ("{}", "[1]", '{"place": 1}', "[" * 60_000):
+        file.write_text(text)
+        assert watch._places() == {}
+    place = {"place": "train.py:3", "progress": 1, "collective": True, "processor": 0.5}
+    file.write_text(json.dumps(place))
+    assert watch._places() == {0: place}
+    file.unlink()
+    os.mkfifo(file)
+    assert watch._places() == {}
+
+
+@pytest.mark.parametrize(
+    "change", [torch.Tensor.to_sparse, lambda one: one.to("meta"), lambda one: one.to(torch.cfloat)]
+)
+def test_a_saved_model_without_plain_numbers_is_refused(tmp_path: Path, change: Callable[..., torch.Tensor]) -> None:
+    model, file = small_cnn(), tmp_path / "epoch-1.pt"
+    grader = SimpleNamespace(model=model)
+    torch.save(model.state_dict(), file)
+    assert _load(file, grader)[1] == ""  # type: ignore[arg-type]
+    torch.save({name: change(value) for name, value in model.state_dict().items()}, file)
+    assert _load(file, grader)[0] is None  # type: ignore[arg-type]
 
 
 def passed(learner: str = "Ada") -> Assessment:
@@ -161,7 +223,7 @@ def test_a_certificate_is_accepted_until_it_is_changed(tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     certify(passed(), key).save(file)
     assert is_genuine(Certificate.load(file), key) and not is_genuine(Certificate.load(file), other)
-    for name, value in (("learner", "Eve"), ("points", 99.0), ("passed", False)):
+    for name, value in (("learner", "Eve"), ("points", 99.0), ("passed", False), ("within", float("inf"))):
         changed = json.loads(file.read_text())
         changed["statement"][name] = value
         assert not is_genuine(Certificate.from_json(json.dumps(changed)), key)

@@ -81,3 +81,6 @@ def test_a_script_that_could_hold_a_model_is_not_run() -> None:
     assert found.reasons == [
         "own-model: the script has 32,769 bytes, more than 32,768: a trained model could be hidden in it"
     ]
+    text = b"weights = " + repr(os.urandom(5000).hex()).encode()
+    found = assess(Submission(learner="x", file=Path("train.py"), text=text), Settings(data=SMALL))
+    assert "bytes when compressed, more than 4,096" in found.reasons[0] and found.points == 0

@@ -273,7 +273,8 @@ def test_adascale_passes_over_an_overflow() -> None:
     job = training(tiny_task(), BASE.change(precision="fp16", adascale=True))
     job.updater.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**28)
     run(job)
-    assert job.state.step == 10 and 1.0 <= job.rate / 0.05 <= 2.0
+    gain = job.rate / 0.05
+    assert 1.0 <= gain <= 2.0 and job.state.clock - gain < 20 <= job.state.clock  # one worker makes 20 steps
 
 
 # Rows, resume.

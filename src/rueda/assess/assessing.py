@@ -17,7 +17,7 @@ from rueda.assess.evaluation import EvaluationAnswer, EvaluationRequest, evaluat
 from rueda.assess.grading import Grades, grade, grade_too_large
 from rueda.assess.material import DATA, material, write_data
 from rueda.assess.running import RunAnswer, RunRequest, run_apart
-from rueda.assess.settings import MOST_BYTES, Settings, Submission
+from rueda.assess.settings import Settings, Submission
 from rueda.records.assessment import Assessment
 from rueda.records.environment import environment
 
@@ -39,8 +39,8 @@ def assess(
         tell: is called as each phase begins.
         data: the data of the task, if they are written already.
     """
-    if len(submission.text) > MOST_BYTES:
-        return _record(submission, settings, grade_too_large(len(submission.text)), None, None)
+    if (refused := grade_too_large(submission.text)) is not None:
+        return _record(submission, settings, refused, None, None)
     folder = Path(tempfile.mkdtemp(prefix="rueda-assess-"))
     try:
         os.chmod(folder, 0o711)  # the script's user passes through it

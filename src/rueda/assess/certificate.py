@@ -29,8 +29,12 @@ def new_key(file: Path) -> None:
     except OSError as error:
         got = "a file that exists" if isinstance(error, FileExistsError) else error.strerror
         raise AssessError("--new-key", expected="a new file", got=got, do="name another one") from None
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(secrets.token_hex(_KEY_BYTES) + "\n")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(secrets.token_hex(_KEY_BYTES) + "\n")
+    except OSError as error:  # such as a full disk: no empty key is left
+        file.unlink(missing_ok=True)
+        raise AssessError("--new-key", expected="a new file", got=error.strerror, do="name another one") from None
 
 
 def read_key(file: Path) -> bytes:
@@ -79,7 +83,11 @@ def is_genuine(certificate: Certificate, key: bytes) -> bool:
     >>> is_genuine(signed, key), is_genuine(Certificate(statement={}, signature=signed.signature), key)
     (True, False)
     """
-    return hmac.compare_digest(_signature(certificate.statement, key).encode(), certificate.signature.encode())
+    try:
+        wanted = _signature(certificate.statement, key)
+    except ValueError:  # a number that is none, such as Infinity, which is never signed
+        return False
+    return hmac.compare_digest(wanted.encode(), certificate.signature.encode(errors="replace"))
 
 
 def _signature(statement: dict[str, Any], key: bytes) -> str:

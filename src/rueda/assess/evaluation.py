@@ -11,6 +11,7 @@ import base64
 import os
 import re
 import tempfile
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class EvaluationAnswer:
 
     Args:
         epochs: each saved epoch.
+        others: names of other files, if there is no epoch.
         initial: the accuracy of the weights before the first step.
         strange: what shows that these were not drawn as the model draws them; empty if nothing does.
         num_changes: changes of weights outside of an optimizer's step.
@@ -74,10 +76,12 @@ class EvaluationAnswer:
         num_train: training examples of the task.
         steps: optimizer steps of each worker.
         preparation: seconds from the script's start to its first training step.
+        preparation_computing: processor seconds of a worker, at most, in that time.
         computing: processor seconds of each worker per second of training, at most 1.
     """
 
     epochs: tuple[SavedEpoch, ...] = ()
+    others: tuple[str, ...] = ()
     initial: float = 0.0
     strange: str = ""
     num_changes: int = 0
@@ -85,6 +89,7 @@ class EvaluationAnswer:
     num_train: int = 0
     steps: tuple[int, ...] = ()
     preparation: float = 0.0
+    preparation_computing: float = 0.0
     computing: float = 0.0
 
 
@@ -126,11 +131,13 @@ def evaluate(request: EvaluationRequest, *, confined: bool = False) -> Evaluatio
         saved, reached = _epoch(number, file, grader, timeline, reached, len(train))
         epochs.append(saved)
     return EvaluationAnswer(
-        epochs=tuple(epochs), initial=grader.initial(timeline.initial), strange=strange(timeline.initial),
+        epochs=tuple(epochs), others=() if epochs else _others(request.folder / "work"),
+        initial=max(map(grader.initial, timeline.initial), default=0.0),
+        strange=next(filter(None, map(strange, timeline.initial)), ""),
         num_changes=len(journals.flat("changed")), num_train=len(train),
         provenance=provenance(journals.notes, train, validation),
         steps=tuple(len(one) for one in timeline.trained), preparation=timeline.preparation,
-        computing=timeline.computing(),
+        preparation_computing=timeline.preparation_computing, computing=timeline.computing(),
     )  # fmt: skip
 
 
@@ -139,12 +146,15 @@ class Timeline:
 
     def __init__(self, notes: list[list[dict[str, Any]]]) -> None:
         self.trained = [[one for one in each if one["kind"] == "trained"] for each in notes]
-        self.initial = [one["weights"] for one in notes[0] if one["kind"] == "initial"] if notes else []
+        self.initial = [[one["weights"] for one in each if one["kind"] == "initial"] for each in notes]
         starts = [one["at"] for each in notes for one in each if one["kind"] == "start"]
         firsts = [one["at"] for each in notes for one in each if one["kind"] == "forward"]
-        self.begin = min(firsts, default=0.0)
+        self.begin = min([*firsts, *(one["at"] for each in self.trained for one in each[:1])], default=0.0)
         self.preparation = max(0.0, self.begin - min(starts)) if starts and firsts else 0.0
-        self._weights = [{frozenset(one["weights"]): one["step"] for one in each} for each in self.trained]
+        self.preparation_computing = max(
+            (_first(each, "forward") - _first(each, "start") for each in notes if each), default=0.0
+        )
+        self._weights = [{frozenset(one["weights"]): one for one in each} for each in self.trained]
         self._processor = [
             (first[0]["processor"], each[-1]["processor"], each[-1]["at"])
             for each in notes if (first := [one for one in each if one["kind"] == "forward"])
@@ -152,22 +162,37 @@ class Timeline:
 
     def step_of(self, weights: frozenset[str]) -> int:
         """Return the step after which a worker had these weights; 0 if none had."""
+        return int(self._noted(weights)["step"])
+
+    def time_of(self, weights: frozenset[str]) -> float:
+        """Return when a worker first had these weights; 0 if none had."""
+        return float(self._noted(weights)["at"])
+
+    def _noted(self, weights: frozenset[str]) -> dict[str, Any]:
         for known in self._weights:
             if weights in known:
-                return int(known[weights])
-            found = next((step for each, step in known.items() if weights <= each), 0)
-            if found:
-                return int(found)
-        return 0
+                return known[weights]
+            found = next((one for each, one in known.items() if weights <= each), None)
+            if found is not None:
+                return found
+        return {"step": 0, "at": 0.0}
 
     def examples(self, first: int, last: int) -> int:
-        """Return how many examples all workers have read in the steps after ``first``, up to ``last``."""
-        return sum(one["rows"] for each in self.trained for one in each if first < one["step"] <= last)
+        """Return how many different examples all workers have read in the steps after ``first``, up to ``last``."""
+        found: set[int] = set()
+        for one in (one for each in self.trained for one in each if first < one["step"] <= last):
+            found.update(array("I", base64.b64decode(one["digests"]))[: one["rows"]])
+        return len(found)
 
     def computing(self) -> float:
         """Return the mean part of the time since the first step in which a worker has used a processor."""
         parts = [min(1.0, (end - begin) / (at - self.begin)) for begin, end, at in self._processor if at > self.begin]
         return sum(parts) / len(parts) if parts else 0.0
+
+
+def _first(notes: list[dict[str, Any]], kind: str) -> float:
+    """Return the processor time of a worker at its first note of a kind."""
+    return next((float(one["processor"]) for one in notes if one["kind"] == kind), 0.0)
 
 
 class _Grader:
@@ -238,18 +263,25 @@ def _files(work: Path) -> list[tuple[int, Path]]:
     return sorted(found.items())[:_MOST_EPOCHS]
 
 
+def _others(work: Path) -> tuple[str, ...]:
+    names = sorted(ascii(one.name)[1:-1][:40] for one in work.iterdir() if not one.name.startswith("."))
+    return tuple(names[:3])
+
+
 def _epoch(
     number: int, file: Path, grader: _Grader, timeline: Timeline, reached: int, num_train: int
 ) -> tuple[SavedEpoch, int]:
     """Evaluate a saved epoch; return it and the step whose weights it holds."""
     from rueda.assess.watch import fingerprint
 
-    seconds = max(0.0, file.stat().st_ctime_ns / 1e9 - timeline.begin)  # the kernel's time, which a script cannot set
+    seconds = max(0.0, file.lstat().st_ctime_ns / 1e9 - timeline.begin)  # the kernel's time, which a script cannot set
     state, problem = _load(file, grader)
     if state is None:
         return SavedEpoch(number, 0.0, 0.0, seconds, 0, problem), reached
     own, public = grader.accuracies(state)
-    step = timeline.step_of(frozenset(fingerprint(state[name]) for name in grader.names))
+    weights = frozenset(fingerprint(state[name]) for name in grader.names)
+    step = timeline.step_of(weights)
+    seconds = max(seconds, timeline.time_of(weights) - timeline.begin)  # a mapped file changes without its time
     examples = timeline.examples(reached, step)
     note = ""
     if step == 0:
@@ -257,7 +289,7 @@ def _epoch(
     elif step <= reached:
         note = "its weights are those of an earlier epoch"
     elif examples < _WHOLE * num_train:
-        note = f"only {examples:,} training examples were read since the epoch before"
+        note = f"only {examples:,} different training examples were read since the epoch before"
     return SavedEpoch(number, own, public, seconds, examples, note), max(step, reached)
 
 
@@ -278,4 +310,8 @@ def _load(file: Path, grader: _Grader) -> tuple[dict[str, Any] | None, str]:
     if shapes != wanted:
         odd = sorted(set(wanted.items()) ^ set(shapes.items()))[0][0]
         return None, f"it is not the task's model: {odd} is missing, unknown or of another shape"
+    if not all(
+        one.is_floating_point() and one.layout == torch.strided and one.device.type == "cpu" for one in plain.values()
+    ):
+        return None, "its tensors are not plain numbers"
     return {name: value.float() for name, value in plain.items()}, ""

@@ -18,11 +18,12 @@ The last four are conditions: if one is broken, the submission gets no points, s
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 
 from rueda.assess.evaluation import EvaluationAnswer
 from rueda.assess.running import RunAnswer
-from rueda.assess.settings import MOST_BYTES, PREPARATION, Settings
+from rueda.assess.settings import MOST_BYTES, MOST_PACKED, PREPARATION, PREPARATION_COMPUTING, Settings
 from rueda.records.assessment import FAILED, NOT_REACHED, PASSED, Criterion, SavedEpoch
 from rueda.records.script_check import ADVICE, WARNING, Verdict
 from rueda.records.script_check import FAILED as MISTAKE
@@ -76,10 +77,16 @@ class Grades:
         return 0.0 if broken else sum(one.points for one in self.criteria)
 
 
-def grade_too_large(size: int) -> Grades:
-    """Grade a script that is not run, since it is too large to be one."""
+def grade_too_large(text: bytes) -> Grades | None:
+    """Grade a script that is not run, since it is too large to be one; None: it is not."""
+    packed = len(zlib.compress(text, 9))
+    if len(text) <= MOST_BYTES and packed <= MOST_PACKED:
+        return None
     grades = Grades()
-    reason = f"the script has {size:,} bytes, more than {MOST_BYTES:,}: a trained model could be hidden in it"
+    much = f"{len(text):,} bytes, more than {MOST_BYTES:,}"
+    if len(text) <= MOST_BYTES:
+        much = f"{packed:,} bytes when compressed, more than {MOST_PACKED:,}"
+    reason = f"the script has {much}: a trained model could be hidden in it"
     grades.add("own-model", reason, met=False)
     grades.skip(*(name for name in _QUESTIONS if name != "own-model"), reason="it was not run")
     return grades
@@ -120,7 +127,8 @@ def _runs(grades: Grades, run: RunAnswer, found: EvaluationAnswer) -> None:
     elif run.status:
         grades.add("runs", f"the script has failed: {run.error or f'status {run.status}'}", met=False)
     elif not found.epochs:
-        grades.add("runs", "no epoch was saved: expected epoch-1.pt, epoch-2.pt, ...", met=False)
+        others = f", found {', '.join(found.others)}" if found.others else ""
+        grades.add("runs", f"no epoch was saved: expected epoch-1.pt, epoch-2.pt, ...{others}", met=False)
     else:
         grades.add("runs", f"{len(found.epochs)} epochs were saved", met=True)
 
@@ -159,19 +167,21 @@ def _accuracy(
         values = ", ".join(f"epoch {one.epoch}: {one.accuracy:.1%}" for one in reached)
         grades.add("accuracy", values, met=True)
         return reached
-    best = max(found.epochs, key=lambda one: one.accuracy, default=None)
+    uncounted = [one for one in found.epochs if one.note]
+    best = max(found.epochs, key=lambda one: (one.accuracy, not one.note), default=None)
     if best is None:
         grades.skip("accuracy", reason="no epoch was saved")
         return []
-    asked = f"{target:.1%} in {patience} consecutive epochs was asked for"
-    reason = f"{asked}, the best is {best.accuracy:.1%} in epoch {best.epoch}"
-    uncounted = [one for one in found.epochs if one.note]
+    reason = f"{target:.1%} in {patience} consecutive epochs was asked for, "
+    reason += f"the best is {best.accuracy:.1%} in epoch {best.epoch}" if best.accuracy else "none was reached"
+    if missing := sorted(set(range(1, max(by_number, default=1))) - {one.epoch for one in found.epochs}):
+        reason += f"; epoch-{missing[0]}.pt is missing"
     if uncounted:
         reason += f"; epoch-{uncounted[0].epoch}.pt does not count: {uncounted[0].note}"
     if claimed is not None and claimed >= target and best.accuracy < target - 0.02:
         reason += f"; the script has printed {claimed:.1%}, but only what the grader computes counts"
     hints = [one for one in checks if one.check in ("unscaled-rate", "no-warmup") and one.status in (WARNING, ADVICE)]
-    if hints:
+    if hints and best.accuracy < target:
         reason += f"; {_told(hints[0])}"
     grades.add("accuracy", reason, met=False)
     return []
@@ -180,7 +190,7 @@ def _accuracy(
 def _time(
     grades: Grades, settings: Settings, run: RunAnswer, found: EvaluationAnswer, reached: Sequence[SavedEpoch]
 ) -> None:
-    late = max(0.0, found.preparation - PREPARATION)
+    late = max(0.0, found.preparation - PREPARATION, found.preparation_computing - PREPARATION_COMPUTING)
     asked = f"{settings.within:g} s were allowed"
     busy = f"the workers computed in {found.computing:.0%} of the time"
     if not reached and run.stopped:
@@ -190,7 +200,8 @@ def _time(
         grades.skip("time", reason="the target was not reached")
         return
     seconds = reached[-1].seconds + late
-    more = f", with {late:.1f} s of preparation beyond {PREPARATION:g} s" if late else ""
+    allowed = f"{PREPARATION:g} s, or beyond {PREPARATION_COMPUTING:g} s of computing in it"
+    more = f", with {late:.1f} s of preparation beyond {allowed}" if late else ""
     if seconds > settings.within:
         grades.add("time", f"{seconds:.1f} s{more}, {asked}; {busy}", met=False)
     else:

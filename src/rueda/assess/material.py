@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from rueda import jobs
-from rueda.assess.settings import MOST_BYTES, PREPARATION, Settings, TaskData
+from rueda.assess.settings import MOST_BYTES, MOST_PACKED, PREPARATION, PREPARATION_COMPUTING, Settings, TaskData
 from rueda.errors import AssessError
 from rueda.files.atomic import write_atomically
 
@@ -78,13 +78,18 @@ def write_here(request: DataRequest) -> DataAnswer:
     train, validation = given(request.data)
     shape = (1, train.inputs.shape[1], 1, 1)
     part = request.file.with_suffix(".part.npz")
-    np.savez(
-        part, train_images=train.inputs.numpy(), train_labels=train.targets.numpy(),
-        validation_images=validation.inputs.numpy(), validation_labels=validation.targets.numpy(),
-        mean=np.asarray(train.mean, dtype=np.float32).reshape(shape),
-        std=np.asarray(train.std, dtype=np.float32).reshape(shape),
-    )  # fmt: skip
-    os.replace(part, request.file)
+    try:
+        np.savez(
+            part, train_images=train.inputs.numpy(), train_labels=train.targets.numpy(),
+            validation_images=validation.inputs.numpy(), validation_labels=validation.targets.numpy(),
+            mean=np.asarray(train.mean, dtype=np.float32).reshape(shape),
+            std=np.asarray(train.std, dtype=np.float32).reshape(shape),
+        )  # fmt: skip
+        os.replace(part, request.file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        do = "free space or choose another folder"
+        raise AssessError(str(request.file), expected="a file that can be written", got=error.strerror, do=do) from None
     return DataAnswer(num_train=len(train), num_validation=len(validation))
 
 
@@ -110,12 +115,14 @@ The last command grades it, as your teacher will.
 3. The model reaches an accuracy of {percent} in {settings.patience} consecutive epochs, on examples that neither you
    nor your script have seen. What your script prints is not read.
 4. The second of them is saved at most {settings.within:g} seconds after the first training step. The grader measures
-   that. Reading data before the first step does not count, up to {PREPARATION:g} seconds.
+   that. Reading data before the first step does not count, up to {PREPARATION:g} seconds, of which
+   {PREPARATION_COMPUTING:g} of processor time.
 
 ## Rules
 
-- Hand in `train.py` alone, of at most {MOST_BYTES // 1024} KiB. `task.py` and `data.npz` are the grader's own when it
-  runs. There is no network, and nothing but the current folder can be written.
+- Hand in `train.py` alone, of at most {MOST_BYTES // 1024} KiB, or {MOST_PACKED // 1024} KiB when compressed. `task.py`
+  and `data.npz` are the grader's own when it runs. There is no network, and nothing but the current folder can be
+  written.
 - The model is `task.model()`, with its random weights. Save the weights as your optimizer's last step left them,
   without averages over steps.
 - Train on `task.examples("train")` only. You may shift, flip, crop or add noise. The {written.num_validation:,}

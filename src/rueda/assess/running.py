@@ -7,15 +7,16 @@ import os
 import resource
 import secrets
 import signal
+import stat
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rueda import jobs
 from rueda.assess.confinement import leave_network, spare_user
-from rueda.assess.seal import broken
+from rueda.assess.seal import keep_sealed
 from rueda.assess.settings import PREPARATION
 from rueda.check.audit.judge.journals import read_journals
 from rueda.check.audit.judge.judging import judge
@@ -30,6 +31,7 @@ from rueda.world.launch.failure import Failure, last_traceback
 _BEGUN = "begun"
 _START_SECONDS = 120.0  # for the workers to load torch, on a busy machine
 _GRACE = 2.0
+_PLACE_BYTES = 1 << 16
 _OUTPUT_BYTES = 1 << 26  # of each file that this process writes: what a worker prints
 _MORE = 1.1  # of the limit, after which a script is ended: it has failed by then, and is told by how much
 
@@ -116,7 +118,8 @@ def run_here(request: RunRequest) -> RunAnswer:
     finally:
         if user is not None:
             _remove_shared_memory(user)
-    damage = broken(journal, keys)
+    damage = keep_sealed(journal, keys, complete=status == 0 and not watch.why)
+    journals = replace(journals, notes=read_journals(journal, request.workers).notes)
     touched = [f"{note['what']} ({note['where']})" for _, note in journals.flat("touched")]
     forged = any("forged" in note for notes in journals.notes for note in notes)
     touched += [damage] * bool(damage) + ["observations were forged"] * forged
@@ -159,6 +162,10 @@ class GradingWatch(Watch):
     _began: float = field(default_factory=time.monotonic)
     _trains: float | None = None
 
+    def _places(self) -> dict[int, dict[str, Any]]:
+        found = {rank: _place(self.folder / f"rank-{rank}.now") for rank in range(self.size)}
+        return {rank: one for rank, one in found.items() if one}
+
     def _has_made_enough(self) -> bool:
         now = time.monotonic()
         marks = [self.folder / f"rank-{rank}.{_BEGUN}" for rank in range(self.size)]
@@ -181,6 +188,19 @@ class GradingWatch(Watch):
 
     def _has_ended(self, rank: int) -> bool:
         return (self.folder / f"rank-{rank}.{ENDED}").exists()
+
+
+def _place(file: Path) -> dict[str, Any]:
+    """Return what a worker says about its place; nothing if it is not what the observation writes."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            found = json.loads(stream.read(_PLACE_BYTES)) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or not isinstance(found.get("processor"), (int, float)):
+        return {}
+    return found if found.keys() >= {"place", "progress", "collective"} else {}
 
 
 def _error(failure: Failure, words: str) -> str:

@@ -20,12 +20,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.place import is_users, place
+from rueda.files.atomic import write_atomically
 
 CODE = "seal"
 _FORBIDDEN = (
@@ -86,21 +88,44 @@ def sealer(key: bytes) -> Callable[[str, bytes], str]:
     return seal
 
 
-def broken(folder: Path, keys: dict[int, bytes]) -> str:
-    """Return what is wrong with the journals of a folder; nothing if every line is in its chain."""
+def keep_sealed(folder: Path, keys: dict[int, bytes], *, complete: bool = True) -> str:
+    """Leave only sealed lines in the journals of a folder, so that nobody reads others.
+
+    Args:
+        folder: the journals.
+        keys: the key of each rank.
+        complete: whether every rank must have one: not if the job failed, maybe before all had begun.
+
+    Returns:
+        what was wrong with them; nothing if every line was in its chain.
+    """
+    wrong = ""
     for rank, key in keys.items():
         check = sealer(key)
         whole = folder / f"rank-{rank}.jsonl"
-        if not whole.is_file():
-            return f"rank {rank} has no journal"
         for file in [whole, *sorted(folder.glob(f"rank-{rank}-*.jsonl"))]:
-            for number, line in enumerate(file.read_bytes().splitlines(), 1):
-                text, _, code = line.rpartition(f',"{CODE}":"'.encode())
-                if not code.endswith(b'"}'):
-                    break  # a worker was killed while it wrote
-                if not hmac.compare_digest(check(file.name, text + b"}\n"), code[:-2].decode(errors="replace")):
-                    return f"line {number} of the journal of rank {rank} was not written by the observation"
-    return ""
+            if file == whole and not complete and not os.path.lexists(file):
+                continue
+            if file.is_symlink() or not file.is_file():
+                wrong = wrong or (f"rank {rank} has no journal" if file == whole else f"{file.name} is no plain file")
+                with suppress(OSError):
+                    file.unlink()
+                continue
+            lines = file.read_bytes().splitlines(keepends=True)
+            number = next((i for i, line in enumerate(lines) if not _is_sealed(line, file.name, check)), len(lines))
+            if number == len(lines):
+                continue
+            write_atomically(file, b"".join(lines[:number]))
+            if number < len(lines) - 1 or lines[number].endswith((b"}", b"\n")):  # else a worker was killed meanwhile
+                wrong = wrong or f"line {number + 1} of the journal of rank {rank} was not written by the observation"
+    return wrong
+
+
+def _is_sealed(line: bytes, name: str, check: Callable[[str, bytes], str]) -> bool:
+    text, _, code = line.rpartition(f',"{CODE}":"'.encode())
+    if not code.endswith(b'"}\n'):
+        return False
+    return hmac.compare_digest(check(name, text + b"}\n").encode(), code[:-3])
 
 
 class Guard:

@@ -10,9 +10,13 @@ from rueda.errors import AssessError
 DATA_SETS = {"glyphs": 0.85, "fashion-mnist": 0.85, "cifar-10": 0.55}
 """the data sets of the task, with the accuracy that is asked for by default"""
 MOST_BYTES = 32_768
-"""of a script: a trained model does not fit into it"""
+"""of a script"""
+MOST_PACKED = 4096
+"""of a script, compressed: less than two bits for each of the model's 17,000 weights"""
 PREPARATION = 30.0
 """seconds that a script has before its first training step, without being counted"""
+PREPARATION_COMPUTING = 3.0
+"""seconds of processor time that it has meanwhile: enough to read data, and not to train in secret"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@
 ======================  ==================================================================================
 
 An example counts as trained on if a gradient flows back through the first layer that has read it. So evaluations, with
-or without ``no_grad``, do not count.
+or without ``no_grad``, do not count. Of ``digests``, the first ``rows`` were read by a layer that an optimizer changes:
+only these make up an epoch.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class TrainingWatch:
             return
         with self._journal.careful:
             self._begin()
-            one = _Read(given, example_digests(given))
+            one = _Read(given, example_digests(given), {id(each) for each in module.parameters()})
             if len(self._read) >= 64:
                 self._read = [each for each in self._read if each.used]
             self._read.append(one)
@@ -108,9 +109,11 @@ class TrainingWatch:
             for one in _parameters(optimizer):
                 self._weights[id(one)] = fingerprint(one)
             used = [one for one in self._read if one.used]
+            used.sort(key=lambda one: one.parameters.isdisjoint(self._weights))  # those that are learned from first
+            learned = [one for one in used if not one.parameters.isdisjoint(self._weights)]
             digests = array("I", [row for one in used for row in one.rows])
             self._journal.note(
-                "trained", step=self._steps, rows=sum(len(one.given) for one in used),
+                "trained", step=self._steps, rows=sum(len(one.rows) for one in learned),
                 digests=base64.b64encode(digests.tobytes()).decode(),
                 weights=list(self._weights.values()),
             )  # fmt: skip
@@ -129,12 +132,13 @@ class TrainingWatch:
 class _Read:
     """A batch that a layer has read."""
 
-    def __init__(self, given: Tensor, rows: list[int]) -> None:
+    def __init__(self, given: Tensor, rows: list[int], parameters: set[int]) -> None:
         self.given, self.rows, self.used = given, rows, False
+        self.parameters = parameters  # of the layer: if no optimizer has any of them, nothing is learned from it
 
     def use(self, gradient: Tensor) -> None:
         """Note that a gradient flows back to it."""
-        self.used = True
+        self.used = self.used or bool(gradient.any())
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-EPILOG = """Example: rueda lab 1
-
-Example: rueda lab 1 --export lab-1.html"""
+EPILOG = "Example: rueda lab 1 --export lab-1.html"
 
 
 def lab(

@@ -134,7 +134,7 @@ class Watch:
                 self.waiting |= {rank: one["place"] for rank, one in now.items() if not self._has_ended(rank)}
                 self._stop(now)
                 return
-            if now and self._has_made_enough():
+            if self._has_made_enough():
                 self._stop(now)
                 return
 

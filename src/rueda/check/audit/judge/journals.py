@@ -105,11 +105,15 @@ def read_journals(folder: Path, size: int, script: str = "") -> Journals:
     notes: list[list[Note]] = [[] for _ in range(size)]
     for rank in range(size):
         for file in sorted(folder.glob(f"rank-{rank}.jsonl")) + sorted(folder.glob(f"rank-{rank}-*.jsonl")):
+            if file.is_symlink() or not file.is_file():  # whoever made it: a pipe would never end
+                continue
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    notes[rank].append(json.loads(line))
+                    note = json.loads(line)
                 except ValueError:
                     continue
+                if isinstance(note, dict) and "kind" in note:
+                    notes[rank].append(note)
     return Journals(notes, script)
 
 
