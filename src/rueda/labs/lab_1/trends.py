@@ -39,7 +39,7 @@ TRAININGS = (
 )
 """trainings of their years; one PF/s-day is 10¹⁵ operations a second for a day"""
 
-MACHINES = {"8 GPUs of 2017": 2.0, "8 GPUs of 2022": 32.0}
+MACHINES = {"16 GPUs of 2018": 2.0, "8 GPUs of 2022": 32.0}
 """petaflops a second of one machine with eight GPUs, stated in the course"""
 NEEDED = 1000.0
 """PF/s-days of the course's example"""
@@ -65,7 +65,7 @@ def trend() -> Plot:
              "textposition": ["bottom right"] * (len(TRAININGS) - 1) + ["top left"],  # away from the machine of 2022
              "marker": {"color": colours[APPROXIMATE], "size": 10},
              "hovertemplate": "%{text}, %{x}: about %{y:,} PF/s-days"},
-            {"x": [2017, 2022], "y": [30 * speed for speed in MACHINES.values()], "text": list(MACHINES),
+            {"x": [2018, 2022], "y": [30 * speed for speed in MACHINES.values()], "text": list(MACHINES),
              "mode": "markers+text", "name": "one machine in 30 days (stated)",
              "textposition": ["top left", "top center"],
              "marker": {"color": colours[STATED], "size": 11, "symbol": "diamond"},
