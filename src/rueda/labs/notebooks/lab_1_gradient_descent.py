@@ -505,7 +505,8 @@ def _(mo):
 
     Larger models trained on more data are better, predictably so (lab 4). The compute that a training needs has grown
     faster than any machine: a PF/s-day is 10¹⁵ operations a second, for a day. One machine grew from about 2
-    PF/s (16 GPUs) to about 32 (8 GPUs, at a lower precision) within about four years. The trainings of the same years grew by thousands.
+    PF/s (16 GPUs) to about 32 (8 GPUs, at a lower precision) within about four years. The trainings of the same years
+    grew by thousands.
 
     Mind the marks: what is *stated* comes from a course or a paper, what is *approximate* was quoted from memory.
     """)

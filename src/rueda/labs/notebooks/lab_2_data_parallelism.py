@@ -31,8 +31,9 @@ def _(mo):
     that two workers train **one** model?
 
     This lab starts real processes on your machine. First it measures, on two of them, what travels (the figures appear
-    when that is done, after some ten seconds, or a minute on a busy machine) and how long each step of a training iteration takes. Then it takes a serial script and makes it parallel, one step
-    at a time; each step is run on two processes and audited by `rueda check`.
+    when that is done, after some ten seconds, or a minute on a busy machine) and how long each step of a training
+    iteration takes. Then it takes a serial script and makes it parallel, one step at a time; each step is run on two
+    processes and audited by `rueda check`.
     """)
     return
 
