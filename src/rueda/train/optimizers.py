@@ -63,6 +63,17 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     raise AssertionError(recipe.optimizer)  # a recipe rejects other names
 
 
+def leave_out_whole_updates(optimizer: torch.optim.Optimizer) -> None:
+    """Let a gradient scaler leave out an update of SGD as a whole, instead of telling the fused kernel to do nothing.
+
+    The fused kernel makes its momentum of uninitialised memory at the first step, counts on being run, and takes what
+    lies there for momentum at the next one: a first gradient that is not finite, usual with fp16, ruins the weights
+    (torch 2.13). Fused Adam begins with zeros. A wrapper such as LARC does not offer the kernel to the scaler.
+    """
+    if isinstance(optimizer, torch.optim.SGD):
+        optimizer._step_supports_amp_scaling = False
+
+
 def rate_ratios(optimizer: torch.optim.Optimizer, rate: float) -> list[float]:
     """Return the rate of each parameter group in relation to that of the recipe, which the schedule preserves.
 

@@ -28,7 +28,7 @@ from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, synchronize_buffers
 from rueda.train.divergence import MOST_SKIPPED, FiniteTest
 from rueda.train.micro_batches import MicroBatch, WorkerBatches, halves
-from rueda.train.optimizers import rate_ratios
+from rueda.train.optimizers import leave_out_whole_updates, rate_ratios
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.totals import Totals
 from rueda.train.update_weight import UpdateWeight, rescale, with_noise
@@ -105,6 +105,8 @@ class Updater:
         """is told when a forward or a backward pass has ended"""
         self._task, self._recipe, self._world = task, recipe, world
         self._model, self._compute = model, step
+        if self.scaler.is_enabled():
+            leave_out_whole_updates(optimizer)
         self.optimizer = optimizer
         """the optimizer of the trained parameters"""
         self._autocast: AbstractContextManager[Any] = autocast_for(recipe, world) or nullcontext()
