@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,7 @@ from rueda.assess import class_grading
 from rueda.assess.certificate import certify, is_genuine, new_key, read_key
 from rueda.assess.class_grading import grade_class
 from rueda.assess.evaluation import EvaluationAnswer, Provenance, Timeline, _load, strange
-from rueda.assess.grading import grade
+from rueda.assess.grading import _better_on_validation, grade
 from rueda.assess.material import DataRequest, material, write_here
 from rueda.assess.origin import _TRAIN, _UNKNOWN, _VALIDATION, _likeness, provenance
 from rueda.assess.running import GradingWatch, RunAnswer
@@ -40,7 +41,13 @@ RUN = RunAnswer(
 )
 EPOCHS = tuple(SavedEpoch(number, 0.8, 0.8, 10.0 * number, 12_000) for number in (1, 2, 3))
 FOUND = EvaluationAnswer(
-    epochs=EPOCHS, initial=0.1, provenance=Provenance(examples=36_000, train=1.0), num_train=12_000, steps=(94, 94)
+    epochs=EPOCHS,
+    initial=0.1,
+    provenance=Provenance(examples=36_000, train=1.0),
+    num_train=12_000,
+    steps=(94, 94),
+    num_validation=2000,
+    num_held_out=4000,
 )
 
 # What is found, and the only criterion that it breaks.
@@ -70,6 +77,27 @@ BROKEN = {
 def test_what_is_asked_for_passes() -> None:
     grades = grade(SETTINGS, RUN, FOUND, None)
     assert grades.passed and grades.points == 100, grades.criteria
+
+
+@pytest.mark.parametrize("right", [0.03, 0.1, 0.5, 0.8, 0.97])
+@pytest.mark.parametrize("num_validation", [100, 400, 2000])
+def test_nobody_is_accused_by_chance(right: float, num_validation: int) -> None:
+    """300 honest scripts of ten epochs each, whose validation examples are two points easier, as a split may be."""
+    drawn = np.random.default_rng(0)
+    accused = 0
+    for _ in range(300):
+        public = drawn.binomial(num_validation, min(1.0, right + 0.02), size=10) / num_validation
+        own = drawn.binomial(1000, right, size=10) / 1000
+        epochs = tuple(SavedEpoch(i, own[i], public[i], 1.0, 1) for i in range(10))
+        found = replace(FOUND, epochs=epochs, num_validation=num_validation, num_held_out=1000)
+        accused += _better_on_validation(found) is not None
+    assert accused == 0
+
+
+@pytest.mark.parametrize(("own", "public", "told"), [(0.1, 0.16, False), (0.85, 0.88, False), (0.8, 0.9, True)])
+def test_who_trains_on_validation_examples_is_found(own: float, public: float, told: bool) -> None:
+    epoch = replace(EPOCHS[0], accuracy=own, public=public)
+    assert (_better_on_validation(replace(FOUND, epochs=(epoch,))) == epoch) is told
 
 
 def test_a_missing_epoch_is_named() -> None:

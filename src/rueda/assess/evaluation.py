@@ -74,6 +74,8 @@ class EvaluationAnswer:
         num_changes: changes of weights outside of an optimizer's step.
         provenance: where the examples come from.
         num_train: training examples of the task.
+        num_validation: validation examples that the script has, too.
+        num_held_out: examples that only the grader has.
         steps: optimizer steps of each worker.
         preparation: seconds from the script's start to its first training step.
         preparation_computing: processor seconds of a worker, at most, in that time.
@@ -87,6 +89,8 @@ class EvaluationAnswer:
     num_changes: int = 0
     provenance: Provenance = field(default_factory=Provenance)
     num_train: int = 0
+    num_validation: int = 0
+    num_held_out: int = 0
     steps: tuple[int, ...] = ()
     preparation: float = 0.0
     preparation_computing: float = 0.0
@@ -135,6 +139,7 @@ def evaluate(request: EvaluationRequest, *, confined: bool = False) -> Evaluatio
         initial=max(map(grader.initial, timeline.initial), default=0.0),
         strange=next(filter(None, map(strange, timeline.initial)), ""),
         num_changes=len(journals.flat("changed")), num_train=len(train),
+        num_validation=len(validation), num_held_out=len(own),
         provenance=provenance(journals.notes, train, validation),
         steps=tuple(len(one) for one in timeline.trained), preparation=timeline.preparation,
         preparation_computing=timeline.preparation_computing, computing=timeline.computing(),

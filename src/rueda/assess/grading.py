@@ -46,6 +46,8 @@ _SHARING = (
 )
 """the checks on which `distributed` depends"""
 _CHANCE = 0.3  # accuracy that random weights do not reach
+_SPLIT = 0.02  # by which the given validation examples may be easier than the grader's own
+_FALSE_ACCUSATION = 1e-6  # probability, for a script that has not trained on validation examples
 
 
 class Grades:
@@ -244,23 +246,36 @@ def _data(grades: Grades, found: EvaluationAnswer) -> None:
         if strange else f"{seen.train:.0%} of {seen.examples:,} examples are the task's"
     )  # fmt: skip
     grades.add("task-data", reason, met=not strange)
-    gap, doubt = _gap(found)
+    better = _better_on_validation(found)
     if seen.validation > 0.01:
         grades.add("validation", f"{seen.validation:.1%} of the training examples are validation examples", met=False)
-    elif gap > doubt:
-        reason = f"its accuracy on validation examples is {gap:.1%} above that on others, beyond chance ({doubt:.1%})"
+    elif better is not None:
+        reason = f"epoch {better.epoch} is right on {better.public:.1%} of the validation examples and on "
+        reason += f"{better.accuracy:.1%} of the grader's own, more than chance explains (once in a million scripts)"
         grades.add("validation", reason, met=False)
     else:
         grades.add("validation", "none was trained on", met=True)
 
 
-def _gap(found: EvaluationAnswer) -> tuple[float, float]:
-    """Return by how much the best epoch is better on the public validation examples, and what chance may explain."""
-    best = max(found.epochs, key=lambda one: one.public, default=None)
-    if best is None:
-        return 0.0, 1.0
-    p = min(0.99, max(0.01, best.accuracy))
-    return best.public - best.accuracy, 0.02 + 4 * math.sqrt(p * (1 - p) / 1000)
+def _better_on_validation(found: EvaluationAnswer) -> SavedEpoch | None:
+    """Return an epoch that is better on validation examples than chance explains; None: there is none.
+
+    Fisher's exact test: if a model treats both sets alike, those on which it is right are dealt out to the two sets
+    by a hypergeometric distribution. Two points in a hundred are granted first, since a set's own split may be a little
+    easier than its test examples; with ``k`` epochs, each is tested at a ``k``-th of the level (Bonferroni).
+    """
+    from scipy.stats import hypergeom
+
+    num_validation, num_own = found.num_validation, found.num_held_out
+    for one in found.epochs:
+        right = math.floor((one.public - _SPLIT) * num_validation)
+        right_own = round(one.accuracy * num_own)
+        if right <= 0:
+            continue
+        chance = hypergeom.sf(right - 1, num_validation + num_own, right + right_own, num_validation)
+        if chance < _FALSE_ACCUSATION / len(found.epochs):
+            return one
+    return None
 
 
 def _told(verdict: Verdict) -> str:
