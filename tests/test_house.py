@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "optim": {"errors", "lazy", "records", "world"},
     "nn": {"errors", "lazy", "world"},
     "keras": {"errors", "nn", "optim"},
-    "integrations": {"data", "errors", "lazy", "nn", "optim", "records", "train"},
+    "integrations": {"data", "errors", "lazy", "nn", "optim", "records", "train", "world"},
     "jobs": {"errors", "files", "lazy", "records", "world"},
     "tasks": {"errors", "files", "lazy", "records", "world", "data"},
     "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,3 +53,28 @@ def test_a_sleeping_thread_is_not_and_patience_ends() -> None:
     assert not wait_for_idle_threads(0.2)
     stop.set()
     thread.join()
+
+
+_ADOPTED = """
+import threading, time
+import torch, torch.distributed as dist
+import rueda
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+rueda.init()
+
+def work():
+    end = time.monotonic() + 0.3
+    matrix = torch.rand(300, 300)
+    while time.monotonic() < end:
+        matrix @ matrix
+    open("done", "w").close()
+
+threading.Thread(target=work, daemon=True).start()  # as Gloo's threads, which Python does not wait for
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_process_whose_group_is_not_ours_waits_at_its_end(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _ADOPTED], cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "done").exists()

@@ -18,6 +18,7 @@ from rueda.optim.backward_meter import BackwardMeter
 from rueda.optim.meters import ExchangeMeter, Reading
 from rueda.optim.noise_scale import Estimator
 from rueda.records.profile import NoiseScale
+from rueda.world.idle_threads import wait_at_exit
 
 
 class NoiseMeter:
@@ -61,6 +62,7 @@ class NoiseMeter:
         self._sizes: list[int] = []
         self._exchanged = False
         if isinstance(model, DistributedDataParallel):
+            wait_at_exit()
             self._exchange = _exchange_meter(model)
             self._exchange.active = False
         else:

@@ -15,7 +15,7 @@ from rueda.world import instruction_sets, malloc, numa, rendezvous, seeds
 from rueda.world.compiler_import import spare_compiler
 from rueda.world.device import choose_backend, choose_device, choose_threads, claim_device
 from rueda.world.identity import Identity, identify
-from rueda.world.idle_threads import wait_for_idle_threads
+from rueda.world.idle_threads import wait_at_exit, wait_for_idle_threads
 from rueda.world.shared_memory import world_group
 from rueda.world.stall import watcher
 from rueda.world.stall.flight_recorder import group_timeout, torch_variables
@@ -75,7 +75,9 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
     torch.set_num_threads(choose_threads(identity))
     # Choose the device.
     chosen = choose_device(identity, device, adopted=adopted)
-    if not adopted:
+    if adopted:
+        wait_at_exit()
+    else:
         numa.bind(identity, chosen)
     # Connect.
     limits = read_limits(os.environ)

@@ -145,7 +145,7 @@ DDP = Style(
     ),
     unwrap="{}.module",
     unwrap_any='getattr({0}, "module", {0})',
-    finish=("dist.destroy_process_group()  # Leave together.",),
+    finish=("dist.barrier()  # Leave together.", "dist.destroy_process_group()"),
     broadcast="batches = [list(self.batches) if rank == 0 else None]\n"
     "        dist.broadcast_object_list(batches)\n"
     "        batches = batches[0]",
