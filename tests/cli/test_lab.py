@@ -41,6 +41,8 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (["one"], "expected a whole number, got 'one'"),
         (["1", "--export", str(tmp_path)], "it is a folder"),
         (["1", "--port", "0"], "--port"),
+        (["--port", "8123"], "--port: expected a lab to open, got 'no lab'"),
+        (["1", "--export", "page.html", "--edit"], "--edit: expected a lab to open"),
     ):
         assert rueda("lab", *words) == 2
         assert expected in capsys.readouterr().err

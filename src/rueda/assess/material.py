@@ -114,7 +114,7 @@ The last command grades it, as your teacher will.
    so on, in the current folder. An epoch is one pass over the training examples by all workers together.
 3. The model reaches an accuracy of {percent} in {settings.patience} consecutive epochs, on examples that neither you
    nor your script have seen. What your script prints is not read.
-4. The second of them is saved at most {settings.within:g} seconds after the first training step. The grader measures
+4. The last of them is saved at most {settings.within:g} seconds after the first training step. The grader measures
    that. Reading data before the first step does not count, up to {PREPARATION:g} seconds, of which
    {PREPARATION_COMPUTING:g} of processor time.
 

@@ -24,8 +24,12 @@ def lab(
     The labs are notebooks that compute live through the library: they need no GPU and no network. What was answered is
     kept, and listed here.
     """
+    from rueda.errors import LabError
     from rueda.labs.catalogue import lab as find
 
+    if (export is not None or number is None) and (edit or port is not None):
+        given = "--edit" if edit else "--port"
+        raise LabError(given, expected="a lab to open", got="no lab", do="write e.g. `rueda lab 1`, without --export")
     if number is None and export is None:
         _print_list()
         return
