@@ -9,6 +9,8 @@ import pytest
 
 from commandline import rueda, settle_in
 from rueda.assess import command
+from rueda.assess.material import DataAnswer, _text
+from rueda.assess.settings import Settings, TaskData
 from rueda.records.assessment import Assessment, Criterion, SavedEpoch
 
 MISTAKES = {
@@ -63,6 +65,14 @@ def test_a_new_task_is_complete(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert "rueda assess train.py -np 4 --target-accuracy 0.85 --patience 2 --within 120" in text
     assert "12,000 training examples" in text and "an accuracy of 85 % in 2 consecutive epochs" in text
     assert "read README.md there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["glyphs", "fashion-mnist", "cifar-10"])
+def test_the_command_in_the_readme_grades_the_same_data(name: str) -> None:
+    settings = Settings(data=TaskData(name=name))
+    text = _text(settings, DataAnswer(num_train=1, num_validation=1))
+    words = next(line.split() for line in text.splitlines() if line.startswith("    rueda assess train.py"))
+    assert (words[words.index("--data") + 1] if "--data" in words else "glyphs") == name
 
 
 def test_a_result_is_printed_signed_and_shown(

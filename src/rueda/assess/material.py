@@ -95,6 +95,7 @@ def write_here(request: DataRequest) -> DataAnswer:
 
 def _text(settings: Settings, written: DataAnswer) -> str:
     percent = f"{100 * settings.target_accuracy:g} %"
+    data = "" if settings.data.name == TaskData().name else f" --data {settings.data.name}"
     return f"""# Train on several workers
 
 `train.py` trains a small convolutional network on one worker. Make it train on several, and keep its accuracy.
@@ -102,7 +103,7 @@ def _text(settings: Settings, written: DataAnswer) -> str:
     rueda run -np {settings.workers} train.py      # try it
     rueda check -np {settings.workers} train.py    # find mistakes
     rueda assess train.py -np {settings.workers} --target-accuracy {settings.target_accuracy:g} \
---patience {settings.patience} --within {settings.within:g}
+--patience {settings.patience} --within {settings.within:g}{data}
 
 The last command grades it, as your teacher will.
 
