@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,14 +72,19 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_MODE", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     run = train_twice(tmp_path / "run", "wandb")
-    files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
-    identities, losses = set(), []
-    for file in files:
-        for data in records(file.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            identities |= {record.run.run_id} - {""}
-            items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            losses += [float(items["train_loss"])] if "train_loss" in items else []
+    wanted = [row.train_loss for row in run.rows("epoch")]
+    deadline = time.monotonic() + 30
+    while True:  # a process of W&B writes the files, and may still do so after finish()
+        identities, losses = set(), []
+        for file in sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")):
+            for data in records(file.read_bytes()):
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(data)
+                identities |= {record.run.run_id} - {""}
+                items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+                losses += [float(items["train_loss"])] if "train_loss" in items else []
+        if len(losses) >= len(wanted) or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
     assert identities == {(tmp_path / "run" / "wandb-run").read_text().strip()}
-    assert losses == pytest.approx([row.train_loss for row in run.rows("epoch")])
+    assert losses == pytest.approx(wanted)

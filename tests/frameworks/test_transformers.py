@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide marimo: transformers takes a process in which tests of labs have loaded it for a notebook with IPython."""
+    monkeypatch.delitem(sys.modules, "marimo", raising=False)
+
+
 INPUTS = torch.randn(48, 5, generator=torch.Generator().manual_seed(1))
 DATA = [{"inputs": row, "labels": row.sum()} for row in INPUTS]
 
