@@ -53,7 +53,7 @@ def hessian(
     Args:
         objective: the mean loss of the model on some examples.
         num_eigenvalues: how many of the largest eigenvalues to compute.
-        tolerance: the relative error at which an eigenvalue has converged; its residual may be three times that.
+        tolerance: the relative error at which an eigenvalue has converged.
         most_products: the most products for the eigenvalues; the trace gets a third of that number on top.
         trace: whether to estimate the trace.
         trace_tolerance: the standard error divided by the value at which the estimate of the trace stops.
@@ -81,13 +81,15 @@ def hessian(
 
     with CurvatureProduct(objective, memory_bytes=memory_bytes, world=world) as product:
         vector_bytes = product.gradient.numel() * product.gradient.element_size()
+        start = start_vector(product.gradient, seed)
         found = extreme_eigenvalues(
             product,
-            start_vector(product.gradient, seed),
+            start,
             count=num_eigenvalues,
             tolerance=tolerance,
             most_products=most_products,
             basis_size=min(LARGEST_BASIS, memory_bytes // vector_bytes),
+            random_length=1 / vector_norm(start),
             seed=seed,
             step=told("eigenvalues", most_products),
         )
@@ -117,7 +119,7 @@ def hessian(
 
 
 def start_vector(gradient: Tensor, seed: int) -> Tensor:
-    """Return the sum of the normalised gradient and a random unit vector.
+    """Return the sum of the normalised gradient and a random unit vector, whose length is 1.
 
     The gradient of a trained network lies mostly among the top eigenvectors (Gur-Ari, Roberts and Dyer 2018,
     1812.04754): starting from it saves about a quarter of the products. The random half has a component along every
