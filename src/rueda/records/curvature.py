@@ -54,6 +54,19 @@ class SpectralDensity:
     """fraction of the eigenvalues that are below zero by more than the width"""
     probes: int
     steps: int
+    lows: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
+    """the ends of the 90 % interval of each value, for the random vectors; none in records of before"""
+
+    def band(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the ends of the interval of each value; in records of before, one standard error to each side."""
+        if self.lows:
+            return self.lows, self.highs
+        pairs = [
+            (value, error if math.isfinite(error) else 0.0)
+            for value, error in zip(self.values, self.errors, strict=True)
+        ]
+        return tuple(value - error for value, error in pairs), tuple(value + error for value, error in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,5 +223,6 @@ class Curvature(JsonRecord):
         for member in self.members:
             if member.hessian is not None and (curve := member.hessian.density) is not None:
                 lengths = [len(values) for values in (curve.positions, curve.values, curve.errors)]
+                lengths += [len(values) for values in (curve.lows, curve.highs) if curve.lows or curve.highs]
                 where, expected = "curvature.hessian.density", "as many positions as values and errors"
                 demand(len(set(lengths)) == 1 and lengths[0] > 1, where, expected, lengths)

@@ -12,7 +12,7 @@ which examples were drawn (:mod:`rueda.examine.curvature.sampling`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,7 +120,11 @@ def hessian(
         eigenvalues = tuple(
             Eigenvalue(value=float(value), residual=float(residual), error=float(error), sampling_error=sampled)
             for value, residual, error, sampled in zip(
-                found.values, found.residuals, found.errors, drawn.eigenvalues or [None] * num_eigenvalues, strict=False
+                found.values,
+                found.residuals,
+                found.errors,
+                drawn.eigenvalues or (None,) * len(found.values),
+                strict=True,
             )
         )
         return HessianResult(
@@ -141,7 +145,7 @@ def hessian(
 class _Drawn:
     """The standard errors that come from which examples were drawn."""
 
-    eigenvalues: list[float] | None = None
+    eigenvalues: Sequence[float | None] | None = None
     trace: float | None = None
     groups: int | None = None
     products: int = 0
@@ -161,7 +165,7 @@ def _sampling(
     probes = torch.stack([sign - (vectors @ sign) @ vectors for sign in signs]) if signs else vectors[:0]
     groups = group_curvatures(objective, vectors, probes, seed=seed, memory_bytes=memory, world=world)
     return _Drawn(
-        eigenvalues=groups.eigenvalue_errors(len(found.values), seed), trace=groups.trace_error() if trace else None,
+        eigenvalues=groups.eigenvalue_errors(len(found.values)), trace=groups.trace_error() if trace else None,
         groups=len(groups.matrices), products=len(vectors) + len(probes),
     )  # fmt: skip
 
@@ -188,11 +192,12 @@ def batch_norm_words(model: nn.Module) -> str:
 
 
 def _curve(density: Density) -> SpectralDensity:
-    positions, values, errors, width = density.curve()
+    curve = density.curve()
     (mean, mean_error), (square, square_error) = density.moment(1), density.moment(2)
     return SpectralDensity(
-        positions=tuple(positions.tolist()), values=tuple(values.tolist()), errors=tuple(errors.tolist()), width=width,
+        positions=tuple(curve.positions.tolist()), values=tuple(curve.values.tolist()), width=curve.width,
+        errors=tuple(curve.errors.tolist()), lows=tuple(curve.lows.tolist()), highs=tuple(curve.highs.tolist()),
         mean=mean, mean_error=mean_error, mean_square=square, mean_square_error=square_error,
-        negative=1.0 - density.share_above(-width)[0],
+        negative=1.0 - density.share_above(-curve.width)[0],
         probes=len(density.nodes), steps=max(len(nodes) for nodes in density.nodes),
     )  # fmt: skip

@@ -112,5 +112,6 @@ class UpperBound:
         component = 0.0
         for one in (*self._stages, stage):
             ratios = one.ends / (eigenvalue - one.thetas)
-            component = (0.0 if one.pivot is None else component * float(one.pivot @ ratios)) + one.dropped @ ratios
+            before = 0.0 if one.pivot is None else component * float(one.pivot @ ratios)
+            component = before + float(one.dropped @ ratios)
         return bool(component**2 > self._smallest**2 * (1 + seen @ seen))
