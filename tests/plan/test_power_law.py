@@ -53,9 +53,9 @@ def test_the_best_fit_is_that_of_scipy(seed: int) -> None:
 def test_intervals_cover_the_truth(name: str) -> None:
     """Of 400 noisy curves, the 95 % intervals of beta, gamma and the error at 4 times the data hold it in 92 to 98 %.
 
-    That is 3 points, and 2.8 binomial errors. Two exceptions where there is no floor: beta is held in 92 % (919 of 1,000
-    curves that no rule was chosen on), which is too few, so 89 % must do here; and a gamma of 0, which can be missed on
-    one side only, is held in 99 %.
+    That is 3 points, and 2.8 binomial errors. Two exceptions where there is no floor: beta is held in 92 % (919 of
+    1,000 curves that no rule was chosen on), which is too few, so 89 % must do here; and a gamma of 0, which can be
+    missed on one side only, is held in 99 %.
     """
     law, inside, widths = LAWS[name], np.zeros(3), []
     sigma = 0.02 * truth(law, SIZES)
