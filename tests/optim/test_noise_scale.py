@@ -85,13 +85,14 @@ COVERAGE = {
 
 
 @pytest.mark.parametrize("name", COVERAGE)
-def test_the_interval_covers_the_truth_in_ninety_of_a_hundred(name: str) -> None:
+def test_the_interval_covers_the_truth_as_often_as_it_says(name: str) -> None:
+    """600 estimates: 92 to 98 % is 3 points, and 3.4 binomial errors, around the nominal 95 %."""
     covered = 0
-    for seed in range(100):
+    for seed in range(600):
         norms, parts, size, truth, memory = COVERAGE[name](np.random.default_rng(seed))
         found = observed(norms, parts, size, memory).estimate(step=0)
         covered += found.low <= truth <= found.high
-    assert covered >= 90, covered
+    assert 0.92 <= covered / 600 <= 0.98, covered
 
 
 def test_drift_is_no_error() -> None:

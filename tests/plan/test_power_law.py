@@ -51,13 +51,15 @@ def test_the_best_fit_is_that_of_scipy(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["a floor", "no floor"])
 def test_intervals_cover_the_truth(name: str) -> None:
-    """Of 60 noisy curves, the 95 % intervals of beta, gamma and the error at 4 times the data hold it 52 times or more.
+    """Of 400 noisy curves, the 95 % intervals of beta, gamma and the error at 4 times the data hold it in 92 to 98 %.
 
-    With a coverage of 95 %, fewer come once in 120 times. (Over 150 curves each of six laws: 91 to 97 %.)
+    That is 3 points, and 2.8 binomial errors. Two exceptions where there is no floor: beta is held in 92 % (919 of
+    1,000 curves that no rule was chosen on), which is too few, so 89 % must do here; and a gamma of 0, which can be
+    missed on one side only, is held in 99 %.
     """
     law, inside, widths = LAWS[name], np.zeros(3), []
     sigma = 0.02 * truth(law, SIZES)
-    for seed in range(60):
+    for seed in range(10_000, 10_400):  # the rule for curves without a floor was chosen on seeds below 1,000
         errors = truth(law, SIZES) + sigma * np.random.default_rng(seed).standard_normal(6)
         found = fit_power_law(SIZES, errors, np.diag(sigma**2), num_samples=200, seed=seed)
         _, beta, gamma = found.constants()
@@ -67,7 +69,8 @@ def test_intervals_cover_the_truth(name: str) -> None:
         ):
             inside[index] += estimate.low <= true <= (estimate.high or np.inf)
         widths.append(((predicted.high or np.inf) - predicted.low) / predicted.value)
-    assert (inside >= 52).all()
+    assert (inside >= 400 * np.array([0.92 if law[2] else 0.89, 0.92, 0.92])).all(), inside
+    assert (inside[[0, 2]] <= 0.98 * 400).all(), inside
     assert np.median(widths) < 0.5  # 2 % noise, 4 times beyond: an interval that covers everything would be no answer
 
 

@@ -268,6 +268,7 @@ def _curve(top: float) -> SpectralDensity:
     return SpectralDensity(
         positions=positions, values=values, errors=tuple(0.1 * value for value in values), width=0.1, mean=0.02,
         mean_error=0.001, mean_square=0.5, mean_square_error=0.05, negative=0.2, probes=6, steps=40,
+        lows=tuple(0.8 * value for value in values), highs=tuple(1.5 * value for value in values),
     )  # fmt: skip
 
 
@@ -278,11 +279,11 @@ def curvature_member(
     found = HessianResult(
         loss=0.3, gradient_norm=0.1, examples=1024, parameters=16938, converged=converged, tolerance=1e-3,
         eigenvalues=(
-            Eigenvalue(value=top, residual=1e-3 * top, error=1e-4 * top),
-            Eigenvalue(value=top / 2, residual=0.01, error=0.001),
+            Eigenvalue(value=top, residual=1e-4 * top, error=1e-4 * top, sampling_error=0.1 * top),
+            Eigenvalue(value=top / 2, residual=0.01, error=0.01, sampling_error=0.05 * top),
         ),
         lowest=Eigenvalue(value=-0.5, residual=0.2, error=0.2), trace=10 * top, trace_error=0.1 * top,
-        trace_converged=True, density=_curve(top), products=50,
+        trace_converged=True, density=_curve(top), products=50, groups=16, trace_probes=8, trace_sampling_error=top,
     )  # fmt: skip
     measures = tuple(
         SharpnessMeasure(kind=kind, radius=radius, value=value, highest=1.0, evaluations=10, converged=True)

@@ -52,6 +52,33 @@ def test_what_has_not_converged_is_said(tmp_path: Path) -> None:
     assert "(not converged)" in page
 
 
+def test_what_the_examples_do_is_told_apart_from_the_numerical_error(tmp_path: Path) -> None:
+    one = member("run", 0, 8.0)
+    page, section = page_of(tmp_path, one)
+    table = section.tables[0]  # type: ignore[attr-defined]
+    row = dict(zip(table.heads, table.rows[0], strict=True))
+    assert row["eigenvalue: which examples"][1] == "18 %"  # 1.753 x 10 %: Student's t with 15 degrees of freedom
+    assert row["eigenvalue: numerical"][1] == "0.01 %"
+    assert row["trace: which examples"][1] == "18 %"
+    assert row["trace: random vectors"][1] == "1.9 %"  # 1.895 x 1 %: with 7
+    plots = {plot.name: plot for plot in section.plots}  # type: ignore[attr-defined]
+    assert plots["curvature-eigenvalues"].traces[0]["error_y"]["array"][0] == pytest.approx(1.753 * 0.8, rel=1e-3)
+    assert "90 % interval" in plots["curvature-spectrum"].note
+    # A record of before.
+    assert one.hessian is not None and one.hessian.density is not None
+    old = replace(
+        one.hessian, eigenvalues=tuple(replace(value, sampling_error=None) for value in one.hessian.eigenvalues),
+        groups=None, trace_probes=None, trace_sampling_error=None,
+        density=replace(one.hessian.density, lows=(), highs=()),
+    )  # fmt: skip
+    page, section = page_of(tmp_path, replace(one, hessian=old))
+    table = section.tables[0]  # type: ignore[attr-defined]
+    row = dict(zip(table.heads, table.rows[0], strict=True))
+    assert row["eigenvalue: which examples"] == (None, "–") == row["trace: which examples"]
+    assert row["trace: random vectors"][1] == "1.9 %"  # at least 8 vectors were used
+    assert "one standard error" in page
+
+
 def test_batch_norm_is_told(tmp_path: Path) -> None:
     one = member("run", 0, 8.0)
     assert one.hessian is not None

@@ -49,10 +49,24 @@ def _curvature_lines(member: curvature.ModelCurvature, name: str) -> list[str]:
     found = member.hessian
     if found is not None:
         top = found.eigenvalues[0]
-        trace = "" if found.trace is None else f", trace {found.trace:.4g} ± {found.trace_error or 0:.2g}"
         doubt = "" if found.converged else " (not converged)"
-        told.append(f"{name}: top eigenvalue {top.value:.5g} ± {top.error:.1g}{doubt}{trace}")
+        told.append(
+            f"{name}: top eigenvalue {top.value:.5g}{doubt}"
+            + _margins(found, top.sampling_error, top.error, "numerically")
+            + ("" if found.trace is None else f", trace {found.trace:.4g}")
+            + _margins(found, found.trace_sampling_error, found.trace_margin, "random vectors")
+        )
     if member.sharpness is not None:
         parts = [f"{one.kind} at {one.radius:g}: {one.value:.4g}" for one in member.sharpness.measures]
         told.append(f"{name}: sharpness, {', '.join(parts)}")
     return told
+
+
+def _margins(found: curvature.HessianResult, sampling_error: float | None, other: float | None, cause: str) -> str:
+    """Write the 90 % margin that comes from which examples were drawn, and apart from it the one of another cause."""
+    sampled = found.sampling_margin(sampling_error)
+    if other is None:
+        return ""
+    if sampled is None:
+        return f" ± {other:.1g} ({cause}; which examples were drawn is left out)"
+    return f" ± {sampled:.2g} (which {found.examples:,} examples were drawn, 90 %; {cause} ± {other:.1g})"

@@ -15,7 +15,7 @@ with that covariance (a larger one if the points scatter more) and fitted again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ class PowerLaw:
     confidence: float
     samples: Floats = field(repr=False)
     """alpha, beta, gamma of each bootstrap sample, [samples, 3]"""
+    num_curves: int = 1
+    """curves around which the samples are drawn, in turn"""
 
     def error(self, size: float) -> Estimate:
         """Predict the mean error of trainings on ``size`` examples."""
@@ -65,9 +67,10 @@ class PowerLaw:
     def constants(self) -> tuple[Estimate, Estimate, Estimate]:
         """Return alpha, beta and gamma with their intervals."""
         alpha, beta, gamma = self.samples.T
-        return (
-            self._estimate(self.alpha, alpha), self._estimate(self.beta, beta), self._estimate(self.gamma, gamma),
-        )  # fmt: skip
+        # A gamma found by chance makes beta too steep, and never too flat: beta may be where either curve has it.
+        each = [self._estimate(self.beta, beta[number :: self.num_curves]) for number in range(self.num_curves)]
+        exponent = replace(each[0], low=min(one.low for one in each), high=max(one.high or 0.0 for one in each))
+        return self._estimate(self.alpha, alpha), exponent, self._estimate(self.gamma, gamma)
 
     def _estimate(self, value: float, samples: Floats) -> Estimate:
         tail = (1 - self.confidence) / 2
@@ -129,7 +132,7 @@ def fit_power_law(
     # chance would make beta look too steep.
     curves = [alpha[0] * (m / scale) ** beta[0] + gamma[0]]
     bare_alpha, bare_beta, _, bare_misfit = _fit_all(m / scale, e[None], weights, _BETAS, floor=False)
-    if bare_misfit[0] - misfit[0] < chi2.isf(0.05, 1) * wider**2:
+    if bare_misfit[0] - misfit[0] < chi2.isf(0.02, 1) * wider**2:
         curves.append(bare_alpha[0] * (m / scale) ** bare_beta[0])
     noises = wider * np.random.default_rng(seed).standard_normal((num_samples, len(m))) @ root.T
     drawn = noises + np.resize(np.stack(curves), noises.shape)
@@ -137,7 +140,7 @@ def fit_power_law(
     samples = np.stack([alphas * scale**-betas, betas, gammas], 1)
     return PowerLaw(
         alpha=float(alpha[0] * scale ** -beta[0]), beta=float(beta[0]), gamma=float(gamma[0]), sizes=m,
-        misfit=p_value, confidence=confidence, samples=samples,
+        misfit=p_value, confidence=confidence, samples=samples, num_curves=len(curves),
     )  # fmt: skip
 
 

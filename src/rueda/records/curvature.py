@@ -8,11 +8,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from rueda.records.batch_curve import CONFIDENCE
 from rueda.records.examined_model import ExaminedModel
 from rueda.records.json_record import JsonRecord, Rule, demand
+
+FEWEST_PROBES = 8
+"""the fewest random vectors from which a trace is estimated"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +28,10 @@ class Eigenvalue:
     residual: float
     """|Hv - value v| for the computed unit vector v: a true eigenvalue is at most this far away"""
     error: float
-    """estimated distance to the true eigenvalue: the residual, or its square over the gap to the neighbours"""
+    """numerical error, on the given examples: of the first eigenvalue a bound that holds with a probability of 99 %, of
+    the others the residual (in records of before: the residual, or its square over the gap to the neighbours)"""
+    sampling_error: float | None = None
+    """standard error that comes from which examples were drawn; None in records of before"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,19 @@ class SpectralDensity:
     """fraction of the eigenvalues that are below zero by more than the width"""
     probes: int
     steps: int
+    lows: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
+    """the ends of the 90 % interval of each value, for the random vectors; none in records of before"""
+
+    def band(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the ends of the interval of each value; in records of before, one standard error to each side."""
+        if self.lows:
+            return self.lows, self.highs
+        pairs = [
+            (value, error if math.isfinite(error) else 0.0)
+            for value, error in zip(self.values, self.errors, strict=True)
+        ]
+        return tuple(value - error for value, error in pairs), tuple(value + error for value, error in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +80,19 @@ class HessianResult:
     eigenvalues: Annotated[tuple[Eigenvalue, ...], Rule("at least one", bool)]
     """the largest eigenvalues in descending order"""
     converged: bool
-    """every error is at most tolerance x value, and every residual at most three times that"""
+    """every numerical error is at most tolerance x value"""
     tolerance: float
     lowest: Eigenvalue
     """the most negative eigenvalue met during the computation; not converged"""
     trace: float | None = None
     trace_error: float | None = None
-    """standard error"""
+    """standard error that comes from the random vectors"""
+    trace_probes: int | None = None
+    """the number of random vectors; 0 if the trace is exact, None in records of before"""
+    trace_sampling_error: float | None = None
+    """standard error that comes from which examples were drawn; None in records of before"""
+    groups: int | None = None
+    """groups of examples from which the sampling errors are estimated"""
     trace_converged: bool | None = None
     density: SpectralDensity | None = None
     products: int = 0
@@ -79,6 +106,30 @@ class HessianResult:
     def largest(self) -> float:
         """The top eigenvalue."""
         return self.eigenvalues[0].value
+
+    def sampling_margin(self, error: float | None) -> float | None:
+        """Return half the width of the 90 % interval for a standard error that comes from which examples were drawn."""
+        return None if error is None or self.groups is None else margin(error, self.groups)
+
+    @property
+    def trace_margin(self) -> float | None:
+        """Half the width of the 90 % interval of the trace on these examples, of which random vectors are the cause."""
+        if self.trace_error is None or self.trace_probes == 0:
+            return self.trace_error
+        return margin(self.trace_error, self.trace_probes or FEWEST_PROBES)
+
+
+def margin(standard_error: float, num_samples: int) -> float:
+    """Return half the width of the 90 % interval of a mean, by Student's t with ``num_samples`` - 1 degrees of freedom.
+
+    >>> round(margin(1.0, 16), 3), round(margin(1.0, 6), 3), margin(1.0, 1)
+    (1.753, 2.015, inf)
+    """
+    if num_samples < 2:
+        return math.inf
+    from scipy.special import stdtrit
+
+    return float(stdtrit(num_samples - 1, (1 + CONFIDENCE) / 2)) * standard_error
 
 
 def contraction(rate: float, eigenvalue: float) -> float:
@@ -172,5 +223,6 @@ class Curvature(JsonRecord):
         for member in self.members:
             if member.hessian is not None and (curve := member.hessian.density) is not None:
                 lengths = [len(values) for values in (curve.positions, curve.values, curve.errors)]
+                lengths += [len(values) for values in (curve.lows, curve.highs) if curve.lows or curve.highs]
                 where, expected = "curvature.hessian.density", "as many positions as values and errors"
                 demand(len(set(lengths)) == 1 and lengths[0] > 1, where, expected, lengths)

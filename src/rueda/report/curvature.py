@@ -112,17 +112,20 @@ def _tables(groups: dict[str, list[ModelCurvature]]) -> list[Table]:
         columns = {
             "model": lambda group: group[0],
             "largest eigenvalue": lambda group: _mean(group[1], _top),
-            "eigenvalue's error": lambda group: _eigenvalue_error(_hessians(group[1])),
+            "eigenvalue: which examples": lambda group: _drawn_error(_hessians(group[1]), trace=False),
+            "eigenvalue: numerical": lambda group: _eigenvalue_error(_hessians(group[1])),
             "trace": lambda group: _mean(group[1], _trace),
-            "trace's error": lambda group: _trace_error(_hessians(group[1])),
+            "trace: which examples": lambda group: _drawn_error(_hessians(group[1]), trace=True),
+            "trace: random vectors": lambda group: _trace_error(_hessians(group[1])),
             "test accuracy": lambda group: _mean(group[1], lambda one: one.test_accuracy, percent),
             "seeds": lambda group: (len(group[1]), count(len(group[1]))),
         }
         first = hessians[0][1][0]
         note = (
-            f"On {_hessians([first])[0].examples:,} examples ({first.split}). The error of an eigenvalue is its "
-            "residual, or residual² / gap where that is smaller, that of a trace is one standard error; ± is the "
-            "spread over seeds."
+            f"On {_hessians([first])[0].examples:,} examples ({first.split}); ± is the spread over seeds. The other "
+            "columns are margins of single networks, the largest over the seeds: how far the value may change if other "
+            "examples are drawn (90 %, Student's t), and how far it may be off on these examples: an eigenvalue by "
+            "the search's error, a trace by its random vectors (90 %). A dash: not measured."
         )
         tables.append(Table.of("Curvature", hessians, columns, note))
     measures = _sharpness_columns(groups)
@@ -159,7 +162,18 @@ def _eigenvalue_error(found: list[HessianResult]) -> Cell:
 
 
 def _trace_error(found: list[HessianResult]) -> Cell:
-    shares = [abs(one.trace_error) / abs(one.trace or math.inf) for one in found if one.trace_error is not None]
+    return _largest_share([(one.trace_margin, one.trace) for one in found])
+
+
+def _drawn_error(found: list[HessianResult], trace: bool) -> Cell:
+    """Return the margin that comes from which examples were drawn, of the trace or the largest eigenvalue."""
+    errors = [one.trace_sampling_error if trace else one.eigenvalues[0].sampling_error for one in found]
+    margins = [one.sampling_margin(error) for one, error in zip(found, errors, strict=True)]
+    return _largest_share([(far, one.trace if trace else one.largest) for far, one in zip(margins, found, strict=True)])
+
+
+def _largest_share(pairs: list[tuple[float | None, float | None]]) -> Cell:
+    shares = [abs(far) / abs(value or math.inf) for far, value in pairs if far is not None]
     return (max(shares), f"{digits(100 * max(shares), 2)} %") if shares else (None, NONE)
 
 
@@ -215,12 +229,17 @@ def _comparison(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
 
 
 def _eigenvalues(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
-    traces = []
+    traces, drawn = [], False
     for index, (name, members) in enumerate(groups.items()):
         first = next(iter(_hessians(members)), None)
         if first is not None and len(first.eigenvalues) > 1:
             ranks, values = range(1, len(first.eigenvalues) + 1), [one.value for one in first.eigenvalues]
-            errors = error_bars([one.error for one in first.eigenvalues], "@muted")
+            margins = [first.sampling_margin(one.sampling_error) for one in first.eigenvalues]
+            errors = error_bars(
+                [far if far is not None else one.error for far, one in zip(margins, first.eigenvalues, strict=True)],
+                "@muted",
+            )
+            drawn = drawn or None not in margins
             told = "eigenvalue %{x}: %{y:.4g}"
             traces.append(
                 curve(ranks, values, colour(index), mode="lines+markers", name=name, error_y=errors, hovertemplate=told)
@@ -231,21 +250,21 @@ def _eigenvalues(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
         "showlegend": len(traces) > 1, "xaxis": {"title": "rank", "dtick": 1},
         "yaxis": {"title": "eigenvalue", "rangemode": "tozero"},
     }  # fmt: skip
-    return Plot(name="curvature-eigenvalues", title="The largest eigenvalues", traces=traces, layout=layout)
+    note = "Error bars: 90 %, if other examples are drawn." if drawn else "Error bars: numerical errors."
+    return Plot(name="curvature-eigenvalues", title="The largest eigenvalues", traces=traces, layout=layout, note=note)
 
 
 def _spectra(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
     """Draw the spectral densities on a logarithmic axis, since most eigenvalues are almost zero."""
     traces: list[dict[str, Any]] = []
+    shaded: set[str] = set()
     for index, (name, members) in enumerate(groups.items()):
         found = next((one.density for one in _hessians(members) if one.density), None)
         if found is not None:
             floor, hue = 1e-6 * max(found.values), colour(index)
-            errors = [error if math.isfinite(error) else 0.0 for error in found.errors]
-            low, middle, high = (
-                [max(floor, value + sign * error) for value, error in zip(found.values, errors, strict=True)]
-                for sign in (-1, 0, 1)
-            )
+            lows, highs = found.band()
+            low, middle, high = ([max(floor, value) for value in line] for line in (lows, found.values, highs))
+            shaded.add("90 % interval" if found.lows else "one standard error")
             told = "eigenvalue %{x:.3g}: density %{y:.2g}"
             traces.append(area(found.positions, low, high, hue, 0.18, showlegend=False))
             traces.append(curve(found.positions, middle, hue, name=name, hovertemplate=told))
@@ -257,6 +276,6 @@ def _spectra(groups: dict[str, list[ModelCurvature]]) -> Plot | None:
     }  # fmt: skip
     note = (
         "The share of all eigenvalues at each size; the peaks on the right are the few steep directions. "
-        "Shaded: one standard error."
+        f"Shaded: {' or '.join(sorted(shaded))}, for the random vectors; which examples were drawn is left out."
     )
     return Plot(name="curvature-spectrum", title="The spectrum", traces=traces, layout=layout, note=note, height=420)

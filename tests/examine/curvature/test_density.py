@@ -8,7 +8,7 @@ import torch
 
 from examine.quadratics import DOUBLE, rotated, spectrum_like_a_network
 from rueda.errors import ExamineError
-from rueda.examine.curvature.density import spectral_density
+from rueda.examine.curvature.density import Density, spectral_density
 from rueda.examine.curvature.trace import random_signs
 
 SPECTRUM = spectrum_like_a_network()
@@ -50,12 +50,37 @@ def test_shares() -> None:
 
 
 def test_the_curve_encloses_one_and_carries_its_error() -> None:
-    grid, values, errors, width = spectral_density(MATRIX.mv, SPECTRUM, num_probes=5, num_steps=20).curve(2000)
+    found = spectral_density(MATRIX.mv, SPECTRUM, num_probes=5, num_steps=20)
+    grid, values, errors, lows, highs, width = found.curve(2000)
     assert np.trapezoid(values, grid) == pytest.approx(1, abs=1e-3)
     assert (np.diff(grid) > 0).all()
     assert (errors >= 0).all() and errors.max() > 0
+    assert (lows <= values).all() and (values <= highs).all() and (lows >= 0).all()
     assert grid[0] < -0.2 and grid[-1] > 9
     assert width == pytest.approx(9.2 / 100, rel=0.02)
+
+
+def test_the_interval_of_the_curve_holds_the_truth_in_ninety_of_a_hundred() -> None:
+    """600 curves of 6 probes: 87 to 93 % is 3 points and 2.4 binomial errors around 90 %.
+
+    At single eigenvalues (9, 5 and 4.9 side by side, 2), beside one, and in the bulk. Student's t held 78 to 85 % at
+    the single ones. The quadrature is exact here, so that only the probes are at work.
+    """
+    draws = np.random.default_rng(0)
+    spectrum = torch.cat([SPECTRUM[:4], torch.from_numpy(draws.normal(0.0, 0.3, 116))])
+    vectors = rotated(spectrum, seed=3)[1].numpy()
+    nodes = (spectrum.numpy(),) * 6
+    width, points = 0.1, {9.0: 0, 9.1: 0, 4.95: 0, 2.0: 0, 0.0: 0, 0.3: 0, -0.4: 0}
+    distance = (np.array(list(points))[:, None] - spectrum.numpy()) / width
+    true = np.exp(-0.5 * distance**2).mean(axis=1) / (width * np.sqrt(2 * np.pi))
+    for _ in range(600):
+        weights = tuple((draws.choice([-1.0, 1.0], size=(6, 120)) @ vectors) ** 2 / 120)
+        curve = Density(nodes=nodes, weights=weights, size=120).curve(1000, width)
+        for at, truth in zip(points, true, strict=True):
+            low, high = np.interp(at, curve.positions, curve.lows), np.interp(at, curve.positions, curve.highs)
+            points[at] += low <= truth <= high
+    shares = {at: held / 600 for at, held in points.items()}
+    assert all(0.87 <= share <= 0.93 for share in shares.values()), shares
 
 
 @pytest.mark.parametrize("matrix", [torch.zeros(5, 5, dtype=DOUBLE), 3 * torch.eye(5, dtype=DOUBLE)])
@@ -63,8 +88,8 @@ def test_one_eigenvalue_is_one_node(matrix: torch.Tensor) -> None:
     found = spectral_density(matrix.mv, matrix[0], num_probes=2, num_steps=4)
     assert [len(nodes) for nodes in found.nodes] == [1, 1]
     assert found.moment(1)[0] == pytest.approx(float(matrix[0, 0]))
-    grid, values, _, _ = found.curve()
-    assert np.isfinite(values).all() and np.isfinite(grid).all()
+    curve = found.curve()
+    assert all(np.isfinite(part).all() for part in curve)
 
 
 def test_wrong_settings_are_one_line() -> None:

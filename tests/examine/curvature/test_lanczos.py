@@ -54,7 +54,7 @@ def test_the_bounds_hold_before_convergence(name: str, seed: int) -> None:
         assert found.num_products == products
         assert np.abs(dense - found.values[0]).min() <= found.residuals[0] * (1 + 1e-9)
         assert found.values[0] <= dense.max() + 1e-12  # Ritz values lie inside the spectrum
-        assert found.errors[0] <= found.residuals[0]
+        assert found.errors[0] >= found.residuals[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -69,21 +69,20 @@ def test_the_estimated_error_is_an_honest_one_at_convergence(seed: int) -> None:
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-5])
 @pytest.mark.parametrize("name", ["network", "clustered"])
-def test_converged_means_both_bounds(name: str, tolerance: float) -> None:
+def test_converged_means_that_the_error_is_small(name: str, tolerance: float) -> None:
     matrix, _ = rotated(SPECTRA[name])
     told: list[tuple[int, float, float]] = []
     found = extreme_eigenvalues(
         matrix.mv, random_start(len(matrix)), tolerance=tolerance, step=lambda *what: told.append(what)
     )
     assert found.converged
-    assert found.errors[0] <= tolerance * found.values[0]
-    assert found.residuals[0] <= 3 * tolerance * found.values[0]
+    assert found.residuals[0] <= found.errors[0] <= tolerance * found.values[0]
     # With one product less it had not been found.
     before = extreme_eigenvalues(
         matrix.mv, random_start(len(matrix)), tolerance=tolerance, most_products=found.num_products - 1
     )
     assert not before.converged
-    assert before.errors[0] > tolerance * before.values[0] or before.residuals[0] > 3 * tolerance * before.values[0]
+    assert before.errors[0] > tolerance * before.values[0]
     assert told[-1] == (found.num_products, found.values[0], found.residuals[0])
 
 
@@ -94,10 +93,60 @@ def test_the_middle_of_a_close_pair_is_not_taken_for_a_value() -> None:
     start[:2], start[2:] = 1.0, 0.1
     early = extreme_eigenvalues(torch.diag(values).mv, start, most_products=2)
     assert early.values[0] == pytest.approx(0.99, abs=1e-3)
-    assert early.errors[0] < 1e-3 and not early.converged
+    assert early.errors[0] > 0.01 and not early.converged
     found = extreme_eigenvalues(torch.diag(values).mv, start)
     assert found.converged
     assert found.values[0] == pytest.approx(1.0, rel=1e-3)
+
+
+def spectrum_with_a_pair(apart: float, kind: str, draws: np.random.Generator, size: int = 300) -> np.ndarray:
+    """Give a largest eigenvalue of 1, a second one next to it, and others that are far, like a network's, or dense."""
+    others = {
+        "far": lambda: draws.exponential(0.003, size - 2),
+        "network": lambda: np.concatenate([np.linspace(0.8, 0.3, 8), draws.exponential(0.01, size - 10)]),
+        "dense": lambda: np.linspace(-0.1, 0.95, size - 2),
+    }
+    return np.concatenate([[1.0, 1.0 - apart], others[kind]()])
+
+
+@pytest.mark.parametrize("apart", [0.05, 0.005, 0.001])
+@pytest.mark.parametrize(
+    ("kind", "basis_size", "dtype"),
+    [("far", 80, DOUBLE), ("network", 80, DOUBLE), ("network", 80, torch.float32), ("dense", 1, DOUBLE)],
+    ids=["far", "network", "network in float32", "dense, with restarts"],
+)
+def test_the_error_holds_the_truth_however_close_the_second_value(
+    kind: str, basis_size: int, dtype: torch.dtype, apart: float
+) -> None:
+    """The risk is 1 %: of 200 searches more than 7 miss once in a thousand times.
+
+    The bound by Kato and Temple held 0 to 96 % of them, the residual alone 57 to 99 %.
+    """
+    draws = np.random.default_rng(int(1e4 * apart))
+    held = right = 0
+    for seed in range(200):
+        values = torch.from_numpy(spectrum_with_a_pair(apart, kind, draws)).to(dtype)
+        start = random_start(len(values), seed, dtype)
+        found = extreme_eigenvalues(lambda v, values=values: values * v, start, basis_size=basis_size)
+        assert found.converged and found.errors[0] <= 1e-3 * found.values[0]
+        held += 1.0 - found.values[0] <= found.errors[0]
+        right += 1.0 - found.values[0] <= 1e-3
+    assert held >= 193
+    assert right >= 193
+
+
+def test_a_start_that_is_fixed_in_part_has_a_bound_that_knows_it() -> None:
+    # The first eigenvector is orthogonal to the fixed part, which is the second one and ten times as long.
+    held = 0
+    for seed in range(200):
+        values = torch.cat([torch.tensor([1.0, 0.99], dtype=DOUBLE), torch.linspace(0, 0.5, 298, dtype=DOUBLE)])
+        noise = random_start(300, seed)
+        start = noise / noise.norm()
+        start[1] += 10.0
+        length = 1 / float(start.norm())
+        found = extreme_eigenvalues(lambda v, values=values: values * v, start, random_length=length)
+        held += 1.0 - found.values[0] <= found.errors[0]
+    assert held >= 193
 
 
 def test_restarts_bound_the_memory_and_change_no_answer() -> None:

@@ -25,9 +25,7 @@ from torch import Tensor
 from rueda.errors import ExamineError
 from rueda.examine.curvature.lanczos import Extremes
 from rueda.examine.curvature.product import Product
-
-FEWEST_PROBES = 8
-"""the fewest probes from which a standard error is meaningful"""
+from rueda.records.curvature import FEWEST_PROBES
 
 
 @dataclass(frozen=True, kw_only=True)
