@@ -43,15 +43,15 @@ def halving_doubling(num_bytes: float, workers: int, link: Link) -> float:
     """Return the seconds of an all-reduce by recursive halving and doubling.
 
     In log2 n rounds, each worker exchanges a half, a quarter, ... of the bytes with a partner and adds what it gets;
-    log2 n further rounds collect the sums. If n is not a power of two, the workers beyond the largest one first send all
-    their bytes to another worker and get the sum in the end (Thakur, Rabenseifner & Gropp 2005).
+    log2 n further rounds collect the sums. If n is not a power of two, the workers beyond the largest one first send
+    all their bytes to another worker and get the sum in the end (Thakur, Rabenseifner & Gropp 2005).
 
     >>> link = Link(latency=1e-6, bandwidth=1e9)
     >>> [round(halving_doubling(0, workers, link) * 1e6) for workers in (2, 8, 9, 1024)]
     [2, 6, 8, 20]
     """
     rounds = workers.bit_length() - 1
-    power = 2**rounds
+    power = 1 << rounds
     seconds = 2 * rounds * link.latency + 2 * (power - 1) / power * num_bytes / link.usable
     return seconds if power == workers else seconds + 2 * (link.latency + num_bytes / link.usable)
 
