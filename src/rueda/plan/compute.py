@@ -101,7 +101,8 @@ def launch_seconds(profile: Profile) -> float:
     """Return the least time of a step on a fast device: that of the host, which launches one kernel after the other.
 
     It is estimated from the number of the model's parameter tensors. If the profiled device is a GPU, whose steps were
-    launched as well, it is measured instead: what remains where the line through the two smallest batches meets batch 0.
+    launched as well, it is measured instead: what remains where the line through the two smallest batches meets
+    batch 0.
     """
     tensors = TENSORS if profile.tensors is None else profile.tensors
     estimate = STEP_SECONDS + TENSOR_SECONDS * tensors
