@@ -53,6 +53,13 @@ def test_what_the_batch_cannot_grow_the_rate_falls(
         assert str(growth).endswith("128 -> 640 -> 640 -> 640 at epochs 60, 120, 160, rate times 1 -> 1 -> 0.2 -> 0.04")
 
 
+def test_a_factor_that_is_not_exact_leaves_the_rate_alone() -> None:
+    growth = BatchGrowth(64, 64 ** (1 / 3), (1, 2, 3), maximum=4096)
+    assert [growth(epoch) for epoch in range(4)] == [64, 256, 1024, 4096]
+    assert [growth.rate_factor(epoch) for epoch in range(4)] == [1.0] * 4
+    assert str(growth).endswith("4096 at epochs 1, 2, 3")
+
+
 def test_a_batch_that_workers_share_unevenly_keeps_the_noise() -> None:
     """Growth by 1.7 on 3 workers: whatever batch is used, the rate makes up for it."""
     growth = BatchGrowth(96, 1.7, (1, 2, 3, 4), maximum=500)

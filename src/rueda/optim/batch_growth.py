@@ -67,7 +67,9 @@ class BatchGrowth:
     def unlimited(self, epoch: float) -> float:
         """Return the global batch of an epoch if there were no maximum, and if a batch could have any size."""
         reached = sum(epoch >= milestone for milestone in self.milestones)
-        return self.base_batch * float(self.factor) ** reached
+        batch = self.base_batch * float(self.factor) ** reached
+        # A factor such as 64 ** (1 / 3) is not exact.
+        return round(batch) if math.isclose(batch, round(batch)) else batch
 
     def rate_factor(self, epoch: float, batch: int | None = None) -> float:
         """Return the factor of the learning rate with which rate / batch falls by the whole factor of each milestone.
