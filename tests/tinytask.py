@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
@@ -11,7 +14,7 @@ from rueda.tasks.task import Task
 from rueda.train import Result
 from rueda.train.loop import run_epochs
 from rueda.train.recorder import Recorder
-from rueda.train.training import Training
+from rueda.train.training import StepResult, Training
 from rueda.world import World, current
 
 
@@ -59,3 +62,16 @@ def parameters(model: nn.Module) -> torch.Tensor:
 def rehearsal(task: Task, recipe: Recipe) -> Training:
     """Prepare a rehearsal of the recipe's workers in this process."""
     return Training(task, recipe, World(), rehearse=True)
+
+
+def stop_before(monkeypatch: pytest.MonkeyPatch, job_step: int) -> None:
+    """Let trainings fail after this update, before it is recorded."""
+    original = Training.step
+
+    def step(self: Training, **options: Any) -> StepResult:
+        result = original(self, **options)
+        if self.state.step == job_step:
+            raise RuntimeError("stop")
+        return result
+
+    monkeypatch.setattr(Training, "step", step)

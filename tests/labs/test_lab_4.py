@@ -86,7 +86,7 @@ def test_predictions_and_measurements_are_drawn() -> None:
 CHANGES: dict[str, tuple[Any, str, Any, Callable[[], Any]]] = {
     "the power law": (Law, "error", lambda self, examples: 0.5,
                       lambda: learning_curves.law_figure(-0.3, 0.0)[0].traces[1]["y"]),  # type: ignore[union-attr]
-    "the ring": (collectives, "_faster", lambda *of: 1.0, lambda: steps.all_reduce_figure(10.0).traces[0]["y"]),
+    "the ring": (collectives, "_fastest", lambda *of: 1.0, lambda: steps.all_reduce_figure(10.0).traces[0]["y"]),
     "what hides an all-reduce": (prediction, "INTERFERENCE", 0.9,
                                  lambda: steps.step_figure("ethernet-25", 32)[1].texts),  # type: ignore[union-attr]
     "goodput": (plan_planning, "statistical_efficiency", lambda *sizes: 0.01,

@@ -28,6 +28,47 @@ def test_noise_falls_as_under_rate_decay() -> None:
         assert 0.1 / SMITH(epoch) == pytest.approx(decayed_rate / 128)
 
 
+@pytest.mark.parametrize(
+    ("maximum", "batches", "factors"),
+    [
+        (None, (128, 640, 3200, 16000), (1, 1, 1, 1)),
+        (16000, (128, 640, 3200, 16000), (1, 1, 1, 1)),
+        (5000, (128, 640, 3200, 5000), (1, 1, 1, 5000 / 16000)),
+        (1241, (128, 640, 1241, 1241), (1, 1, 1241 / 3200, 1241 / 16000)),  # 9.7 times the batch, 12.9 less rate
+        (640, (128, 640, 640, 640), (1, 1, 0.2, 0.04)),
+        (128, (128, 128, 128, 128), (1, 0.2, 0.04, 0.008)),  # all of it: the step decay that growth replaces
+    ],
+)
+def test_what_the_batch_cannot_grow_the_rate_falls(
+    maximum: int | None, batches: tuple[int, ...], factors: tuple[float, ...]
+) -> None:
+    """Over the whole run, rate / batch falls by 5 at each milestone: by 125 in all."""
+    growth = BatchGrowth(128, 5, (60, 120, 160), maximum=maximum)
+    epochs = (0, 60, 120, 160)
+    assert tuple(growth(epoch) for epoch in epochs) == batches
+    assert [growth.rate_factor(epoch) for epoch in epochs] == pytest.approx(factors, rel=1e-15)
+    noise = [growth.rate_factor(epoch) / growth(epoch) * 128 for epoch in epochs]
+    assert noise == pytest.approx([1, 1 / 5, 1 / 25, 1 / 125], rel=1e-15)
+    if maximum == 640:
+        assert str(growth).endswith("128 -> 640 -> 640 -> 640 at epochs 60, 120, 160, rate times 1 -> 1 -> 0.2 -> 0.04")
+
+
+def test_a_factor_that_is_not_exact_leaves_the_rate_alone() -> None:
+    growth = BatchGrowth(64, 64 ** (1 / 3), (1, 2, 3), maximum=4096)
+    assert [growth(epoch) for epoch in range(4)] == [64, 256, 1024, 4096]
+    assert [growth.rate_factor(epoch) for epoch in range(4)] == [1.0] * 4
+    assert str(growth).endswith("4096 at epochs 1, 2, 3")
+
+
+def test_a_batch_that_workers_share_unevenly_keeps_the_noise() -> None:
+    """Growth by 1.7 on 3 workers: whatever batch is used, the rate makes up for it."""
+    growth = BatchGrowth(96, 1.7, (1, 2, 3, 4), maximum=500)
+    for epoch in range(5):
+        local, passes = split_batch(growth(epoch), 3, 32)
+        batch = 3 * local * passes
+        assert growth.rate_factor(epoch, batch) / batch == pytest.approx(1 / 96 / 1.7**epoch, rel=1e-14)
+
+
 def test_updates_fall_by_the_factor_at_each_milestone() -> None:
     growth = BatchGrowth(100, 2, (3, 6))
     per_epoch = [6000 // growth(epoch) for epoch in range(9)]

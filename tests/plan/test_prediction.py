@@ -9,7 +9,7 @@ import pytest
 from plan.profiles import line, noise, profile, step
 from rueda.errors import ProfileError
 from rueda.plan import Cluster, Link, predict, this_machine
-from rueda.plan.compute import compute_time
+from rueda.plan.compute import compute_time, launch_seconds, smallest_batch
 from rueda.plan.noise import noise_of, statistical_efficiency, updates_needed
 from rueda.plan.prediction import INTERFERENCE
 from rueda.records.profile import StepTime, Together
@@ -42,6 +42,33 @@ def test_beyond_the_profile_it_warns() -> None:
 def test_accumulation_repeats_all_but_the_optimizer() -> None:
     one = StepTime(batch=8, seconds=0.1, spread=0, repeats=1, data=0.01, forward=0.03, backward=0.04, optimizer=0.02)
     assert compute_time(profile([one]), 8, 3).seconds == pytest.approx(3 * 0.08 + 0.02)
+
+
+def test_a_faster_device_waits_for_the_launches() -> None:
+    """10 tensors: 0.15 + 10 x 0.06 = 0.75 ms at least, which a device of 40 times the speed needs for 96 examples."""
+    small = profile(ALONE, tensors=10)
+    assert launch_seconds(small) == pytest.approx(0.75e-3) and launch_seconds(profile(ALONE)) == pytest.approx(1.11e-3)
+    by_batch = {batch: compute_time(small, batch, speed=40.0).seconds for batch in (2, 16, 64, 256, 1024)}
+    assert list(by_batch.values()) == pytest.approx([0.75e-3, 0.75e-3, 0.75e-3, 0.070 / 40, 0.280 / 40])
+    assert smallest_batch(small, 40.0) == 128 and smallest_batch(small, 1.0) == 1
+    assert smallest_batch(replace(small, largest_batch=100), 40.0) == 64
+    (bound,) = compute_time(small, 16, speed=40.0).warnings
+    assert bound.startswith("EXTRAPOLATED: times of cpu divided by 40; nothing was measured on the other device")
+    assert bound.endswith("0.75 ms a step: take 128 or more")
+    (free,) = compute_time(small, 256, speed=40.0).warnings
+    assert free.startswith("EXTRAPOLATED") and "launches" not in free
+    assert compute_time(small, 64, speed=1.0).seconds == compute_time(small, 64).seconds
+    # The parts keep their share of the step, and every local batch of an accumulation is launched.
+    assert compute_time(small, 16, speed=40.0).backward == pytest.approx(2 / 3 * 0.75e-3)
+    assert compute_time(small, 16, 3, speed=40.0).seconds == pytest.approx(3 * 0.75e-3)
+
+
+def test_what_a_gpu_needed_for_its_launches_stays() -> None:
+    """Measured on a GPU, 3 ms at batch 0: a device of twice the speed does not shorten them."""
+    measured = profile([step(8, 0.0032), step(64, 0.0046), step(256, 0.0094)], device="NVIDIA A100", tensors=1000)
+    assert launch_seconds(measured) == pytest.approx(3e-3)
+    found = [compute_time(measured, batch, speed=2.0).seconds for batch in (8, 64, 256)]
+    assert found == pytest.approx([3e-3, 3e-3, 4.7e-3])
 
 
 def test_a_batch_that_does_not_fit() -> None:
@@ -113,7 +140,7 @@ def test_real_steps_of_as_many_workers_come_first() -> None:
 
 def test_more_workers_may_be_slower() -> None:
     """4.2 M parameters at batch 64 over Gloo: 17 MB at 1 GB/s against a step of 23 ms that two workers slow by 45 %."""
-    measured = profile([step(64, 0.023)], parameters=4_200_000, communication=(line(2, 0.7e-3, 1e9),), contention=1.45,
+    measured = profile([step(64, 0.023)], parameters=4_200_000, communication=(line(2, 0.75e-3, 1e9),), contention=1.45,
                        overlap=1.0)  # fmt: skip
     two = predict(measured, this_machine(measured), workers=2, local_batch=64)
     assert 0.85 <= 2 * two.efficiency <= 0.95

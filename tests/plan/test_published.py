@@ -22,4 +22,4 @@ def test_perfect_links_would_miss_them() -> None:
 def test_the_documentation_has_the_same_numbers() -> None:
     """What docs/plan.md says was predicted, to a tenth of a point."""
     found = [round(100 * row.predicted, 1) for row in ROWS]
-    assert found == [91.2, 90.6, 90.1, 91.3, 97.8, 92.7, 78.2, 93.6]
+    assert found == [91.2, 90.6, 90.0, 91.3, 97.8, 92.7, 78.2, 93.1]

@@ -21,9 +21,9 @@ from rueda.tasks.task import Task, squared_error
 from rueda.train import rehearsal as rehearsal_module
 from rueda.train.checkpoint import latest_checkpoint
 from rueda.train.micro_batches import MicroBatch, WorkerBatches
-from rueda.train.training import StepResult, Training
+from rueda.train.training import Training
 from rueda.world import World, current
-from tinytask import parameters, rehearsal, run, tiny_task, training
+from tinytask import parameters, rehearsal, run, stop_before, tiny_task, training
 
 NUM_EXAMPLES, DIMENSIONS = 3072, 6
 STILL = 1e-30
@@ -285,18 +285,6 @@ RESUME = Recipe(
 )  # fmt: skip
 
 
-def stop_before(monkeypatch: pytest.MonkeyPatch, job_step: int) -> None:
-    original = Training.step
-
-    def step(self: Training, **options: Any) -> StepResult:
-        result = original(self, **options)
-        if self.state.step == job_step:
-            raise RuntimeError("stop")
-        return result
-
-    monkeypatch.setattr(Training, "step", step)
-
-
 def check_resume(folder: Path, stops: tuple[int, ...], **options: Any) -> None:
     recipe = RESUME.change(**options)
     rehearse = recipe.workers > current().size
@@ -377,7 +365,8 @@ def check_growth(job: Training) -> None:
 
     job.updater.update = update  # type: ignore[method-assign]
     rows = noise_rows(job)
-    batch, expected = recipe.global_batch, []
+    batch = wanted = recipe.global_batch
+    expected = []
     by_step = {row.noise.step: (number, row.noise) for number, row in enumerate(rows, 1)}
     decided = 0
     for step in range(1, job.state.step + 1):
@@ -386,11 +375,13 @@ def check_growth(job: Training) -> None:
         if step % 16 == 0 and number // 8 > decided:
             decided = number // 8
             low = rows[number - 1].noise.low
-            batch = from_noise_scale(low, current_batch=batch, multiple=recipe.workers * 8, maximum=192)
+            wanted = from_noise_scale(low, current_batch=wanted, multiple=recipe.workers * 8)
+            batch = min(wanted, 192)
     assert examples == expected
     assert max(examples) > recipe.global_batch and max(examples) <= 192
     assert sorted(examples) == examples
-    assert job.state.batch == max(examples)
+    assert min(job.state.batch, 192) == max(examples)
+    assert job.rate == pytest.approx(0.05 * max(examples) / job.state.batch)  # the noise scale asks for more
     assert len(set(job.world.all_gather_object(tuple(examples)))) == 1
 
 

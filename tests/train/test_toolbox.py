@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,17 @@ from harness import workers
 from rueda.errors import RecipeError
 from rueda.nn import GhostBatchNorm1d, SyncBatchNorm
 from rueda.optim import AdaScale
+from rueda.optim.rates import build_schedule
 from rueda.records import Recipe, Row, Run
 from rueda.records.recipe.named import NAMED, named_recipe
+from rueda.report.model import short
+from rueda.report.rates import scheduled_rates
 from rueda.study.runs import is_finished
 from rueda.tasks.task import Task
 from rueda.train import fit
+from rueda.train.training import StepResult
 from rueda.world import current
-from tinytask import clouds, network, parameters, run, tiny_task, training
+from tinytask import clouds, network, parameters, rehearsal, run, stop_before, tiny_task, training
 
 
 def rows_of(recipe: Recipe, *, alone: bool = False, task: Task | None = None) -> list[Row]:
@@ -87,6 +92,64 @@ def test_batch_growth_on_two_workers() -> None:
 @workers(3)
 def test_batch_growth_on_three_workers() -> None:
     check_growth()
+
+
+LIMITED = Recipe(
+    batch=8, epochs=6, rate=0.1, growth_factor=4.0, milestones=(2.0, 3.0, 5.0), largest_batch=48, momentum=0.9,
+    warmup_epochs=1, scaling="sqrt", base_batch=8, log_every=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "polynomial"])
+def test_growth_that_reaches_its_largest_batch_goes_on_in_the_rate(schedule: str) -> None:
+    """rate / batch falls by 4 at each milestone below the schedule's own rate, 64-fold in all, also in a rehearsal."""
+    recipe = LIMITED.change(schedule=schedule, workers=2)
+    job = rehearsal(tiny_task(480), recipe)
+    rows: list[Row] = []
+    clocks = []
+    original = job.step
+
+    def step(**options: Any) -> StepResult:
+        clocks.append(job.state.clock)
+        return original(**options)
+
+    job.step = step  # type: ignore[method-assign]
+    run(job, rows)
+    steps = [row for row in rows if row.kind == "step"]
+    assert {row.global_batch for row in steps} == {16, 48}
+    plain = build_schedule(recipe, 480 // 16)
+    for row, clock in zip(steps, clocks, strict=True):
+        reached = sum(clock >= 30 * milestone for milestone in recipe.milestones)
+        assert row.rate / row.global_batch == pytest.approx(plain(clock) / 16 / 4**reached, rel=1e-12)
+    ends = [row for row in rows if row.kind == "epoch"]
+    curve = scheduled_rates(recipe, ends)  # the report draws the same rates
+    assert curve["epochs"][-1] == 6 and (schedule != "constant" or curve["rate"][-1] == short(ends[-1].rate))
+    if schedule == "constant":
+        assert ends[1].rate / 16 / (ends[-1].rate / 48) == pytest.approx(64)
+
+
+@workers(2)
+def test_limited_growth_resumes_where_it_was(tmp_path: Path) -> None:
+    recipe = LIMITED.change(checkpoint_every=5, log_every=None)
+    whole = rueda.fit(tiny_task(480), recipe, folder=tmp_path / "whole", progress=False)
+    for stop in (72, 94):  # within the epochs that have batches of 48
+        with pytest.MonkeyPatch.context() as patch:
+            stop_before(patch, stop)
+            with pytest.raises(RuntimeError, match="stop"):
+                rueda.fit(tiny_task(480), recipe, folder=tmp_path / "stopped", progress=False, resume=True)
+        current().barrier()
+    again = rueda.fit(tiny_task(480), recipe, folder=tmp_path / "stopped", progress=False, resume=True)
+    assert torch.equal(parameters(whole.model), parameters(again.model))
+    rates, others = ([row.rate for row in Run(tmp_path / name).rows("epoch")] for name in ("whole", "stopped"))
+    assert rates == others
+    assert [rate / rates[1] for rate in rates[2:]] == pytest.approx([3 / 4, 3 / 16, 3 / 16, 3 / 64])
+
+
+def test_growth_stops_at_the_number_of_examples() -> None:
+    recipe = Recipe(batch=24, epochs=3, growth_factor=10.0, milestones=(1.0, 2.0), largest_batch=100_000)
+    rows = rows_of(recipe, alone=True)
+    assert [(row.step, row.global_batch) for row in rows] == [(20, 24), (22, 240), (23, 480)]
+    assert [row.rate / recipe.rate for row in rows] == pytest.approx([1, 1, 0.2])
 
 
 def test_longer_training_keeps_the_updates() -> None:

@@ -24,10 +24,11 @@ from rueda.nn import apply_ghost_batch_norm
 from rueda.optim.rates import build_schedule
 from rueda.optim.schedules import Schedule
 from rueda.records import Recipe
-from rueda.train.regime import batch_at, grown_batch
+from rueda.train.regime import batch_at, grown_batch, growth_rate_factor
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_warn
 except ImportError:
     raise MissingExtra("lightning", "lightning") from None
 
@@ -54,7 +55,8 @@ class LargeBatch(Callback):  # type: ignore[misc]
     noise scale         ``noise_scale_every``, ``noise_scale_memory``: ``noise_scale``, ``noise_scale_low`` and
                         ``noise_scale_high`` are logged; it needs two workers (DDP) or two micro-batches
     growth              ``growth_factor`` with ``milestones``, or ``growth_from_noise``; ``largest_batch``:
-                        ``accumulate_grad_batches`` grows at the start of an epoch, by whole micro-batches
+                        ``accumulate_grad_batches`` grows at the start of an epoch, by whole micro-batches; where
+                        it cannot grow as far as it should, the rate falls instead
     ==================  ==========================================================================================
 
     Workers, batch, accumulation and epochs are those of the Trainer and its loader; precision, clipping, seed and all
@@ -77,7 +79,8 @@ class LargeBatch(Callback):  # type: ignore[misc]
         self.clock = 0.0
         """the position in the schedule"""
         self.grown_to = 0
-        """the global batch that growth by the noise scale has reached; 0: the first one"""
+        """the global batch that the noise scale asks for, above the largest one too; 0: the first one"""
+        self._growth_factor = 1.0  # of the rate, where the batch cannot grow as far as it should
         self._noise: NoiseMeter | None = None
         self._saved_noise: dict[str, Any] | None = None
         self._num_examples = self._micro_batch = 0
@@ -112,7 +115,8 @@ class LargeBatch(Callback):  # type: ignore[misc]
             workers=workers, batch=batch, accumulate=accumulate, epochs=_epochs(trainer, steps_per_epoch)
         )
         self._num_examples = batches * batch * workers
-        if self.follows_rates:
+        is_free = len(trainer.optimizers) == 1 and not trainer.lr_scheduler_configs
+        if self.follows_rates or (self.grows and is_free):
             optimizer = _optimizer(trainer)
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", group["lr"])  # a checkpoint restores it
@@ -120,6 +124,8 @@ class LargeBatch(Callback):  # type: ignore[misc]
             self.schedule = build_schedule(recipe, steps_per_epoch)
         if self.recipe.noise_scale_every is not None:
             self._attach_meter(trainer, pl_module, self.recipe.noise_scale_every)
+        if self.grows:
+            self._set_batch(trainer)  # a training that continues within an epoch does not start the epoch again
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Grow the batch by gradient accumulation."""
@@ -128,10 +134,8 @@ class LargeBatch(Callback):  # type: ignore[misc]
         recipe, found = self.recipe, None if self._noise is None else self._noise.current
         if recipe.growth_from_noise and found is not None:
             now = self.grown_to or recipe.global_batch
-            self.grown_to = grown_batch(recipe, now, found, self._num_examples)
-        split = batch_at(recipe, trainer.current_epoch, self._num_examples, self.grown_to)
-        local_batch = split.local_batch * split.accumulation
-        trainer.accumulate_grad_batches = max(recipe.accumulate, local_batch // recipe.batch)
+            self.grown_to = grown_batch(recipe, now, found)
+        self._set_batch(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Before the first micro-batch of an update, set the learning rate and start the meter."""
@@ -140,7 +144,7 @@ class LargeBatch(Callback):  # type: ignore[misc]
             if self._noise is not None:
                 self._noise.begin(trainer.global_step)
             if self.schedule is not None:
-                self._set_rates(_optimizer(trainer), self.schedule(self.clock))
+                self._set_rates(_optimizer(trainer), self.schedule(self.clock) * self._growth_factor)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the meter that the backward pass of a micro-batch has ended."""
@@ -188,6 +192,21 @@ class LargeBatch(Callback):  # type: ignore[misc]
         self._noise = NoiseMeter(model if is_parallel else module, every=every, memory=self.recipe.noise_scale_memory)
         if self._saved_noise is not None:
             self._noise.load_state_dict(self._saved_noise)
+
+    def _set_batch(self, trainer: Trainer) -> None:
+        """Set the gradient accumulation of this epoch, and the factor of the rate where the batch cannot follow."""
+        recipe = self.recipe
+        split = batch_at(recipe, trainer.current_epoch, self._num_examples, self.grown_to)
+        local_batch = split.local_batch * split.accumulation
+        trainer.accumulate_grad_batches = max(recipe.accumulate, local_batch // recipe.batch)
+        batch = trainer.accumulate_grad_batches * recipe.batch * recipe.workers
+        before = self._growth_factor
+        self._growth_factor = growth_rate_factor(recipe, trainer.current_epoch, batch, self.grown_to)
+        if self.schedule is None and self._growth_factor < before:
+            rank_zero_warn(
+                f"LargeBatch: the batch stays at {batch:,} instead of {batch / self._growth_factor:,.0f}, and the "
+                f"rates are your scheduler's: multiply them by {self._growth_factor:.3g}, or leave it to the recipe"
+            )
 
     def _set_rates(self, optimizer: Optimizer, rate: float) -> None:
         first = float(optimizer.param_groups[0]["initial_lr"])

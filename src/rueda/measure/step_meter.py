@@ -156,6 +156,7 @@ def describe(
         threads=threads,
         precision=settled(recipe, device).precision,
         parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        tensors=sum(parameter.requires_grad for parameter in model.parameters()),
         gradient_bytes=num_bytes,
         examples=examples,
         recipe=recipe.to_toml(),

@@ -2,7 +2,9 @@
 
 Smith, Kindermans, Ying and Le 2017 (1711.00489): the noise of SGD is g ~ rate N / (B (1 - m)) for N examples and
 momentum m. Dividing the rate by f and multiplying the batch by f reduce it equally; the larger batch needs f times
-fewer updates, which more workers can compute in parallel. This holds while B << N: the paper stops near N/10.
+fewer updates, which more workers can compute in parallel. This holds while B << N: the paper stops near N/10. From
+there on the rate is divided instead, as in the paper, so that the noise falls as far as it would have fallen:
+:meth:`BatchGrowth.rate_factor`.
 
 >>> growth = BatchGrowth(base_batch=128, factor=5, milestones=(60, 120, 160))
 >>> [growth(epoch) for epoch in (0, 60, 120, 160)]
@@ -33,8 +35,11 @@ class BatchGrowth:
         milestones: rising epochs.
         maximum: the largest global batch; None for no limit. The paper uses a tenth of the examples.
 
-    >>> BatchGrowth(base_batch=128, factor=10, milestones=(2, 4), maximum=5000)(4)
-    5000
+    >>> growth = BatchGrowth(base_batch=128, factor=5, milestones=(2, 4, 6), maximum=1280)
+    >>> [growth(epoch) for epoch in (0, 2, 4, 6)]
+    [128, 640, 1280, 1280]
+    >>> [growth.rate_factor(epoch) for epoch in (0, 2, 4, 6)]  # the noise, rate / batch, falls 125-fold all the same
+    [1.0, 1.0, 0.4, 0.08]
     """
 
     base_batch: int
@@ -56,13 +61,33 @@ class BatchGrowth:
 
     def __call__(self, epoch: float) -> int:
         """Return the global batch of an epoch (counted from 0)."""
-        reached = sum(epoch >= milestone for milestone in self.milestones)
-        batch = round(self.base_batch * self.factor**reached)
+        batch = round(self.unlimited(epoch))
         return batch if self.maximum is None else min(batch, self.maximum)
 
+    def unlimited(self, epoch: float) -> float:
+        """Return the global batch of an epoch if there were no maximum, and if a batch could have any size."""
+        reached = sum(epoch >= milestone for milestone in self.milestones)
+        batch = self.base_batch * float(self.factor) ** reached
+        # A factor such as 64 ** (1 / 3) is not exact.
+        return round(batch) if math.isclose(batch, round(batch)) else batch
+
+    def rate_factor(self, epoch: float, batch: int | None = None) -> float:
+        """Return the factor of the learning rate with which rate / batch falls by the whole factor of each milestone.
+
+        Args:
+            epoch: the epoch, counted from 0.
+            batch: the global batch that is used, if it is not that of :meth:`__call__`, such as one that is divisible
+                by the number of workers.
+        """
+        return (self(epoch) if batch is None else batch) / self.unlimited(epoch)
+
     def __str__(self) -> str:
-        sizes = " -> ".join(str(self(epoch)) for epoch in (-1.0, *self.milestones))
-        return f"batch {sizes} at epochs {', '.join(f'{each:g}' for each in self.milestones)}"
+        epochs = (-1.0, *self.milestones)
+        sizes = " -> ".join(str(self(epoch)) for epoch in epochs)
+        text = f"batch {sizes} at epochs {', '.join(f'{each:g}' for each in self.milestones)}"
+        if self(epochs[-1]) == round(self.unlimited(epochs[-1])):
+            return text
+        return f"{text}, rate times {' -> '.join(f'{self.rate_factor(epoch):.3g}' for epoch in epochs)}"
 
 
 def from_noise_scale(

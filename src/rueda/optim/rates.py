@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rueda.optim.batch_growth import stretch
+from rueda.optim.batch_growth import BatchGrowth, stretch
 from rueda.optim.scaling import rate_factor, warmup_factor
 from rueda.optim.schedules import Schedule, assemble
 from rueda.records import Recipe
@@ -45,6 +45,19 @@ def build_schedule(recipe: Recipe, steps_per_epoch: float) -> Schedule:
         decay=recipe.decay,
         power=recipe.power,
         final=recipe.final_rate,
+    )
+
+
+def growth_of(recipe: Recipe, *, maximum: int | None = None) -> BatchGrowth | None:
+    """Return how the recipe's global batch grows at its milestones, up to a maximum; None if it does not.
+
+    >>> print(growth_of(Recipe(batch=32, growth_factor=4, milestones=(1, 2)), maximum=256))
+    batch 32 -> 128 -> 256 at epochs 1, 2, rate times 1 -> 1 -> 0.5
+    """
+    if recipe.growth_factor is None:
+        return None
+    return BatchGrowth(
+        base_batch=recipe.global_batch, factor=recipe.growth_factor, milestones=recipe.milestones, maximum=maximum
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from rueda.errors import ProfileError
+from rueda.errors import ProfileError, suggest
 from rueda.records.profile import Communication, Profile
 
 DEVICE_JITTER = 0.015
@@ -14,6 +14,15 @@ whiskers of a box plot, on average over five clusters; between whiskers lie 5.4 
 distribution."""
 
 THIS_MACHINE = "this-machine"
+
+LIBRARIES = {
+    "nccl": ("ring", "tree"),
+    "gloo": ("ring",),
+    "caffe2": ("ring", "halving-doubling"),
+    "mpi": ("ring", "halving-doubling"),
+}
+"""The all-reduce algorithms of each library (:mod:`rueda.plan.collectives`), of which the fastest counts: NCCL from 2.4
+on; Gloo as torch calls it; Gloo as Caffe2 called it, which Goyal et al. 2017 used; MPI (Thakur et al. 2005)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,8 @@ class Cluster:
     """speed of a device relative to the profiled one; None: not known, so the plan assumes 1 and says so"""
     jitter: float = DEVICE_JITTER
     """standard deviation of the step time among devices, as a fraction of a step"""
+    library: str = "nccl"
+    """the library that runs the all-reduces, one of :data:`LIBRARIES`"""
     cycle: float = 0.0
     """seconds between two checks for gradients to send, as Horovod's cycle time; 0: they are sent at once"""
     price_per_hour: float | None = None
@@ -72,6 +83,9 @@ class Cluster:
     """whether this is the profiled machine, so that the profile's own spread and overlap hold"""
 
     def __post_init__(self) -> None:
+        if self.library not in LIBRARIES:
+            expected, do = f"one of {', '.join(LIBRARIES)}", suggest(self.library, LIBRARIES, "choose one")
+            raise ProfileError(f"{self.name}: library", expected=expected, got=self.library, do=do)
         for name in ("devices_per_node", "max_nodes", "speed", "contention"):
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:
@@ -121,6 +135,7 @@ def this_machine(profile: Profile) -> Cluster:
     return Cluster(
         name=THIS_MACHINE, title=f"the profiled machine: {profile.device}", device=profile.device,
         devices_per_node=max(groups, default=1), max_nodes=1, inside=inside, speed=1.0, jitter=0.0,
-        measured=tuple(links), contention=contention or profile.contention or 1.0, is_profiled=True,
+        library="gloo" if profile.device.startswith("cpu") else "nccl", measured=tuple(links), is_profiled=True,
+        contention=contention or profile.contention or 1.0,
         sources=("measured by `rueda measure`",),
     )  # fmt: skip

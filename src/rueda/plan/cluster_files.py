@@ -4,6 +4,7 @@
 
     title = "DGX H100"
     devices_per_node = 8
+    library = "nccl"               # that runs the all-reduces: nccl (the default), gloo, caffe2 or mpi
     sources = ["..."]              # where the figures come from
     approximate = ["price_per_hour"]
     price_per_hour = 55.0          # of a node; leave it out if it is not known

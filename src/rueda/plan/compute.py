@@ -3,6 +3,11 @@
 Between measured batches the time is interpolated linearly. Below the smallest one the first line is continued, but the
 time falls at most in proportion to the batch. Above the largest one its throughput is assumed; a warning
 says so.
+
+**Another device.** A profile that is carried to a device of another speed divides these times by the speed, but a step
+never takes less than the host needs to launch its kernels (:func:`launch_seconds`), which a faster device does not
+shorten. Below :func:`smallest_batch` a step is launch-bound: fewer examples take as long. All this is extrapolated, and
+a warning says so.
 """
 
 from __future__ import annotations
@@ -14,6 +19,15 @@ from dataclasses import dataclass
 from rueda.errors import ProfileError
 from rueda.plan.stragglers import QUARTILE
 from rueda.records.profile import Profile, StepTime, update_seconds
+
+STEP_SECONDS = 0.15e-3
+"""time of the host for a step, apart from its layers: the loop, the loss, the optimizer's call. Rough."""
+TENSOR_SECONDS = 60e-6
+"""Time of the host for each parameter tensor of the model: the operations of its layer, forward and backward, and their
+share of the optimizer. Rough: in networks too small to compute anything, a step takes 23 us of a CPU core for each
+tensor of linear layers with ReLU, 60 for those of transformer layers, 80 for those of convolutions with batch norm."""
+TENSORS = 16
+"""number of tensors of a model that is not known, such as a CNN of eight layers"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +43,14 @@ class Compute:
     warnings: tuple[str, ...] = ()
 
 
-def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, steps: Sequence[StepTime] = ()) -> Compute:
+def compute_time(
+    profile: Profile,
+    local_batch: int,
+    accumulate: int = 1,
+    *,
+    steps: Sequence[StepTime] = (),
+    speed: float | None = None,
+) -> Compute:
     """Return the compute time of one worker's step.
 
     Args:
@@ -37,6 +58,8 @@ def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, ste
         local_batch: examples in one forward pass.
         accumulate: gradient accumulation: local batches per update.
         steps: points to interpolate instead, such as those of several workers at once.
+        speed: the speed of another device relative to the profiled one, to which the times are carried; None: the
+            profiled device.
 
     Raises:
         ProfileError: the batch is not positive, or does not fit into the device's memory.
@@ -57,12 +80,63 @@ def compute_time(profile: Profile, local_batch: int, accumulate: int = 1, *, ste
         warnings.append(f"no profile above batch {last:,}: the throughput at {local_batch:,} is assumed to be the same")
     if local_batch < first:
         warnings.append(f"no profile below batch {first:,}: the time at {local_batch:,} is extrapolated")
-    optimizer = min(optimizer, seconds)
+    optimizer, backward = min(optimizer, seconds), min(backward, seconds)
+    if speed is not None:
+        carried = max(seconds / speed, launch_seconds(profile))
+        if carried > seconds / speed:
+            optimizer, backward = (part * carried / seconds for part in (optimizer, backward))
+        else:
+            optimizer, backward = optimizer / speed, backward / speed
+        warnings.append(_extrapolation(profile, local_batch, speed, is_launch_bound=carried > seconds / speed))
+        seconds = carried
     return Compute(
         seconds=update_seconds(seconds, optimizer, accumulate),
-        backward=min(backward, seconds),
+        backward=backward,
         deviation=nearest.spread / QUARTILE / nearest.seconds,
         warnings=tuple(warnings),
+    )
+
+
+def launch_seconds(profile: Profile) -> float:
+    """Return the least time of a step on a fast device: that of the host, which launches one kernel after the other.
+
+    It is estimated from the number of the model's parameter tensors. If the profiled device is a GPU, whose steps were
+    launched as well, it is measured instead: what remains where the line through the two smallest batches meets
+    batch 0.
+    """
+    tensors = TENSORS if profile.tensors is None else profile.tensors
+    estimate = STEP_SECONDS + TENSOR_SECONDS * tensors
+    if profile.device.startswith("cpu"):
+        return estimate
+    points = sorted({step.batch: step for step in profile.steps}.values(), key=lambda step: step.batch)
+    if len(points) == 1:
+        return min(estimate, points[0].seconds)
+    first, second = points[:2]
+    slope = max(0.0, (second.seconds - first.seconds) / (second.batch - first.batch))
+    return max(0.0, first.seconds - slope * first.batch)
+
+
+def smallest_batch(profile: Profile, speed: float) -> int:
+    """Return the local batch below which a step on a device of this speed takes no less time: it is launch-bound.
+
+    A smaller local batch wastes the device. It is a power of two, and at most the largest batch that fits.
+    """
+    floor = launch_seconds(profile)
+    points = sorted({step.batch: step for step in profile.steps}.values(), key=lambda step: step.batch)
+    limit = profile.largest_batch or max(profile.examples, points[-1].batch)
+    batch = 1
+    while _at(points, "seconds", batch) / speed < floor and 2 * batch <= limit:
+        batch *= 2
+    return batch
+
+
+def _extrapolation(profile: Profile, local_batch: int, speed: float, *, is_launch_bound: bool) -> str:
+    text = f"EXTRAPOLATED: times of {profile.device} divided by {speed:g}; nothing was measured on the other device"
+    if not is_launch_bound:
+        return text
+    return (
+        f"{text}; at local batch {local_batch:,} the host's launches are assumed to take longer than the device, "
+        f"{1e3 * launch_seconds(profile):.2g} ms a step: take {smallest_batch(profile, speed):,} or more"
     )
 
 

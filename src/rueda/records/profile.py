@@ -217,6 +217,8 @@ class Profile(JsonRecord):
     precision: str
     parameters: PositiveInt
     """number of trainable parameters"""
+    tensors: PositiveInt | None = None
+    """number of trainable parameter tensors, two or so for each layer; None: not known, in older files"""
     gradient_bytes: PositiveInt
     """bytes of one all-reduce of all gradients"""
     examples: PositiveInt

@@ -8,11 +8,12 @@ by its measured gain) are drawn as they are instead.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from rueda.errors import RecipeError
-from rueda.optim.rates import adapted, build_schedule, warmup_epochs
+from rueda.optim.rates import adapted, build_schedule, growth_of, warmup_epochs
 from rueda.optim.schedules import Schedule
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.run import Row
@@ -49,16 +50,21 @@ def scheduled_rates(recipe: Recipe, rows: Sequence[Row]) -> Columns:
         schedule = build_schedule(recipe, per_epoch)
     except RecipeError:
         return {}
-    if not all(_follows(row, schedule, per_epoch, recipe.global_batch) for row in rows):
+    growth = growth_of(recipe)
+    factors = [1.0 if growth is None else growth.rate_factor(row.epoch - 1, row.global_batch) for row in rows]
+    pairs = list(zip(rows, factors, strict=True))
+    if not all(_follows(row, schedule, per_epoch, recipe.global_batch, factor) for row, factor in pairs):
         return {}
     end = float(rows[-1].epoch)
-    corners = [START, *sorted(at for at in {warmup_epochs(recipe), *recipe.milestones} if START < at < end), end]
+    changes = {row.epoch - 1.0 for (_, before), (row, factor) in pairwise(pairs) if factor != before}
+    jumps = {warmup_epochs(recipe), *recipe.milestones, *changes}
+    corners = [START, *sorted(at for at in jumps if START < at < end), end]
     epochs: list[float] = []
     for start, stop in pairwise(corners):
         epochs += [start + (stop - start) * index / POINTS for index in range(POINTS)]
         epochs.append(stop - 1e-9 * (stop - start))  # the value before a jump
-    rates = [schedule(at * per_epoch) for at in epochs]
     ends = [0, *(row.epoch for row in rows)]
+    rates = [schedule(at * per_epoch) * factors[min(bisect(ends, at), len(rows)) - 1] for at in epochs]
     updates = np.interp(epochs, ends, [0, *(row.step for row in rows)]).tolist()
     seconds = np.interp(epochs, ends, [0, *(row.seconds for row in rows)]).tolist()
     return corners_of({"epochs": epochs, "updates": updates, "seconds": seconds, "rate": rates}, "rate")
@@ -87,8 +93,8 @@ def corners_of(columns: Mapping[str, Sequence[float | None]], name: str) -> Colu
     return {key: [short(column[at]) for at in kept] for key, column in columns.items()}
 
 
-def _follows(row: Row, schedule: Schedule, per_epoch: int, batch: int) -> bool:
-    """Return whether the recorded rate of an epoch's last update is the schedule's, within one update."""
+def _follows(row: Row, schedule: Schedule, per_epoch: int, batch: int, factor: float) -> bool:
+    """Return whether the rate of an epoch's last update is the schedule's times a factor, within one update."""
     last = row.epoch * per_epoch - row.global_batch / batch
-    near = [schedule(max(0.0, last + shift)) for shift in (-1, 0, 1)]
+    near = [factor * schedule(max(0.0, last + shift)) for shift in (-1, 0, 1)]
     return 0.99 * min(near) <= row.rate <= 1.01 * max(near) + 1e-12

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rueda.optim.batch_growth import BatchGrowth, BatchSplit, from_noise_scale, split_batch
+from rueda.optim.batch_growth import BatchSplit, from_noise_scale, split_batch
+from rueda.optim.rates import growth_of
 from rueda.optim.scaling import rate_factor
 from rueda.records import Recipe
 from rueda.records.profile import NoiseScale
@@ -12,9 +13,10 @@ def batch_at(recipe: Recipe, epoch: int, num_examples: int, grown_to: int = 0) -
     """Return the micro-batch and the gradient accumulation of a worker's updates in an epoch.
 
     Without growth these are ``batch`` and ``accumulate``. With it, the global batch grows at each milestone, up to
-    ``largest_batch`` or a tenth of the examples. The micro-batch is at most ``largest_local_batch``, by default
-    ``batch``, which is known to fit in memory; larger batches use gradient accumulation. If the batch follows the
-    noise scale, ``grown_to`` is the global batch reached so far.
+    ``largest_batch`` or a tenth of the examples; :func:`growth_rate_factor` is what the learning rate does from there
+    on. The micro-batch is at most ``largest_local_batch``, by default ``batch``, which is known to fit in memory;
+    larger batches use gradient accumulation. If the batch follows the noise scale, ``grown_to`` is the global batch
+    that it asks for.
 
     >>> recipe = Recipe(workers=2, batch=32, epochs=3, growth_factor=4, milestones=(1, 2))
     >>> [batch_at(recipe, epoch, 50_000) for epoch in (0, 1)]
@@ -22,16 +24,36 @@ def batch_at(recipe: Recipe, epoch: int, num_examples: int, grown_to: int = 0) -
     """
     fits = recipe.largest_local_batch or recipe.batch
     if recipe.growth_from_noise and grown_to:
-        return split_batch(grown_to, recipe.workers, fits)
-    if recipe.growth_factor is None:
+        return split_batch(min(grown_to, _largest_batch(recipe, num_examples)), recipe.workers, fits)
+    growth = growth_of(recipe, maximum=_largest_batch(recipe, num_examples))
+    if growth is None:
         return BatchSplit(recipe.batch, recipe.accumulate)
-    growth = BatchGrowth(
-        base_batch=recipe.global_batch,
-        factor=recipe.growth_factor,
-        milestones=recipe.milestones,
-        maximum=_largest_batch(recipe, num_examples),
-    )
     return split_batch(growth(epoch), recipe.workers, fits)
+
+
+def growth_rate_factor(recipe: Recipe, epoch: int, global_batch: int, grown_to: int = 0) -> float:
+    """Return the factor of the learning rate that makes up for growth which the batch could not follow.
+
+    The noise of SGD is proportional to rate / batch (Smith et al. 2017, 1711.00489). Where the batch should grow by f
+    and can only grow by g, at its largest size or at the next one that can be divided among the workers, the rate is
+    divided by f / g. Like the growth itself, this is meant for SGD; other optimizers are treated alike.
+
+    Args:
+        recipe: how the batch grows.
+        epoch: the epoch, counted from 0.
+        global_batch: the global batch that is used.
+        grown_to: the global batch that the noise scale asks for; 0 if it was not measured yet.
+
+    >>> recipe = Recipe(batch=128, epochs=8, growth_factor=5, milestones=(2, 4, 6), largest_batch=1280)
+    >>> splits = [batch_at(recipe, epoch, 50_000) for epoch in (0, 2, 4, 6)]
+    >>> batches = [split.local_batch * split.accumulation for split in splits]
+    >>> [growth_rate_factor(recipe, epoch, batch) for epoch, batch in zip((0, 2, 4, 6), batches)]
+    [1.0, 1.0, 0.4, 0.08]
+    """
+    if recipe.growth_from_noise and grown_to:
+        return global_batch / grown_to
+    growth = growth_of(recipe)
+    return 1.0 if growth is None else growth.rate_factor(epoch, global_batch)
 
 
 def at_fixed_batch(recipe: Recipe, batch: int) -> Recipe:
@@ -46,27 +68,27 @@ def at_fixed_batch(recipe: Recipe, batch: int) -> Recipe:
     )
 
 
-def grown_batch(recipe: Recipe, current_batch: int, noise: NoiseScale, num_examples: int) -> int:
-    """Return the next global batch, a multiple of workers times ``batch``, if the batch follows the noise scale.
+def grown_batch(recipe: Recipe, current_batch: int, noise: NoiseScale) -> int:
+    """Return the global batch that the noise scale asks for next, a multiple of workers times ``batch``.
 
-    It follows the lower end of the confidence interval, so an uncertain measurement does not change the batch.
+    It follows the lower end of the confidence interval, so an uncertain measurement does not change the batch. It may
+    be larger than the largest batch: :func:`batch_at` limits it, and :func:`growth_rate_factor` makes up for that.
 
     >>> noise = NoiseScale(value=900.0, low=700.0, high=1300.0, variance=900.0, square=1.0, step=400, steps=200)
     >>> recipe = Recipe(workers=2, batch=64, noise_scale_every=1, growth_from_noise=True)
-    >>> [grown_batch(recipe, current, noise, 60_000) for current in (128, 512, 768)]
+    >>> [grown_batch(recipe, current, noise) for current in (128, 512, 768)]
     [256, 640, 768]
     """
-    return from_noise_scale(
-        noise.low,
-        current_batch=current_batch,
-        multiple=recipe.workers * recipe.batch,
-        maximum=_largest_batch(recipe, num_examples),
-    )
+    return from_noise_scale(noise.low, current_batch=current_batch, multiple=recipe.workers * recipe.batch)
 
 
 def _largest_batch(recipe: Recipe, num_examples: int) -> int:
-    """Return the batch at which growth stops: the recipe's, or a tenth of the examples."""
-    return recipe.largest_batch or max(recipe.global_batch, num_examples // 10)
+    """Return the batch at which growth stops, for all workers: the recipe's, or a tenth of the examples.
+
+    It is never more than the examples, of which an epoch would otherwise make no update.
+    """
+    largest = min(recipe.largest_batch, num_examples) if recipe.largest_batch else num_examples // 10
+    return max(recipe.global_batch, largest // recipe.workers * recipe.workers)
 
 
 def noise_sigma(recipe: Recipe, global_batch: int) -> float:

@@ -53,7 +53,7 @@ class TrainingState:
     reached: int = 0
     """consecutive epochs that reached the target"""
     batch: int = 0
-    """the global batch that growth by the noise scale has reached; 0: the recipe's"""
+    """the global batch that the noise scale asks for, above the largest one too; 0: the recipe's"""
     num_roll_backs: int = 0
     """how often the training has gone back to a checkpoint because it diverged"""
     rate_factor: float = 1.0

@@ -32,7 +32,7 @@ from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
 from rueda.train.phases import build_updaters, training_only
-from rueda.train.regime import batch_at, grown_batch, noise_sigma
+from rueda.train.regime import batch_at, grown_batch, growth_rate_factor, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
 from rueda.train.update import StepTimer
@@ -114,6 +114,7 @@ class Training:
         self.utilisation = None if peak is None else Utilisation(task, self.model, peak=peak, workers=world.size)
         """the model flops utilisation, where the peak of the device is known"""
         self._fixed_batch: int | None = None
+        self._growth_factor = 1.0  # of the rate, where the batch cannot grow as far as it should
         self._epoch_begun: int | None = None
         self._has_stepped = False
         self._loader_at_end: dict[str, Any] = {}
@@ -150,7 +151,7 @@ class Training:
                 with training_only(self.model, each.trained):
                     each.form_buckets(batches)
         self._has_stepped = True
-        rate = self.schedule(state.clock) * state.rate_factor if rate is None else rate
+        rate = self.schedule(state.clock) * state.rate_factor * self._growth_factor if rate is None else rate
         is_logged = self.noise is not None and self.noise.wanted(state.step)
         for number, updater in enumerate(self.updaters):
             if number > 0:
@@ -248,6 +249,8 @@ class Training:
         for updater in self.updaters:
             updater.micro_batch = wanted.local_batch
             updater.sigma = noise_sigma(self.recipe, self.global_batch)
+        if self._fixed_batch is None:
+            self._growth_factor = growth_rate_factor(self.recipe, self.state.epoch, self.global_batch, self.state.batch)
 
     def fix_batch(self, local_batch: int) -> None:
         """Use this local batch from the next step on, regardless of the recipe; for measurements."""
@@ -262,8 +265,9 @@ class Training:
             return []
         rows = noise.flush()
         if self.recipe.growth_from_noise and noise.grown() and noise.current is not None:
-            batch = grown_batch(self.recipe, self.global_batch, noise.current, self.loader.num_examples)
-            if batch > self.global_batch:
+            before = self.state.batch or self.global_batch
+            batch = grown_batch(self.recipe, before, noise.current)
+            if batch > before:
                 self.state.batch = batch
                 self.set_batch()
         return rows

@@ -112,7 +112,7 @@ class Recipe:
     growth_from_noise: bool = False
     """grow the batch to the measured gradient noise scale, at most doubling it each time"""
     largest_batch: int | None = None
-    """largest global batch that growth may reach"""
+    """largest global batch that growth may reach; from there on the rate falls instead"""
     largest_local_batch: int | None = None
     """largest local batch that fits in a worker's memory; larger ones use gradient accumulation"""
     evaluation_batch: int | None = None
