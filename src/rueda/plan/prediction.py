@@ -62,18 +62,19 @@ def predict(
     if workers < 1:
         raise ProfileError("workers", expected="1 or more", got=workers, do="correct it")
     profile = cluster.profile or profile
-    alone = compute_time(profile, local_batch, accumulate)
-    speed = cluster.speed or 1.0
+    # Its own profile was measured on the cluster's device; another one is carried to it.
+    speed = None if cluster.is_profiled or cluster.speed == 1 else cluster.speed
+    alone = compute_time(profile, local_batch, accumulate, speed=speed)
     together = next((one for one in profile.together if one.workers == workers), None) if cluster.is_profiled else None
     if workers == 1:
-        compute, sync, exposed, late = alone.seconds / speed, 0.0, 0.0, 0.0
+        compute, sync, exposed, late = alone.seconds, 0.0, 0.0, 0.0
     elif together is not None and together.compute:
         # Steps of this number of workers were measured here: only the batch is interpolated.
         compute = compute_time(profile, local_batch, accumulate, steps=together.compute).seconds
         sync, exposed, late = together.exchange, together.joined_seconds(compute) - compute, 0.0
     else:
         slower = contention(cluster, workers)
-        compute, backward = (seconds / speed * slower for seconds in (alone.seconds, alone.backward))
+        compute, backward = (seconds * slower for seconds in (alone.seconds, alone.backward))
         sync = profile.buckets * all_reduce(profile.gradient_bytes / profile.buckets, workers, cluster)
         if cluster.is_profiled and profile.overlap is not None:
             exposed = overlapped(compute, sync, profile.overlap) - compute
@@ -83,7 +84,7 @@ def predict(
         exposed += cluster.cycle / 2  # on average the last gradient waits for half a cycle
         late = compute * (slowdown(workers, alone.deviation if cluster.is_profiled else cluster.jitter) - 1)
     step = compute + exposed + late
-    images, one = workers * local_batch * accumulate / step, local_batch * accumulate / (alone.seconds / speed)
+    images, one = workers * local_batch * accumulate / step, local_batch * accumulate / alone.seconds
     return Prediction(
         workers=workers, nodes=cluster.nodes(workers), local_batch=local_batch,
         global_batch=workers * local_batch * accumulate, compute_seconds=compute, sync_seconds=sync,
