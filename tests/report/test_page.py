@@ -71,7 +71,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert naive["time"] == "1 min 37 sone process"
     assert naive["test accuracy"].replace("\xa0", " ") == "58.3 ± 0.4 %"
     assert naive["training accuracy"].replace("\xa0", " ") == "61.3 %"
-    assert naive["against one worker"] == "−28.8 ✗ lost"
+    assert naive["against one worker"] == "−28.8 ✗ lost−30.0 to −27.6"
     assert (scaling["test accuracy"], scaling["against one worker"]) == ("–", "∞ diverged")
 
 
@@ -102,12 +102,12 @@ def test_tiles_say_what_they_count(tmp_path: Path) -> None:
 
 
 def test_a_control_that_would_repeat_one_worker_is_not_asked_for(tmp_path: Path) -> None:
-    rows = [("naive", 0.583, 6100), ("batch-growth", 0.92, 5000), ("one-worker+lamb", 0.87, 5200)]
+    rows = [("naive", 0.583, 6100), ("linear-warmup", 0.92, 5000), ("one-worker+lamb", 0.87, 5200)]
     page = write_report(write_study(tmp_path, table=[*rows, ("one-worker", 0.871, 5200)]), tmp_path / "report.html")
     assert "control" not in re.sub(r"<(script|style).*?</\1>", "", page.read_text(), flags=re.DOTALL)
     names = [row["technique"].split(" ")[0] for row in table(page)]
-    assert [next(n for n in ("one-worker+lamb", "one-worker", "naive", "batch-growth") if name.startswith(n))
-            for name in names] == ["one-worker", "one-worker+lamb", "naive", "batch-growth"]  # fmt: skip
+    assert [next(n for n in ("one-worker+lamb", "one-worker", "naive", "linear-warmup") if name.startswith(n))
+            for name in names] == ["one-worker", "one-worker+lamb", "naive", "linear-warmup"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The comparison of two rows of a study: the change of the metric, its interval, and a verdict of three values.
 
-A change is *kept* or *lost* only if the whole of its 90 % interval (:mod:`rueda.records.welch`) says so; otherwise it is
-*undecided*, and the comparison says how many seeds would decide it.
+A change is *kept* or *lost* only if the whole of its 90 % interval (:mod:`rueda.records.welch`) says so; otherwise it
+is *undecided*, and the comparison says how many seeds would decide it.
 """
 
 from __future__ import annotations

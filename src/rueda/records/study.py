@@ -174,7 +174,8 @@ class Study(JsonRecord):
         Rows that train for as many epochs as one worker are preferred, if there are any.
         """
         base = self.row(BASELINE)
-        many = [row for row in self.rows if row.rehearsed and row.diverged == 0 and row.deciding is not None]
+        many = [row for row in self.rows if row.rehearsed and row.workers > 1]
+        many = [row for row in many if row.diverged == 0 and row.deciding is not None]
         many = [row for row in many if row.name != NAIVE] or many
         return [row for row in many if base is not None and row.epochs == base.epochs] or many
 

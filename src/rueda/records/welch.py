@@ -19,6 +19,7 @@ no sign of unequal spreads (Bartlett's test at 5 %); f is then the sum of theirs
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,12 +82,14 @@ def values_to_decide(first: Sample, second: Sample, distance: float, slope: floa
     (5, None)
     """
     variances = first.deviation**2, (slope * second.deviation) ** 2
-    for count in range(2, MOST + 1):
+
+    def decide(count: int) -> bool:
         freedom = _freedom(variances, (count - 1, count - 1))
         quantiles = _quantile(freedom, (1 + CONFIDENCE) / 2) + _quantile(freedom, POWER)
-        if quantiles * math.sqrt(sum(variances) / count) <= abs(distance):
-            return count
-    return None
+        return quantiles * math.sqrt(sum(variances) / count) <= abs(distance)
+
+    count = 2 + bisect_left(range(2, MOST + 1), True, key=decide)
+    return count if count <= MOST else None
 
 
 def pooled(samples: Sequence[tuple[float, int]]) -> tuple[float, int] | None:

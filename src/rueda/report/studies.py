@@ -93,8 +93,8 @@ def _take_runs(section: Section, folder: Path, archived: Mapping[str, Run], row:
 def _give_roles(section: Section, study: Study) -> None:
     """Mark the rows of the headline: one worker, the naive row, the best of the others, and the best row's control.
 
-    The best row is chosen by the study (:meth:`Study.best`); where fresh seeds have confirmed it, the row of these stands
-    for it. Its control is the row of one worker that has the most of the control's remedies and no other.
+    The best row is chosen by the study (:meth:`Study.best`); where fresh seeds have confirmed it, the row of these
+    stands for it. Its control is the row of one worker that has the most of the control's remedies and no other.
     """
     entries = section.entries
     base = next((entry for entry in entries if entry.name == BASELINE), None)

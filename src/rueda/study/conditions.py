@@ -55,7 +55,7 @@ def condition(name: str, base: Recipe, workers: int) -> Condition:
     >>> condition("one-worker+batch-norm", Recipe(), workers=8).recipe.workers
     1
     >>> decayed = condition("one-worker+decay", Recipe(epochs=12), workers=8).recipe
-    >>> decayed.workers, decayed.milestones, decayed.decay  # a batch that grows to that of 8 workers doubles three times
+    >>> decayed.workers, decayed.milestones, decayed.decay  # a batch that grows to that of 8 doubles thrice
     (1, (3.0, 6.0, 9.0), 0.5)
     """
     parts = [part.strip() for part in name.split("+")]

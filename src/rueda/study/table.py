@@ -69,6 +69,6 @@ def caption(study: Study) -> str:
     pooled = f"{borrowed(study.rows)} ".lstrip()
     return (
         f"{over}against one: {describe_change(study.metric)} against one worker; "
-        f"{describe_verdicts(study.metric, study.tolerance)}. {pooled}Rehearsed: N virtual workers in one process compute what N "
-        f"real ones would; {study.unit}/s and time are those of this machine."
+        f"{describe_verdicts(study.metric, study.tolerance)}. {pooled}Rehearsed: N virtual workers in one "
+        f"process compute what N real ones would; {study.unit}/s and time are those of this machine."
     )
