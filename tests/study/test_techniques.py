@@ -22,7 +22,7 @@ from rueda.files.lock import held
 from rueda.jobs import Stopped
 from rueda.records import Recipe, Row, Run
 from rueda.records.metric import LOSS
-from rueda.records.study import Study
+from rueda.records.study import Study, control_of
 from rueda.report import write_report
 from rueda.study import study_techniques
 from rueda.study.conditions import Condition, condition, conditions, default_rows
@@ -301,6 +301,19 @@ def test_in_this_process_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         study_techniques(tiny_task(), 4, rows=["lamb", "naive"], epochs=1, folder=tmp_path, progress=False)
     assert isinstance(error.value.__cause__, ValueError)
     assert [row.name for row in error.value.study.rows] == ["naive"] and error.value.study == Study.load(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [8, 64])
+@pytest.mark.parametrize("name", ["batch-growth", "batch-norm+batch-growth"])
+def test_the_control_of_growth_anneals_the_noise_alike(name: str, workers: int) -> None:
+    """Noise goes with rate / batch: what growth does to the batch, the control does to the rate, at the same epochs."""
+    base = Recipe(batch=64, epochs=12, rate=0.1, schedule="cosine")
+    grown, control = (condition(row, base, workers).recipe for row in (name, control_of(name) or ""))
+    assert (control.workers, control.batch, control.growth_factor, control.schedule) == (1, 64, None, "step")
+    assert control.milestones == grown.milestones == (3.0, 6.0, 9.0) and control.model == grown.model
+    assert grown.growth_factor is not None and control.decay == pytest.approx(1 / grown.growth_factor)
+    assert control.decay ** len(control.milestones) == pytest.approx(1 / workers)
+    assert control_of(name) in default_rows() and "decay" not in default_rows()
 
 
 def test_a_batch_that_the_data_cannot_fill_is_refused_when_planned(tmp_path: Path) -> None:
