@@ -139,7 +139,7 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
             write_run(folder / run, **shown, rehearsed=workers > 1)
         updates = epochs * 49152 // (512 * workers)
         against = None if final is None else 100 * (final - base)
-        verdict = "diverged" if final is None else "kept" if against >= -1 else "lost"
+        verdict = "diverged" if final is None else "undecided" if seeds < 2 else "kept" if against >= -1 else "lost"
         rows.append(
             {
                 "name": name,

@@ -71,7 +71,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert naive["time"] == "1 min 37 sone process"
     assert naive["test accuracy"].replace("\xa0", " ") == "58.3 ± 0.4 %"
     assert naive["training accuracy"].replace("\xa0", " ") == "61.3 %"
-    assert naive["against one worker"] == "−28.8 ✗ lost"
+    assert naive["against one worker"] == "−28.8 ✗ lost−30.0 to −27.6"
     assert (scaling["test accuracy"], scaling["against one worker"]) == ("–", "∞ diverged")
 
 
@@ -102,32 +102,51 @@ def test_tiles_say_what_they_count(tmp_path: Path) -> None:
 
 
 def test_a_control_that_would_repeat_one_worker_is_not_asked_for(tmp_path: Path) -> None:
-    rows = [("naive", 0.583, 6100), ("batch-growth", 0.92, 5000), ("one-worker+lamb", 0.87, 5200)]
+    rows = [("naive", 0.583, 6100), ("linear-warmup", 0.92, 5000), ("one-worker+lamb", 0.87, 5200)]
     page = write_report(write_study(tmp_path, table=[*rows, ("one-worker", 0.871, 5200)]), tmp_path / "report.html")
     assert "control" not in re.sub(r"<(script|style).*?</\1>", "", page.read_text(), flags=re.DOTALL)
     names = [row["technique"].split(" ")[0] for row in table(page)]
-    assert [next(n for n in ("one-worker+lamb", "one-worker", "naive", "batch-growth") if name.startswith(n))
-            for name in names] == ["one-worker", "one-worker+lamb", "naive", "batch-growth"]  # fmt: skip
+    assert [next(n for n in ("one-worker+lamb", "one-worker", "naive", "linear-warmup") if name.startswith(n))
+            for name in names] == ["one-worker", "one-worker+lamb", "naive", "linear-warmup"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("controls", "chosen"),
+    ("best", "controls", "chosen", "missing"),
     [
-        (["one-worker+batch-norm"], "one-worker+batch-norm"),  # shares a part of the best row's remedy
-        (["one-worker+batch-norm", "one-worker+batch-norm+lamb"], "one-worker+batch-norm+lamb"),
-        (["one-worker+sqrt-scaling"], None),  # another remedy is no control
+        ("lamb", ["one-worker+batch-norm"], "one-worker+batch-norm", True),  # shares a part of the remedy
+        ("lamb", ["one-worker+batch-norm", "one-worker+batch-norm+lamb"], "one-worker+batch-norm+lamb", False),
+        ("lamb", ["one-worker+sqrt-scaling"], None, True),  # another remedy is no control
+        ("batch-growth", ["one-worker+decay", "one-worker+batch-norm+decay"], "one-worker+batch-norm+decay", False),
+        ("batch-growth", ["one-worker+batch-norm"], "one-worker+batch-norm", True),
     ],
 )
-def test_the_headline_has_the_control(tmp_path: Path, controls: list[str], chosen: str | None) -> None:
-    rows = [("one-worker", 0.871, 5200), ("naive", 0.583, 6100), ("batch-norm+lamb", 0.92, 5000)]
-    write_study(tmp_path, table=[*rows, *((name, 0.915, 5000) for name in controls)])
+def test_the_headline_has_the_control(
+    tmp_path: Path, best: str, controls: list[str], chosen: str | None, missing: bool
+) -> None:
+    rows = [("one-worker", 0.871, 5200), ("naive", 0.583, 6100), (f"batch-norm+{best}", 0.92, 5000)]
+    accuracies = zip(controls, (0.918, 0.915), strict=False)
+    write_study(tmp_path, table=[*rows, *((name, accuracy, 5000) for name, accuracy in accuracies)])
     text = write_report(tmp_path, tmp_path / "report.html").read_text().replace("\xa0", " ")
-    if chosen is None:
-        assert "The control is missing: no row trains one worker with batch-norm+lamb." in text
-    else:
-        remedy = chosen.removeprefix("one-worker+")
-        assert f"The control, one worker with {remedy}, reaches 91.5 ± 0.4 %." in text
-        assert f'<div class="tile control"><span>control, 1 worker: {chosen}</span><strong>91.5 %' in text
+    wanted = "batch-norm+decay" if best == "batch-growth" else "batch-norm+lamb"
+    assert (f"The control is missing: no row trains one worker with {wanted}." in text) == missing
+    assert f"91.8 ± 0.4 % of the strongest row of one worker, {controls[0]}; difference +0.2 points (" in text
+    if chosen == controls[-1] and len(controls) > 1:
+        assert f"One worker with {chosen.removeprefix('one-worker+')} reaches 91.5 ± 0.4 %." in text
+    if chosen is not None:
+        assert f'<div class="tile control"><span>control, 1 worker: {chosen}</span><strong>91.' in text
+
+
+def test_the_headline_has_the_figure_of_fresh_seeds(tmp_path: Path) -> None:
+    rows = [("one-worker", 0.871, 5200), ("naive", 0.583, 6100), ("batch-norm", 0.92, 5000), ("lars", 0.9, 5000)]
+    write_study(tmp_path, table=[*rows, ("batch-norm (real)", 0.88, 5000)])
+    study = json.loads((tmp_path / "study.json").read_text())
+    for seeds, figure, said in (([0, 1], "92.0", "--confirm repeats it"), ([1000, 1001], "88.0", "of 2 fresh seeds.")):
+        study["rows"][-1] |= {"seeds": seeds, "rehearsed": False}
+        (tmp_path / "study.json").write_text(json.dumps(study))
+        text = write_report(tmp_path, tmp_path / "report.html").read_text().replace("\xa0", " ")
+        lead = text.partition('<p class="lead">')[2].partition("</p>")[0]
+        assert f"({figure} ± 0.4 %, against 87.1" in lead and "the best of 2 remedies" in lead
+        assert "batch-norm was chosen of 2 rows on test data" in text and said in text
 
 
 def test_one_title_for_each_section(tmp_path: Path) -> None:

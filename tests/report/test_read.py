@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from report.samples import write_json, write_others, write_run, write_study
+from report.samples import TABLE, write_json, write_others, write_run, write_study
 from rueda.errors import RunError
 from rueda.records import Row
 from rueda.records.descent import GradientDescent
@@ -104,7 +104,7 @@ ROW = {
         ({"workers": "eight"}, r"rows\[0\].workers: expected int, got 'eight'"),
         ({"test_accuracy": "<b>"}, "test_accuracy: expected float, got '<b>'"),
         ({"images_per_second": True}, "images_per_second: expected float, got True"),
-        ({"verdict": "<b>"}, r"rows\[0\].verdict: expected kept, lost or diverged"),
+        ({"verdict": "<b>"}, r"rows\[0\].verdict: expected kept, lost, undecided or diverged"),
         ({"runs": [3]}, r"runs\[0\]: expected str, got 3"),
         ({"runs": 3}, "runs: expected a list, got 3"),
         ({"rehearsed": "no"}, "rehearsed: expected bool, got 'no'"),
@@ -184,16 +184,19 @@ def test_nothing_asked_for() -> None:
         collect([])
 
 
+WEAK = {name: {"test_accuracy": 0.5} for name, accuracy, _ in TABLE[2:] if accuracy is not None}
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({}, "8 rehearsed workers with nothing else changed lose 28.8 points"),
         (
-            {"naive": {"verdict": "kept", "against_one_worker": 0.2}},
+            {"naive": {"test_accuracy": 0.873}},
             "(+0.2 points); the best of 8 remedies is lamb (87.4",
         ),
         (
-            {"naive": {"verdict": "kept", "against_one_worker": 0.5}},
+            {"naive": {"test_accuracy": 0.876}},
             "keep one worker's test accuracy (+0.5 points); the best of 8 remedies, lamb, does no better (87.4",
         ),
         (
@@ -201,14 +204,27 @@ def test_nothing_asked_for() -> None:
             "nothing else changed diverge; lamb, the best of 8 remedies, recovers the",
         ),
         (
-            {"lamb": {"verdict": "lost", "against_one_worker": -3.0}},
-            "still ends 3.0 points below one worker",
+            {**WEAK, "lamb": {"test_accuracy": 0.841}},
+            "still ends 3.0 points below one worker (84.1",
         ),
-        ({"lamb": {"verdict": "lost", "against_one_worker": -40.0}}, "no remedy recovers any of them"),
+        ({**WEAK, "naive": {"test_accuracy": 0.6}}, "no remedy recovers any of them"),
+        (
+            {"naive": {"test_accuracy": 0.863}},
+            "end 0.8 points below one worker's test accuracy, undecided (−1.5 to −0.1)",
+        ),
+        (
+            {"lamb": {"test_accuracy_spread": 0.03}},
+            "; whether lamb, the best of 8 remedies, recovers them is undecided (",
+        ),
+        (
+            {"sqrt-scaling": {"name": "one-worker+lamb", "workers": 1, "test_accuracy": 0.9, "rehearsed": False}},
+            "lamb, still ends 2.6 points below the strongest row of one worker (87.4",
+        ),
+        ({"lamb": {"seeds": [0]}}, "difference +0.3 points ("),
     ],
 )
 def test_the_sentence(tmp_path: Path, changes: dict[str, dict[str, Any]], sentence: str) -> None:
-    write_study(tmp_path, seeds=1)
+    write_study(tmp_path, seeds=3)
     study = json.loads((tmp_path / "study.json").read_text())
     for row in study["rows"]:
         row.update(changes.get(row["name"], {}))

@@ -1,7 +1,8 @@
 """``rueda demo``: a short study for newcomers, which ``make demo`` runs.
 
-The demonstration is an ordinary study: the task's own recipe, several seeds, and as a control one worker with batch
-norm, so that what batch norm gains in any training is not mistaken for a gain of many workers.
+The demonstration is an ordinary study: the task's own recipe, several seeds, and as controls one worker with batch norm
+and one whose rate decays where the batch of many grows, so that what helps any training is not mistaken for a gain of
+many workers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 TASK, WORKERS = "glyphs-cnn", 8
 ROWS = (
     "one-worker", "naive", "linear-warmup", "batch-norm", "batch-norm+linear-warmup", "batch-norm+batch-growth",
-    "one-worker+batch-norm",
+    "one-worker+batch-norm", "one-worker+decay", "one-worker+batch-norm+decay",
 )  # fmt: skip
 
 
@@ -49,9 +50,10 @@ def demo(
 
 
 def summary(study: Study) -> str:
-    """Return the result in sentences: the accuracy that many workers lose, the remedies, and the control.
+    """Return the result in sentences: the accuracy that many workers lose, the remedies, and the controls.
 
-    All remedies are named, not only the best of them: choosing one by its test accuracy would flatter it.
+    All remedies are named, not only the best of them: choosing one by its test accuracy would flatter it. How the best
+    one compares with the strongest row of one worker is said below the table.
     """
     from rueda.terminal.numbers import percent
 
@@ -63,5 +65,6 @@ def summary(study: Study) -> str:
     return (
         f"Test accuracy of one worker: {accuracy('one-worker')}; of {study.workers} workers with nothing else changed: "
         f"{accuracy('naive')}.\n{study.workers} workers with remedies: {remedies}.\n"
-        f"The fair control, one worker with batch norm: {accuracy('one-worker+batch-norm')}."
+        f"The fair controls, one worker with batch norm: {accuracy('one-worker+batch-norm')}; with a decaying rate: "
+        f"{accuracy('one-worker+decay')}; with both: {accuracy('one-worker+batch-norm+decay')}."
     )

@@ -41,7 +41,9 @@ def study(
     settings: Settings = None,
     jobs: Jobs = 2,
     grace: Grace = None,
-    confirm: Annotated[bool, typer.Option("--confirm", help="Repeat the best row on real processes.")] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Repeat the best row on real processes, with fresh seeds.")
+    ] = False,
     tolerance: Annotated[
         float | None,
         typer.Option(help="How much worse is still kept: 0.01, the default, is 1 point, or 1 % of another metric."),
@@ -89,8 +91,9 @@ def _show_next(found: Study, folder: Path) -> None:
 
 def show_study(found: Study, folder: Path, as_json: bool) -> None:
     """Print the table of a study, or its file, and write its page."""
-    from rueda.study.table import control_missing, table_of
+    from rueda.study.table import table_of
+    from rueda.terminal.study_words import remarks
 
     if not as_json:
         typer.echo()
-    show_result(found, folder, as_json, table_of(found), *filter(None, [control_missing(found)]))
+    show_result(found, folder, as_json, table_of(found), *remarks(found))

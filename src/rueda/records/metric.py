@@ -48,13 +48,26 @@ class MetricInfo:
             return round(100 * (value - base), 6)
         return round(100 * (value - base) / abs(base), 6) if base else None
 
-    def is_kept(self, change: float, tolerance: float) -> bool:
-        """Tell whether a change is no worse than the tolerance: 0.01 is one point, or one percent of the base.
+    def judge(self, interval: tuple[float, float] | None, tolerance: float) -> str:
+        """Say whether a change is no worse than the tolerance: 0.01 is one point, or one percent of the base.
 
-        >>> ACCURACY.is_kept(-0.4, 0.01), LOSS.is_kept(3.0, 0.01), LOSS.is_kept(-3.0, 0.01)
-        (True, False, True)
+        Args:
+            interval: the interval of the change; None: nothing is known about its error.
+            tolerance: how much worse is still kept.
+
+        Returns:
+            ``kept`` if the whole interval is within the tolerance, ``lost`` if all of it is worse, else ``undecided``.
+
+        >>> [ACCURACY.judge(one, 0.01) for one in ((-0.9, 0.3), (-3.0, -1.1), (-1.4, 0.6), None)]
+        ['kept', 'lost', 'undecided', 'undecided']
+        >>> LOSS.judge((-9.0, 0.5), 0.01), LOSS.judge((1.5, 9.0), 0.01)
+        ('kept', 'lost')
         """
-        return (-change if self.higher_is_better else change) <= 100 * tolerance
+        if interval is None:
+            return "undecided"
+        worst, best = sorted(map(self.score, interval))
+        limit = -100 * tolerance
+        return "kept" if worst >= limit else "lost" if best < limit else "undecided"
 
 
 ACCURACY = MetricInfo(name="accuracy", percent=True)

@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from rueda.errors import RecipeError, RunError
+from rueda.records.comparison import Comparison, Measured, compare
 from rueda.records.json_record import JsonRecord, NotNegativeInt, PositiveInt, one_of
 from rueda.records.metric import ACCURACY, TOLERANCE, MetricInfo
 from rueda.records.recipe.named import NAMED
 from rueda.records.recipe.recipe import Recipe
+from rueda.records.welch import pooled
 
 BASELINE = "one-worker"
 """the row with which all others are compared"""
+NAIVE = "naive"
+"""the row of many workers with nothing else changed"""
+REAL = " (real)"
+"""ends the name of a row that repeats another one on real processes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +78,15 @@ class StudyRow:
     against_one_worker: float | None = None
     """points of test accuracy above (+) or below (-) the one-worker row; of a metric that is no fraction, the change of
     its value in percent"""
-    verdict: Annotated[str, one_of("kept", "lost", "diverged")] | None = None
-    """``kept`` (within the study's tolerance of one worker), ``lost`` or ``diverged``"""
+    interval: tuple[float, float] | None = None
+    """the 90 % interval of that difference; None: a row has one seed, and no spread could be borrowed"""
+    is_pooled: bool = False
+    """a row has one seed, and its spread is pooled over the study's other rows"""
+    verdict: Annotated[str, one_of("kept", "lost", "undecided", "diverged")] | None = None
+    """``kept`` (the whole interval is within the study's tolerance of one worker), ``lost`` (none of it is),
+    ``undecided`` or ``diverged``"""
+    seeds_to_decide: int | None = None
+    """of an undecided row: the seeds of both rows that would most likely decide; None: more than 100, or not known"""
     runs: tuple[str, ...] = ()
     """the run folders, relative to the study's"""
 
@@ -101,6 +114,11 @@ class StudyRow:
     def deciding(self) -> float | None:
         """The value by which rows are chosen: on validation data, where there are some, or on test data."""
         return self.value if self.validation is None else self.validation
+
+    @property
+    def measured(self) -> Measured:
+        """The metric on test data, with the number of seeds that did not diverge."""
+        return Measured(value=self.value, spread=self.spread, num_seeds=len(self.seeds) - self.diverged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +163,38 @@ class Study(JsonRecord):
         """Return the row of a name, or None."""
         return next((row for row in self.rows if row.name == name), None)
 
-    def best(self) -> StudyRow | None:
-        """Return the best rehearsed row, among the rows in which no seed diverged.
+    @classmethod
+    def from_json(cls, text: str, *, source: str | None = None, again: str | None = None) -> Study:
+        """Read a study and judge it anew: the verdicts of older files are differences without an interval."""
+        return super().from_json(text, source=source, again=again).judged()
 
-        It is chosen on validation data, where there are some, and otherwise on test data.
+    def candidates(self) -> list[StudyRow]:
+        """List the rehearsed rows with remedies, in which no seed diverged; the naive row if there are no others.
+
+        Rows that train for as many epochs as one worker are preferred, if there are any.
         """
-        many = [row for row in self.rows if row.rehearsed and row.diverged == 0 and row.deciding is not None]
-        return max(many, key=lambda row: self.metric.score(row.deciding or 0.0), default=None)
+        base = self.row(BASELINE)
+        many = [row for row in self.rows if row.rehearsed and row.workers > 1]
+        many = [row for row in many if row.diverged == 0 and row.deciding is not None]
+        many = [row for row in many if row.name != NAIVE] or many
+        return [row for row in many if base is not None and row.epochs == base.epochs] or many
+
+    def best(self) -> StudyRow | None:
+        """Return the best of the :meth:`candidates`: on validation data, where there are some, else on test data."""
+        return max(self.candidates(), key=lambda row: self.metric.score(row.deciding or 0.0), default=None)
+
+    def confirmed(self, row: StudyRow) -> StudyRow | None:
+        """Return the row that repeats another one with seeds by which it was not chosen, if there is one."""
+        found = self.row(f"{row.name}{REAL}")
+        return found if found is not None and not set(found.seeds) & set(row.seeds) else None
+
+    def strongest(self) -> StudyRow | None:
+        """Return the best row of one worker: a gain of many workers is what they have beyond it.
+
+        It is chosen as the best row is, by :attr:`StudyRow.deciding`.
+        """
+        alone = [row for row in self.rows if row.workers == 1 and row.diverged == 0 and row.deciding is not None]
+        return max(alone, key=lambda row: self.metric.score(row.deciding or 0.0), default=None)
 
     def ordered(self) -> list[StudyRow]:
         """Return the rows as tables show them: one worker, the controls, then the others."""
@@ -161,23 +204,31 @@ class Study(JsonRecord):
         """Return the study with every row compared with the one-worker row.
 
         >>> row = StudyRow(name="one-worker", summary="", workers=1, global_batch=64, epochs=3, updates=561,
-        ...     test_accuracy=0.913, seconds=4.0, images_per_second=9000.0, rehearsed=False)
+        ...     test_accuracy=0.913, test_accuracy_spread=0.01, seeds=(0, 1, 2), seconds=4.0,
+        ...     images_per_second=9000.0, rehearsed=False)
         >>> naive = replace(row, name="naive", workers=8, test_accuracy=0.726, rehearsed=True)
         >>> study = Study(task="glyphs-cnn", workers=8, epochs=3, rows=(row, naive)).judged()
-        >>> [(row.against_one_worker, row.verdict) for row in study.rows]
-        [(None, None), (-18.7, 'lost')]
+        >>> [(row.against_one_worker, row.interval, row.verdict) for row in study.rows]
+        [(None, None, None), (-18.7, (-20.44..., -16.95...), 'lost')]
         """
         base = self.row(BASELINE)
         return replace(self, rows=tuple(self._judge(row, base) for row in self.rows))
 
+    def compare(self, row: StudyRow, base: StudyRow) -> Comparison:
+        """Compare a row with another; a row of one seed borrows the spread of the study's rows with several."""
+        alone = [one for one in (row, base) if not one.measured.has_spread]
+        several = [one.measured for one in self.rows if one.measured.has_spread and not one.diverged]
+        shared = pooled([(one.spread or 0.0, one.num_seeds) for one in several]) if alone else None
+        return compare(row.measured, base.measured, self.metric, self.tolerance, shared)
+
     def _judge(self, row: StudyRow, base: StudyRow | None) -> StudyRow:
-        change = None if base is None or row is base else self.metric.change(row.value, base.value)
-        verdict = None
+        found = Comparison() if base is None or row is base else self.compare(row, base)
         if row.diverged > 0:  # even if the other seeds keep the accuracy
-            verdict = "diverged"
-        elif change is not None:
-            verdict = "kept" if self.metric.is_kept(change, self.tolerance) else "lost"
-        return replace(row, against_one_worker=change, verdict=verdict)
+            found = Comparison(change=found.change, verdict="diverged")
+        return replace(
+            row, against_one_worker=found.change, interval=found.interval, is_pooled=found.is_pooled,
+            verdict=found.verdict, seeds_to_decide=found.seeds_to_decide,
+        )  # fmt: skip
 
 
 def remedies(name: str) -> list[str]:
@@ -186,16 +237,18 @@ def remedies(name: str) -> list[str]:
     >>> remedies("one-worker+batch-norm"), remedies("batch-norm+lamb (real)")
     (['batch-norm'], ['batch-norm', 'lamb'])
     """
-    return [part for part in name.removesuffix(" (real)").split("+") if part != BASELINE]
+    return [part for part in name.removesuffix(REAL).split("+") if part != BASELINE]
 
 
 def control_of(name: str) -> str | None:
     """Return the row that trains one worker with the remedies of a row; None if that would repeat one worker's row.
 
+    A batch that grows anneals the noise as a decaying rate does, so its control is one worker whose rate decays.
+
     >>> control_of("batch-norm+batch-growth"), control_of("linear-warmup")
-    ('one-worker+batch-norm', None)
+    ('one-worker+batch-norm+decay', None)
     """
-    parts = [part for part in remedies(name) if part in NAMED and NAMED[part].needs_control]
+    parts = [NAMED[part].control for part in remedies(name) if part in NAMED and NAMED[part].control]
     return "+".join([BASELINE, *parts]) if parts else None
 
 

@@ -13,7 +13,7 @@ from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.report.collect import collect
 from rueda.report.escape import to_html
 from rueda.report.model import Cell, Entry, Section, Table, field_as
-from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.metrics import write_change, write_interval, write_value
 from rueda.terminal.numbers import NONE, count
 
 
@@ -62,7 +62,10 @@ def study_table(entries: Sequence[Entry], metric: MetricInfo = ACCURACY) -> str:
 
 def _against(entry: Entry, metric: MetricInfo) -> str:
     if not entry.diverged:
-        return NONE if entry.against is None else f"{write_change(metric, entry.against)}, {entry.verdict}"
+        if entry.against is None:
+            return NONE
+        interval = "" if entry.interval is None else f" ({write_interval(metric, entry.interval)})"
+        return f"{write_change(metric, entry.against)}{interval}, {entry.verdict}"
     some = entry.num_diverged < entry.num_seeds and entry.test is not None
     return f"diverged, {entry.num_diverged} of {entry.num_seeds} seeds" if some else "diverged"
 

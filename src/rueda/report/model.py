@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rueda.records.comparison import Comparison
 from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.recipe.recipe import Recipe
 from rueda.report.plot import Plot
@@ -74,8 +75,10 @@ class Entry:
     num_seeds: int = 1
     against: float | None = None
     """points above (or, negative, below) one worker; of a metric that is no fraction, its change in percent"""
+    interval: tuple[float, float] | None = None
+    """the 90 % interval of that difference; None: not known"""
     verdict: str | None = None
-    """kept, lost or diverged"""
+    """kept, lost, undecided or diverged"""
     role: str = "other"
     """base (one worker), naive, best, control (one worker with the best row's remedy) or other"""
 
@@ -141,6 +144,12 @@ class Section:
     """what the rows are compared by"""
     unit: str = "images"
     """what the throughput counts"""
+    tolerance: float | None = None
+    """how much worse a row of a study may be and still be kept"""
+    strongest: str = ""
+    """name of the best row of one worker; empty: there is none but the base"""
+    remains: Comparison | None = None
+    """the best row of many workers against the strongest of one"""
     told: list[str] = field(default_factory=list)
     """further sentences of the readers; those about techniques and runs come first"""
     tables: list[Table] = field(default_factory=list)

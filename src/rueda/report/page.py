@@ -132,9 +132,10 @@ def _tiles(section: Section) -> str:
         return ""
     shown = [entry for entry in (base, naive, best, control) if entry is not None]
     tiles = "".join(_tile(entry, section.metric) for entry in shown if entry.test is not None or entry.diverged)
-    if best is not None and control is None and control_of(best.name):
+    wanted = None if best is None else control_of(best.name)
+    if wanted is not None and not any(entry.name == wanted for entry in section.entries):
         tiles += (
-            '<div class="tile control"><span>control: one worker with the same remedy</span>'
+            f'<div class="tile control"><span>control: {to_html(wanted)}</span>'
             "<strong>missing</strong><span>no row of this study trains it</span></div>"
         )
     return f'<div class="tiles">{tiles}</div>'

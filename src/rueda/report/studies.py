@@ -8,16 +8,15 @@ from typing import Any
 
 from rueda.errors import RunError
 from rueda.records.archive import find_run, is_inside, read_archive
-from rueda.records.metric import MetricInfo
 from rueda.records.run import Run
-from rueda.records.study import BASELINE, Study, StudyRow, remedies
+from rueda.records.study import BASELINE, NAIVE, Study, StudyRow, control_of, remedies
 from rueda.report.kinds import STUDIES
 from rueda.report.model import Entry, Section
 from rueda.report.runs import read_run, typical
 from rueda.report.study_tables import ADDED
 from rueda.report.table import further_figures
-from rueda.report.words import best_entry, candidates
 from rueda.terminal.numbers import number, things
+from rueda.terminal.study_words import borrowed, how_chosen, reported, undecided
 
 MEASURED = {
     "epochs": "epochs", "updates": "updates", "test": "value", "test_spread": "spread", "train": "training",
@@ -50,6 +49,7 @@ def read_study(files: Mapping[str, Path]) -> Section:
 
 def _add_study(section: Section, study: Study, folder: Path) -> None:
     section.is_study, section.metric, section.unit = True, study.metric, study.unit
+    section.tolerance = study.tolerance
     section.title = f"{study.task} on {things(study.workers, 'worker')}"
     archived = read_archive(folder)
     for row in study.ordered():
@@ -59,12 +59,13 @@ def _add_study(section: Section, study: Study, folder: Path) -> None:
         section.entries.append(
             Entry(
                 **same, **measured, diverged=diverged, num_diverged=row.diverged, num_seeds=max(1, len(row.seeds)),
-                against=number(row.against_one_worker), verdict="diverged" if diverged else row.verdict,
-                others=row.others,
+                against=number(row.against_one_worker), interval=row.interval,
+                verdict="diverged" if diverged else row.verdict, others=row.others,
             )
         )  # fmt: skip
         _take_runs(section, folder, archived, row)
-    _give_roles(section.entries, study.metric)
+    _give_roles(section, study)
+    section.told += filter(None, [how_chosen(study), undecided(study.rows), borrowed(study.rows)])
     section.tables += further_figures(section)
 
 
@@ -89,26 +90,30 @@ def _take_runs(section: Section, folder: Path, archived: Mapping[str, Run], row:
     entry.model_flops_utilisation = typical(own, "model_flops_utilisation")
 
 
-def _give_roles(entries: list[Entry], metric: MetricInfo) -> None:
+def _give_roles(section: Section, study: Study) -> None:
     """Mark the rows of the headline: one worker, the naive row, the best of the others, and the best row's control.
 
-    The best is chosen among the rows that train for as many epochs as one worker, if there are any. Its control is the
-    row of one worker that has the most of the best row's remedies and no other.
+    The best row is chosen by the study (:meth:`Study.best`); where fresh seeds have confirmed it, the row of these
+    stands for it. Its control is the row of one worker that has the most of the control's remedies and no other.
     """
+    entries = section.entries
     base = next((entry for entry in entries if entry.name == BASELINE), None)
     base = base or next((entry for entry in entries if entry.workers == 1), None)
     if base:
         base.role = "base"
-    naive = next((entry for entry in entries if entry.name == "naive"), None)
+    naive = next((entry for entry in entries if entry.name == NAIVE), None)
     if naive:
         naive.role = "naive"
-    rest = [entry for entry in entries if entry.role == "other" and entry.test is not None]
-    many = candidates(entries, base)
-    if not many:
+    chosen, strongest = study.best(), study.strongest()
+    if chosen is None or chosen.name == NAIVE:
         return
-    best = best_entry(many, metric)
+    shown = reported(study, chosen)
+    best = next(entry for entry in entries if entry.name == shown.name)
     best.role = "best"
-    remedy = set(remedies(best.name))
+    if strongest is not None:
+        section.strongest, section.remains = strongest.name, study.compare(shown, strongest)
+    remedy = {*remedies(best.name), *remedies(control_of(best.name) or BASELINE)}
+    rest = [entry for entry in entries if entry.role == "other" and entry.test is not None]
     controls = [entry for entry in rest if entry.workers == 1 and set() < set(remedies(entry.name)) <= remedy]
     if controls:
         max(controls, key=lambda entry: len(remedies(entry.name))).role = "control"

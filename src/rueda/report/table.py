@@ -7,11 +7,12 @@ from collections.abc import Callable
 from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.report.escape import to_html
 from rueda.report.model import Cell, Entry, Section, Table
-from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.metrics import write_change, write_interval, write_value
 from rueda.terminal.numbers import NONE, count, duration, percent, things
+from rueda.terminal.study_words import describe_verdicts
 
 REHEARSED = '<span class="tag" title="one process computed all workers in turn">rehearsed</span>'
-_VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "diverged": "∞ diverged"}
+_VERDICTS = {"kept": "✓ kept", "lost": "✗ lost", "undecided": "? undecided", "diverged": "∞ diverged"}
 
 
 def _name(entry: Entry) -> str:
@@ -35,12 +36,15 @@ def _test(entry: Entry, metric: MetricInfo) -> str:
 
 
 def _verdict(entry: Entry, metric: MetricInfo) -> str:
-    """Write the points above or below one worker and, below them, the verdict: one column, which fits on a phone."""
+    """Write the points above or below one worker, the verdict and, below them, the interval: one column for a phone."""
     if entry.verdict is None:
         return "baseline" if entry.role == "base" else write_change(metric, entry.against)
     shown = "" if entry.diverged else f"{write_change(metric, entry.against)} "
     some = 0 < entry.num_diverged < entry.num_seeds
     which = f"<small>{entry.num_diverged} of {entry.num_seeds} seeds</small>" if some else ""
+    if not entry.diverged:
+        interval = "one seed" if entry.interval is None else write_interval(metric, entry.interval)
+        which = f"<small>{interval}</small>"
     return f'{shown}<span class="verdict {entry.verdict}">{_VERDICTS[entry.verdict]}</span>{which}'
 
 
@@ -136,6 +140,9 @@ def _remarks(section: Section) -> str:
         remarks.append("One seed." if seeds == 1 else f"{things(seeds, 'seed')}{each}.")
     if any(entry.test_spread for entry in section.entries):
         remarks.append("± is the standard deviation over seeds.")
+    if section.tolerance is not None and any(entry.against is not None for entry in section.entries):
+        meant = describe_verdicts(section.metric, section.tolerance)
+        remarks.append(f"Below a difference is its 90 % interval; {to_html(meant)}.")
     figures = "Accuracies" if section.metric == ACCURACY else "Metrics"
     if any(entry.rehearsed for entry in section.entries):
         remarks.append(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rueda.records.comparison import Comparison
 from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.recipe.recipe import Recipe
-from rueda.records.study import missing_control, remedies
+from rueda.records.study import control_of, missing_control, remedies
 from rueda.report.model import Entry, Section
-from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.metrics import write_change, write_interval, write_value
 from rueda.terminal.numbers import count, things
+from rueda.terminal.study_words import describe
 
 
 def sentences(section: Section) -> list[str]:
@@ -73,34 +75,60 @@ def _techniques(section: Section) -> str:
     base, naive, best = (section.with_role(role) for role in ("base", "naive", "best"))
     if naive is None or (naive.against is None and not naive.diverged):
         return _best_of(section, base)
-    who = f"{naive.workers or 'Many'}{' rehearsed' * naive.rehearsed} workers with nothing else changed"
-    is_worse = metric.score(naive.against or 0) < 0
-    if naive.diverged:
-        start, lost = f"{who} diverge", f"the {metric.name}"
-    elif naive.verdict == "kept" or not is_worse:
-        unit = " points" * metric.percent
-        start, lost = f"{who} keep one worker's test {metric.name} ({write_change(metric, naive.against)}{unit})", ""
-    elif metric.percent and metric.higher_is_better:
-        start, lost = f"{who} lose {abs(naive.against or 0):.1f} points of test {metric.name}", "them"
-    else:
-        start, lost = f"{who} end {_apart(metric, naive.against)} one worker's test {metric.name}", "it"
+    start, lost = _naive(naive, metric)
     if best is None or base is None or best.against is None:
         return start + "."
-    ends = f"{result(best, metric)}, against {result(base, metric)}"
+    strongest, found = _strongest(section, base, best)
+    against = result(strongest, metric) + f" of the strongest row of one worker, {strongest.name}" * (
+        strongest is not base
+    )
+    interval = "" if found.interval is None else f"; difference {describe(found, metric)}"
+    ends = f"{result(best, metric)}, against {against}{interval}"
     number = len({tuple(remedies(one.name)) for one in candidates(section.entries, base)})
-    which = f"the best of {number} remedies" if number > 1 else "the only remedy"  # chosen by its metric
+    which = f"the best of {number} remedies" if number > 1 else "the only remedy"
     is_better = naive.against is None or naive.diverged or metric.score(best.against) > metric.score(naive.against)
     if not lost:
         if not is_better:
             return f"{start}; {which}, {best.name}, does no better ({ends})."
         return f"{start}; {which} is {best.name} ({ends})."
-    if best.verdict == "kept":
+    chosen = f", {which}," * (number > 1)
+    if found.verdict == "kept":
         same = f" in the same {count(best.epochs)} epochs" if best.epochs and best.epochs == base.epochs else ""
-        chosen = f", {which}," * (number > 1)
         return f"{start}; {best.name}{chosen} recovers {lost}{same} ({ends})."
     if not is_better:
         return f"{start}, and no remedy recovers any of {lost if lost != 'it' else 'the difference'}."
-    return f"{start}; {which}, {best.name}, still ends {_apart(metric, best.against)} one worker ({ends})."
+    if found.verdict == "undecided":
+        return f"{start}; whether {best.name}{chosen} recovers {lost} is undecided ({ends})."
+    who = "one worker" if strongest is base else "the strongest row of one worker"
+    return f"{start}; {which}, {best.name}, still ends {_apart(metric, found.change)} {who} ({ends})."
+
+
+def _naive(naive: Entry, metric: MetricInfo) -> tuple[str, str]:
+    """Say what many workers with nothing else changed lose, and by which word the rest of the sentence calls it."""
+    who = f"{naive.workers or 'Many'}{' rehearsed' * naive.rehearsed} workers with nothing else changed"
+    is_worse = metric.score(naive.against or 0) < 0
+    if naive.diverged:
+        return f"{who} diverge", f"the {metric.name}"
+    if naive.verdict == "undecided":
+        interval = "one seed" if naive.interval is None else write_interval(metric, naive.interval)
+        return (
+            f"{who} end {_apart(metric, naive.against)} one worker's test {metric.name}, undecided ({interval})",
+            "it",
+        )
+    if naive.verdict == "kept" or not is_worse:
+        unit = " points" * metric.percent
+        return f"{who} keep one worker's test {metric.name} ({write_change(metric, naive.against)}{unit})", ""
+    if metric.percent and metric.higher_is_better:
+        return f"{who} lose {abs(naive.against or 0):.1f} points of test {metric.name}", "them"
+    return f"{who} end {_apart(metric, naive.against)} one worker's test {metric.name}", "it"
+
+
+def _strongest(section: Section, base: Entry, best: Entry) -> tuple[Entry, Comparison]:
+    """Return the strongest row of one worker, and how the best row compares with it."""
+    strongest = next((one for one in section.entries if one.name == section.strongest), None)
+    if strongest is None or section.remains is None:
+        return base, Comparison(change=best.against, interval=best.interval, verdict=best.verdict)
+    return strongest, section.remains
 
 
 def _apart(metric: MetricInfo, change: float | None) -> str:
@@ -118,10 +146,12 @@ def _control(section: Section) -> str:
     best, control = section.with_role("best"), section.with_role("control")
     if best is None:
         return ""
-    if control is None:
-        return missing_control(best.name)
-    reached = result(control, section.metric)
-    return f"The control, one worker with {'+'.join(remedies(control.name))}, reaches {reached}."
+    told = ""
+    if control is not None and control.name != section.strongest:
+        told = f"One worker with {'+'.join(remedies(control.name))} reaches {result(control, section.metric)}."
+    wanted = control_of(best.name)
+    is_missing = wanted is not None and not any(one.name == wanted for one in section.entries)
+    return f"{told} {missing_control(best.name) * is_missing}".strip()
 
 
 def candidates(entries: Iterable[Entry], base: Entry | None) -> list[Entry]:

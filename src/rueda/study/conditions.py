@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 COMBINATIONS = (
     "one-worker+batch-norm",
+    "one-worker+decay",
+    "one-worker+batch-norm+decay",
     "batch-norm+linear-warmup",
     "batch-norm+sqrt-scaling",
     "batch-norm+lamb",
@@ -28,6 +30,11 @@ COMBINATIONS = (
     "ghost-batch-norm+linear-warmup",
 )
 """combinations that are trained by default, in addition to every named recipe"""
+
+
+def default_rows() -> list[str]:
+    """List the rows of a study that names none: every named recipe of many workers, and :data:`COMBINATIONS`."""
+    return [*(name for name, one in NAMED.items() if not one.is_control), *COMBINATIONS]
 
 
 @dataclass(frozen=True)
@@ -47,13 +54,17 @@ def condition(name: str, base: Recipe, workers: int) -> Condition:
     ('batch-norm+linear-warmup', 8, 'linear', {'batch_norm': True})
     >>> condition("one-worker+batch-norm", Recipe(), workers=8).recipe.workers
     1
+    >>> decayed = condition("one-worker+decay", Recipe(epochs=12), workers=8).recipe
+    >>> decayed.workers, decayed.milestones, decayed.decay  # a batch that grows to that of 8 doubles thrice
+    (1, (3.0, 6.0, 9.0), 0.5)
     """
     parts = [part.strip() for part in name.split("+")]
-    workers = 1 if BASELINE in parts else workers
+    own = 1 if BASELINE in parts else workers
     recipe = base
     for part in parts:
+        is_control = part in NAMED and NAMED[part].is_control
         try:
-            recipe = named_recipe(part, recipe, workers)
+            recipe = named_recipe(part, recipe, workers if is_control else own).change(workers=own)
         except RecipeError as error:
             raise RecipeError(f"row {name}: {error}") from None
     return Condition("+".join(parts), "; ".join(NAMED[part].summary for part in parts), recipe)
@@ -68,14 +79,14 @@ def conditions(
         task: the task; its model may lack what a technique needs, such as an argument ``batch_norm``.
         base: the recipe of one worker.
         workers: the number of workers of all conditions except the controls.
-        names: the conditions to train; one that does not fit the task is an error. By default all named recipes and
-            :data:`COMBINATIONS`, without those that do not fit.
+        names: the conditions to train; one that does not fit the task is an error. By default :func:`default_rows`,
+            without those that do not fit.
     """
     from rueda.train.normalisation import convert
 
     if names is not None and not names:
         raise RecipeError("rows", expected="a named recipe or more", got=list(names), do="see `rueda recipe list`")
-    asked = list(names) if names is not None else [*NAMED, *COMBINATIONS]
+    asked = list(names) if names is not None else default_rows()
     found: dict[str, Condition] = {}
     left_out: dict[str, list[str]] = {}
     for name in asked:

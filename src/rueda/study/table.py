@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rueda.records.metric import ACCURACY, MetricInfo
-from rueda.records.study import Study, StudyRow, control_of, missing_control
-from rueda.terminal.metrics import describe_change, describe_kept, write_change, write_number
+from rueda.records.study import Study, StudyRow
+from rueda.terminal.metrics import describe_change, write_change, write_interval, write_number
 from rueda.terminal.numbers import duration, things
+from rueda.terminal.study_words import borrowed, describe_verdicts
 
 if TYPE_CHECKING:
     from rueda.terminal.table import TextTable
 
-_STYLES = {"kept": "green", "lost": "red", "diverged": "bold red"}
+_STYLES = {"kept": "green", "lost": "red", "undecided": "yellow", "diverged": "bold red"}
 
 
 def table_of(study: Study) -> TextTable:
@@ -51,19 +52,13 @@ def _cells(row: StudyRow, study: Study) -> tuple[str, ...]:
 
 
 def verdict(row: StudyRow, metric: MetricInfo = ACCURACY) -> str:
-    """Return how many seeds of a row diverged, or else its difference from one worker and whether it is kept."""
+    """Return how many seeds of a row diverged, or else its difference from one worker, the verdict and the interval."""
     if row.verdict == "diverged":
         return "diverged" if row.diverged == len(row.seeds) else f"diverged, {row.diverged} of {len(row.seeds)}"
-    return "" if row.against_one_worker is None else f"{write_change(metric, row.against_one_worker)} {row.verdict}"
-
-
-def control_missing(study: Study) -> str:
-    """Return a line, as on the page, if no row is the control of the best technique; otherwise return an empty text."""
-    many = [row for row in study.rows if row.workers > 1 and row.name != "naive" and row.verdict in ("kept", "lost")]
-    best = max(many, key=lambda row: study.metric.score(row.deciding or 0.0), default=None)
-    if best is None or any(row.name == control_of(best.name) for row in study.rows):
+    if row.against_one_worker is None:
         return ""
-    return missing_control(best.name)
+    interval = "one seed" if row.interval is None else write_interval(metric, row.interval)
+    return f"{write_change(metric, row.against_one_worker)} {row.verdict} ({interval})"
 
 
 def caption(study: Study) -> str:
@@ -71,8 +66,9 @@ def caption(study: Study) -> str:
     seeds = {len(row.seeds) for row in study.rows} or {0}
     most = f"{'up to ' * (len(seeds) > 1)}{max(seeds)} seeds"
     over = f"mean ± standard deviation over {most}; " if max(seeds) > 1 else ""
+    pooled = f"{borrowed(study.rows)} ".lstrip()
     return (
-        f"{over}against one: {describe_change(study.metric)} against one worker; kept: "
-        f"{describe_kept(study.metric, study.tolerance)}. Rehearsed: N virtual workers in one process compute what N "
-        f"real ones would; {study.unit}/s and time are those of this machine."
+        f"{over}against one: {describe_change(study.metric)} against one worker; "
+        f"{describe_verdicts(study.metric, study.tolerance)}. {pooled}Rehearsed: N virtual workers in one "
+        f"process compute what N real ones would; {study.unit}/s and time are those of this machine."
     )

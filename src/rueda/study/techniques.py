@@ -2,7 +2,8 @@
 
 Each row is a named recipe, or several combined, and is rehearsed: N virtual workers in one process compute the same
 numbers as N real ones (:mod:`rueda.train.rehearsal`). The row with one worker is not rehearsed. Phases: **plan** the
-runs, **run** those that are not finished and summarise after each, on request **confirm** the best row on N processes.
+runs, **run** those that are not finished and summarise after each, on request **confirm** the best row on N processes
+and with fresh seeds: the best of many rows is too good by chance on the seeds by which it was chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rueda.errors import RecipeError, RuedaError, RunError, TaskError
 from rueda.files.lock import held
 from rueda.jobs import Job
 from rueda.records.recipe.batches import check_counts
-from rueda.records.study import Study, StudyRow
+from rueda.records.study import REAL, Study, StudyRow
 from rueda.study.conditions import Condition
 from rueda.study.planned_run import execute
 from rueda.study.planning import StudyPlan, StudyRequest, plan_task
@@ -28,6 +29,9 @@ from rueda.train.request import TrainRequest, train_job
 
 if TYPE_CHECKING:
     from rueda.tasks import Task
+
+FRESH = 1000
+"""the seeds of a confirmation are so far from those by which the best row was chosen"""
 
 
 class RunsFailed(RunError):
@@ -66,7 +70,8 @@ def study_techniques(
         folder: where to write; by default ``runs/study-TASK-N``.
         settings: fields of the base recipe, as ``name=value``.
         jobs: trainings that run at the same time.
-        confirm: train the best row on real processes, too; this requires a task name or file.
+        confirm: train the best row on real processes, too, with as many seeds, none of which chose it; this requires a
+            task name or file.
         progress: show a bar or lines.
         tolerance: how much worse a row may be than one worker and still be kept: 0.01, the default, is one point of a
             metric in percent, and otherwise one percent of one worker's value; by default that of the task.
@@ -114,28 +119,35 @@ def study_techniques(
         if progress:
             nothing = f"nothing to confirm: no row of {workers:,} workers ended without diverging"
             print(nothing if best is None else f"{best.name} on {workers:,} real workers:", file=sys.stderr)
-        return study if best is None else _confirm(table, best, str(task), plan.task_file, progress)
+        fresh = range(plan.base.seed + FRESH, plan.base.seed + FRESH + seeds)
+        return study if best is None else _confirm(table, best, fresh, str(task), plan.task_file, progress)
 
 
-def _confirm(table: StudyFolder, best: StudyRow, task: str, checksum: str | None, progress: bool) -> Study:
-    """Train the best row on as many processes as it has workers, and add the result as a row."""
-    folder = table.root / best.runs[0]
-    recipe = recorded_recipe(folder)
-    assert recipe is not None
-    real = folder.with_name(f"{folder.name}-real")
-    check_same_recipe(real, recipe)
-    if not is_finished(real, recipe):
+def _confirm(
+    table: StudyFolder, best: StudyRow, seeds: Sequence[int], task: str, checksum: str | None, progress: bool
+) -> Study:
+    """Train the best row on as many processes as it has workers, with other seeds, and add the result as a row."""
+    chosen = recorded_recipe(table.root / best.runs[0])
+    assert chosen is not None
+    planned = [
+        (chosen.change(seed=seed), table.root / "runs" / f"{best.name}-seed{seed}-real")
+        for seed in seeds
+    ]  # fmt: skip
+    for recipe, folder in planned:
+        check_same_recipe(folder, recipe)
+    for recipe, folder in planned:
+        if is_finished(folder, recipe):
+            continue
         refuse_changed_file(task, checksum)
-        request = TrainRequest(task=task, recipe=recipe, folder=real, resume=True, progress=progress)
+        request = TrainRequest(task=task, recipe=recipe, folder=folder, resume=True, progress=progress)
         try:
             starter.run(train_job(request), workers=recipe.workers)
         except RuedaError as error:
             raise RunsFailed(
-                f"{best.name} on {best.workers} real workers failed ({error}); look at {real}", table.write()
+                f"{best.name} on {best.workers} real workers failed ({error}); look at {folder}", table.write()
             ) from error
-    row = summarise(
-        Condition(f"{best.name} (real)", best.summary, recipe), table.root, [(recipe.seed, real)], rehearsed=False
-    )
+    runs = [(recipe.seed, folder) for recipe, folder in planned]
+    row = summarise(Condition(f"{best.name}{REAL}", best.summary, chosen), table.root, runs, rehearsed=False)
     if row is not None:
         table.kept[row.name] = row
     return table.write()

@@ -41,6 +41,16 @@ def write_change(metric: MetricInfo, change: float | None) -> str:
     return points(change) if metric.percent else f"{points(change)} %"
 
 
+def write_interval(metric: MetricInfo, interval: tuple[float, float]) -> str:
+    """Write the interval of a difference from one worker.
+
+    >>> write_interval(MetricInfo(name="accuracy", percent=True), (-1.24, 0.6))
+    '−1.2 to +0.6'
+    """
+    low, high = interval
+    return f"{points(low)} to {points(high)}{'' if metric.percent else ' %'}"
+
+
 def describe_change(metric: MetricInfo) -> str:
     """Return what the differences from one worker are, for a caption."""
     if metric.percent:

@@ -70,13 +70,13 @@ def normalisation(norm: str, rate: str) -> list[Plot | Table]:
 
 
 def result_table(section: Section, note: str = "") -> Table:
-    """Return the accuracies, updates and verdicts of a comparison."""
+    """Return the accuracies, updates and differences of a comparison, which one seed does not decide."""
     metric = section.metric
 
     def against(entry: Entry) -> str:
         if entry.role == "base":
             return "–"
-        return "diverged" if entry.diverged else f"{write_change(metric, entry.against)}, {entry.verdict}"
+        return "diverged" if entry.diverged else f"{write_change(metric, entry.against)}, one seed"
 
     return Table.of(
         "",

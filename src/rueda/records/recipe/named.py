@@ -38,6 +38,12 @@ def _growth(base: Recipe) -> dict[str, Any]:
     return _grow_at(base, {float(max(1, round(base.epochs * quarter / 4))) for quarter in (1, 2, 3)})
 
 
+def _decay(base: Recipe) -> dict[str, Any]:
+    """Divide the rate by the factors of :func:`_growth` at the same epochs: noise falls alike (Smith et al. 2017)."""
+    grown = _growth(base)
+    return {"milestones": grown["milestones"], "decay": 1 / grown["growth_factor"]}
+
+
 def _ramp_up(base: Recipe) -> dict[str, Any]:
     """Grow from one worker's batch to that of all workers at the ends of the epochs of the first third."""
     return _grow_at(base, {float(epoch) for epoch in range(1, max(1, round(base.epochs / 3)) + 1)})
@@ -64,15 +70,18 @@ class NamedRecipe:
     """fields and their new values"""
     derived: Callable[[Recipe], dict[str, Any]] = _unchanged
     """takes the base recipe, with its workers set, and returns further fields to change"""
-    needs_control: bool = False
-    """the technique changes what one worker trains, too, beyond a warm-up: a model, an optimizer"""
+    control: str = ""
+    """the technique that one worker gets in the control row: the same one if it changes what one worker trains, too,
+    beyond a warm-up (a model, an optimizer), or another one that does the same to one worker; empty: none"""
+    is_control: bool = False
+    """it is meant for one worker only, with the number of workers of the rows that it is compared with"""
 
 
 NAMED: dict[str, NamedRecipe] = {
     "one-worker": NamedRecipe("one worker with its own batch and rate", {"workers": 1}),
     "naive": NamedRecipe("N workers, nothing else changed"),
     "batch-norm": NamedRecipe(
-        "batch norm in the model, with statistics per worker", derived=_batch_norm, needs_control=True
+        "batch norm in the model, with statistics per worker", derived=_batch_norm, control="batch-norm"
     ),
     "linear-scaling": NamedRecipe("rate x N, from the first step", {"scaling": "linear"}),
     "linear-warmup": NamedRecipe(
@@ -83,7 +92,7 @@ NAMED: dict[str, NamedRecipe] = {
     ),
     "ghost-batch-norm": NamedRecipe(
         "batch norm over ghost batches of 32, sqrt scaling (Hoffer et al. 2017)",
-        {"scaling": "sqrt"}, _ghost_batch_norm, needs_control=True,
+        {"scaling": "sqrt"}, _ghost_batch_norm, control="ghost-batch-norm",
     ),
     "gradient-noise": NamedRecipe(
         "multiplicative noise that restores the small batch's covariance (Hoffer et al. 2017)", {"gradient_noise": 1.0}
@@ -94,7 +103,11 @@ NAMED: dict[str, NamedRecipe] = {
     ),
     "batch-growth": NamedRecipe(
         "start at one worker's batch and grow it instead of decaying the rate (Smith et al. 2017)",
-        {"schedule": "constant"}, _growth,
+        {"schedule": "constant"}, _growth, control="decay",
+    ),
+    "decay": NamedRecipe(
+        "the rate decays where batch-growth grows the batch, by the same factors: its control on one worker",
+        {"schedule": "step"}, _decay, is_control=True,
     ),
     "batch-ramp-up": NamedRecipe(
         "start at one worker's batch, reach that of all after a third of the training (Brown et al. 2020)",
@@ -102,19 +115,19 @@ NAMED: dict[str, NamedRecipe] = {
     ),
     "lars": NamedRecipe(
         "layer-wise rates on SGD (You et al. 2017), sqrt scaling with warm-up",
-        {"optimizer": "lars", "scaling": "sqrt"}, _warmup, needs_control=True,
+        {"optimizer": "lars", "scaling": "sqrt"}, _warmup, control="lars",
     ),
     "larc": NamedRecipe(
         "layer-wise rates, clipped to the global one, on SGD, rate x N with warm-up",
-        {"optimizer": "larc", "scaling": "linear"}, _warmup, needs_control=True,
+        {"optimizer": "larc", "scaling": "linear"}, _warmup, control="larc",
     ),
     "lamb": NamedRecipe(
         "layer-wise rates on Adam (You et al. 2019), sqrt scaling with warm-up",
-        {"optimizer": "lamb", "scaling": "sqrt"}, _warmup, needs_control=True,
+        {"optimizer": "lamb", "scaling": "sqrt"}, _warmup, control="lamb",
     ),
     "novograd": NamedRecipe(
         "layer-wise second moments (Ginsburg et al. 2019), sqrt scaling with warm-up",
-        {"optimizer": "novograd", "scaling": "sqrt"}, _warmup, needs_control=True,
+        {"optimizer": "novograd", "scaling": "sqrt"}, _warmup, control="novograd",
     ),
     "adascale": NamedRecipe(
         "rate x the gain that the gradients' variance allows (Johnson et al. 2020)",

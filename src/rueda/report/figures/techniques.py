@@ -12,12 +12,13 @@ from rueda.report.figures.parts import LEGEND_ABOVE, SHARES, error_bars, upright
 from rueda.report.figures.styles import tick_name
 from rueda.report.model import Entry, Section
 from rueda.report.plot import Plot
-from rueda.terminal.metrics import write_change, write_value
+from rueda.terminal.metrics import write_change, write_interval, write_value
 
 _KINDS = (
     ("one worker", "@ink", "square"),
     ("kept", "@blue", "circle"),
     ("lost", "@red", "diamond"),
+    ("undecided", "@orange", "triangle-up"),
     ("not judged", "@muted", "circle-open"),
     ("diverged", "@red", "x"),
 )
@@ -107,7 +108,8 @@ def _bars(rows: list[Entry], base: Entry, metric: MetricInfo) -> list[dict[str, 
     for at, row in enumerate(rows):
         value = _value(row)
         if value is not None and row is not base:
-            colour = "@blue" if metric.score(value) >= metric.score(middle) or row.verdict == "kept" else "@red"
+            is_good = metric.score(value) >= metric.score(middle) or row.verdict == "kept"
+            colour = "@orange" if row.verdict == "undecided" else "@blue" if is_good else "@red"
             shapes.append(
                 {"type": "line", "x0": middle, "x1": value, "y0": at, "y1": at, "layer": "between",
                  "line": {"color": colour, "width": 2}}
@@ -130,5 +132,6 @@ def _about(entry: Entry, metric: MetricInfo) -> Label:
         "diverged" if entry.diverged else f"test {metric.name} {write_value(metric, entry.test, entry.test_spread)}"
     )
     change = f"{write_change(metric, entry.against)}{' points' * metric.percent}"
-    told.append("" if entry.against is None else f"{change} against one worker: {entry.verdict}")
+    interval = "" if entry.interval is None else f" ({write_interval(metric, entry.interval)})"
+    told.append("" if entry.against is None else f"{change}{interval} against one worker: {entry.verdict}")
     return lines(bold(entry.name), *(text for text in told if text))
