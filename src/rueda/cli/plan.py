@@ -47,8 +47,11 @@ def plan(
     ] = None,
     price: Annotated[float | None, typer.Option(help="Price of a node per hour.")] = None,
     batch_norm: Annotated[
-        bool, typer.Option("--batch-norm", help="The model has batch norm even if its recipe does not say so.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--batch-norm/--no-batch-norm", help="Whether the model has batch norm; by default as the profile says."
+        ),
+    ] = None,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -210,9 +213,10 @@ def _table(plan: Plan) -> TextTable:
     from rueda.terminal.table import TextTable
 
     epochs = things(plan.base_epochs, "epoch")
-    target = f"updates, time: to the result of one worker in {epochs} at batch {plan.base_batch:,}"
+    target = f"epochs, updates, time: what the recipe runs to the result of one worker in {epochs} at batch "
+    target += f"{plan.base_batch:,}"
     heads = ["workers", "local batch", "global batch", f"{plan.unit}/s", "scaling %"]
-    heads += ["statistical %"] * (plan.noise is not None) + ["updates", "time"]
+    heads += ["statistical %"] * (plan.noise is not None) + ["epochs", "updates", "time"]
     heads += [str(plan.currency)] * (plan.currency is not None)
     rows = plan.best()
     return TextTable(
@@ -223,11 +227,12 @@ def _table(plan: Plan) -> TextTable:
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:
     mark = "* " * row.recommended
-    cells = [f"{mark}{row.workers:,}", f"{row.local_batch:,}", f"{row.global_batch:,}", f"{row.images_per_second:,.0f}"]
+    batch = f"{row.global_batch:,}" + f" to {row.final_batch:,}" * (row.growth_factor is not None)
+    cells = [f"{mark}{row.workers:,}", f"{row.local_batch:,}", batch, f"{row.images_per_second:,.0f}"]
     cells.append(f"{100 * row.efficiency:.1f}")
     if plan.noise is not None:
         cells.append(NONE if row.statistical_efficiency is None else f"{100 * row.statistical_efficiency:.0f}")
-    cells += [f"{row.updates:,.0f}", predicted_time(3600 * row.hours)]
+    cells += [f"{row.epochs:,.0f}", f"{row.updates:,.0f}", predicted_time(3600 * row.hours)]
     if plan.currency is not None:
         cells.append(money(row.money))
     return cells

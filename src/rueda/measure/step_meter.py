@@ -32,6 +32,7 @@ from rueda.measure.clock import STAGES, StageClock
 from rueda.measure.memory import device_bytes, largest_batch, peak_bytes, usable_bytes
 from rueda.measure.steps import Block, summary
 from rueda.measure.together import gradient_bytes, num_buckets
+from rueda.nn.convert import BatchNorm
 from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime
@@ -146,9 +147,14 @@ def describe(
     steps: Sequence[StepTime],
     recipe: Recipe,
     largest: int | None = None,
+    layers_known: bool = True,
     **measured: Any,
 ) -> Profile:
-    """Return a profile of the measured values, with a description of the model and the machine."""
+    """Return a profile of the measured values, with a description of the model and the machine.
+
+    ``layers_known`` is False for a model of which only the shapes of its parameters are given.
+    """
+    batch_norm = any(isinstance(layer, BatchNorm) for layer in model.modules()) if layers_known else None
     num_bytes, threads, about = gradient_bytes(model), torch.get_num_threads(), environment()
     return Profile(
         task=task,
@@ -157,6 +163,7 @@ def describe(
         precision=settled(recipe, device).precision,
         parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         gradient_bytes=num_bytes,
+        batch_norm=batch_norm,
         examples=examples,
         recipe=recipe.to_toml(),
         steps=tuple(steps),

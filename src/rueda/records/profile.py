@@ -219,6 +219,8 @@ class Profile(JsonRecord):
     """number of trainable parameters"""
     gradient_bytes: PositiveInt
     """bytes of one all-reduce of all gradients"""
+    batch_norm: bool | None = None
+    """whether the model has batch norm; None: not known, as of a Keras model and in older files"""
     examples: PositiveInt
     """size of the training set"""
     recipe: str
