@@ -28,7 +28,8 @@ Make = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def task_of(
-    name: str, unit: str, make: Make, model: Callable[[], nn.Module], *, num: tuple[int, int] = (4096, 1024), **recipe: Any
+    name: str, unit: str, make: Make, model: Callable[[], nn.Module], *, num: tuple[int, int] = (4096, 1024),
+    **recipe: Any,
 ) -> Task:  # fmt: skip
     """Return a task whose data are made from a seed; float targets mean regression."""
 
@@ -264,8 +265,8 @@ TASKS: tuple[Task, ...] = (
     task_of("friedman-regression", "rows", friedman, perceptron(10, 1), **SGD),
     task_of("rings", "rows", rings, perceptron(8, 4, norm=True), optimizer="sgd", rate=0.05),
     task_of("poker", "rows", poker, perceptron(65, 3), optimizer="adamw", rate=0.001, epochs=16),
-    task_of("code-bytes", "text", code_bytes, Attention, optimizer="adamw", rate=0.002, num=(8192, 2048), epochs=8),
-    task_of("code-origin", "text", code_origin, perceptron(256, 6), num=(4096, 1024), **SGD),
+    task_of("code-bytes", "text", code_bytes, Attention, optimizer="adamw", rate=0.002, epochs=8),
+    task_of("code-origin", "text", code_origin, perceptron(256, 6), **SGD),
     task_of("unicode-names", "text", unicode_names, lambda: Reader(64, 5), optimizer="adam", rate=0.003, epochs=8),
     task_of("shapes", "images", shapes, convolutions(4, norm=True), optimizer="sgd", rate=0.05),
     task_of("gratings", "images", gratings, convolutions(8, norm=False), **SGD),

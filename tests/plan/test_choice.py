@@ -78,9 +78,10 @@ def test_what_one_worker_has_is_kept() -> None:
     assert one_cycle.schedule == "one-cycle" and one_cycle.warmup_epochs == 0
 
 
-def test_the_same_global_batch_changes_nothing_but_the_workers() -> None:
+def test_the_same_global_batch_changes_nothing_but_the_workers_and_cools_down() -> None:
     chosen = choose(workers=4, batch=16)
-    assert chosen == BASE.change(workers=4, batch=16, base_batch=64)
+    cooled = {"schedule": "step", "milestones": (72.0,), "decay": 0.1}
+    assert chosen == BASE.change(workers=4, batch=16, base_batch=64, **cooled)
     assert chosen.scale == 1.0
     assert choose(workers=1) == BASE
 

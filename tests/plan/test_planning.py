@@ -120,7 +120,7 @@ def test_a_batch_that_leaves_too_few_updates_is_not_chosen(measured: tuple[objec
     plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[64])
     assert plan.chosen.local_batch == 32
     assert plan.warnings == (
-        "174 updates are few: the result may be worse than that of one worker; rehearse the recipe.",
+        "145 updates are few: the result may be worse than that of one worker; rehearse the recipe.",
     )
     forced = make_plan(profile(STEPS, noise=measured), FAST, workers=[64], batch=64)
     assert any("5 epochs have only 70 updates" in text for text in forced.warnings)

@@ -6,15 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import rueda
 from commandline import rueda as command
 from plan.profiles import noise, profile, step
 from rueda.measure import measure
 from rueda.measure.request import Budget
-from rueda.plan import load_cluster, make_plan
+from rueda.plan import choose_recipe, load_cluster, make_plan
 from rueda.records import Recipe, Run
 from rueda.records.plan import Plan
+from tinytask import rehearsal, run
 
 STEPS = [step(16, 0.020), step(64, 0.064), step(256, 0.220)]
 LITTLE = Budget(steps=0.1, communication=0.1, together=0.1, noise=0.0, longest_step=0.5, sizes=(4, 4096))
@@ -76,3 +78,18 @@ def test_a_rehearsal_makes_as_many_updates_as_the_table_says(tmp_path: Path, mon
     assert command("train", "images.py", "--recipe", "planned.toml", "--rehearse", "--run", "run") == 0
     last = Run("run").rows("epoch")[-1]
     assert last.step == Plan.load("plan.json").chosen.updates
+
+
+def test_workers_with_a_single_example_share_their_statistics(tmp_path: Path) -> None:
+    """A batch of 16 on 16 workers: synchronised, and recalibrated on batches that have a variance."""
+    (tmp_path / "images.py").write_text(IMAGES)
+    task = rueda.load_task(str(tmp_path / "images.py"))
+    recipe = choose_recipe(task.recipe.change(epochs=1), workers=16, local_batch=1, noise=None, examples=1280,
+                           batch_norm=True).change(recalibrate="always")  # fmt: skip
+    assert recipe.sync_batch_norm and recipe.scale == 1
+    training = rehearsal(task, recipe)
+    alone = rehearsal(task, recipe.change(workers=1, batch=16, sync_batch_norm=False))
+    for one in (training, alone):
+        run(one)
+    for name, buffer in training.model.named_buffers():
+        assert torch.allclose(buffer.float(), alone.model.get_buffer(name).float(), rtol=0.2, atol=0.2), name

@@ -61,10 +61,11 @@ def choose_recipe(
         changes["base_batch"] = base.global_batch
         reasons["base_batch"] = "the batch that the rate was chosen for"
     batch_norm = knows_batch_norm(base) if batch_norm is None else batch_norm
-    if scale > 1 or growth is not None:
-        changes |= _rate(base, batch, worth, noise, batch_norm, reasons) if scale > 1 else {}
-        changes |= _schedule(base, epochs, growth, reasons)
-    if (batch != base.global_batch or workers > 1 or growth is not None) and batch_norm:
+    if scale > 1:
+        changes |= _rate(base, batch, worth, noise, batch_norm, reasons)
+    if workers > 1:
+        changes |= _schedule(base, epochs, growth, reasons, warm_up=scale > 1)
+    if workers > 1 and batch_norm:
         changes |= _normalisation(base, local_batch, scale, reasons)
     chosen = base.change(**changes)
     return chosen.change(reasons={**chosen.reasons, **reasons})
@@ -130,10 +131,12 @@ def _optimizer(base: Recipe, batch: int, noise: PlanNoise | None, batch_norm: bo
     return "larc", f"noise scale {noise.first:,.0f} at the start, and {known}: {limited}"
 
 
-def _schedule(base: Recipe, epochs: int, growth: Growth | None, reasons: dict[str, str]) -> dict[str, Any]:
+def _schedule(
+    base: Recipe, epochs: int, growth: Growth | None, reasons: dict[str, str], *, warm_up: bool
+) -> dict[str, Any]:
     """Choose warm-up, cooldown or growth; the milestones of one worker's own schedule move with the epochs."""
     changes: dict[str, Any] = {}
-    if base.schedule != "one-cycle":  # has its own warm-up
+    if warm_up and base.schedule != "one-cycle":  # which has its own warm-up
         changes["warmup_epochs"] = max(base.warmup_epochs, warmup_epochs(epochs))
         reasons["warmup_epochs"] = "5 of 90 epochs, as in Goyal et al. 2017"
     if growth is not None:
@@ -146,7 +149,7 @@ def _schedule(base: Recipe, epochs: int, growth: Growth | None, reasons: dict[st
             "largest_local_batch": base.local_batch, "largest_batch": None,
         }  # fmt: skip
     if base.schedule == "constant" and base.growth_factor is None and not base.growth_from_noise:
-        reasons["schedule"] = "there are fewer and longer updates: short ones at the end average their noise away"
+        reasons["schedule"] = "short updates at the end average the noise of long ones away"
         reasons["milestones"] = "the last fifth"
         return changes | {"schedule": "step", "milestones": (round((1 - COOLDOWN) * epochs, 3),), "decay": 0.1}
     if base.milestones and epochs != base.epochs:

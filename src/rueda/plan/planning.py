@@ -1,8 +1,8 @@
 """Make a plan: predict time and cost of every number of workers at every local batch, and recommend one of them.
 
 Phases: **base**, the training of one worker; **rows**, a prediction for each workers x batch; **choose**, the batch
-that takes the least time to one worker's result for each number of workers, then the number of workers; the **curve** of
-that time against the number of workers; **advise** in words, and list what is not known.
+that takes the least time to one worker's result for each number of workers, then the number of workers; the **curve**
+of that time against the number of workers; **advise** in words, and list what is not known.
 
 Every row says what its recipe runs, by the rules in :mod:`rueda.plan.rules`: whole epochs, their updates, and, where
 the batch grows, the time of each batch.

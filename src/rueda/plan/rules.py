@@ -16,9 +16,9 @@ optimizer           SGD becomes LARC, which limits the update of each layer to a
                     the start.
 warm-up             5 of 90 epochs, the share that Goyal et al. used, and at most 5 epochs: in a short training a
                     longer warm-up would waste updates of which there are few
-cooldown            a constant rate is divided by ten for the last fifth: there are fewer and longer updates, and short
-                    ones at the end average their noise away. It works as well as a cosine (Hägele et al. 2024) and
-                    keeps the rate high before. Other schedules are kept.
+cooldown            a constant rate is divided by ten for the last fifth: short updates at the end average the noise of
+                    long ones away. It works as well as a cosine (Hägele et al. 2024) and keeps the rate high before.
+                    Other schedules are kept.
 largest batch       a training has at least 128 updates (Shallue et al. 2018: a CNN on Fashion-MNIST needs about 2^7 at
                     any batch). B <= φ, the critical batch size: beyond it an example contributes less than half.
                     Where φ is not known, or was measured in the first tenth of the training and so is only a lower
