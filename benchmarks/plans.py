@@ -19,11 +19,13 @@ differs). Batch norm with a worker's own statistics is always rehearsed worker b
     OMP_NUM_THREADS=1 nice -n 10 python benchmarks/plans.py
     python benchmarks/plans.py --only shapes --seeds 1          one task
     python benchmarks/plans.py --table                          the table of the docs, from the saved result
+    python benchmarks/plans.py --confirm                        how often `rueda plan --confirm` foresees that result
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import sys
@@ -35,14 +37,16 @@ from typing import Any
 import torch
 
 import rueda
-from _common import RESULTS, earlier, save
+from _common import COMMITTED, RESULTS, earlier, save
 from plan_tasks import TASKS
 from rueda.measure import measure
 from rueda.measure.request import Budget
 from rueda.plan import load_cluster, make_plan
-from rueda.plan.rules import COOLDOWN
+from rueda.plan.choice import with_cooldown
 from rueda.records import Recipe, Row
+from rueda.records.metric import ACCURACY, LOSS
 from rueda.records.profile import Profile, StepTime
+from rueda.study.confirmation import Confirmation, short_pair
 from rueda.tasks import Task
 from rueda.train.loop import run_epochs
 from rueda.train.recorder import Recorder
@@ -53,15 +57,8 @@ WORKERS = (8, 64)
 STEP_SECONDS = 0.010
 BUDGET = Budget(steps=0.2, communication=0.1, together=0.1, noise=120.0, longest_step=0.3, sizes=(4, 4096))
 """the noise scale is measured for two epochs, however long they take"""
-POINTS, LOSS = 0.01, 0.02
+POINTS, SHARE = 0.01, 0.02
 """how much lower the accuracy, and by which fraction higher the loss, may be"""
-
-
-def with_cooldown(recipe: Recipe) -> Recipe:
-    """Return the recipe of one worker with the cooldown that a plan adds to a constant rate."""
-    if recipe.schedule != "constant":
-        return recipe
-    return recipe.change(schedule="step", milestones=(round((1 - COOLDOWN) * recipe.epochs, 3),), decay=0.1)
 
 
 def on_a_gpu_that_is_not_full(profile: Profile, base_batch: int) -> Profile:
@@ -145,7 +142,7 @@ def verdict(one: Sequence[float], many: Sequence[float], metric: str) -> dict[st
     unit = 100.0 if metric == "accuracy" else 100.0 / mean
     difference = unit * (statistics.fmean(many) - mean)
     worse = -difference if metric == "accuracy" else difference
-    limit = 100 * (POINTS if metric == "accuracy" else LOSS)
+    limit = 100 * (POINTS if metric == "accuracy" else SHARE)
     return {"difference": difference, "interval": unit * half_width(one, many), "kept": worse <= limit}
 
 
@@ -160,6 +157,34 @@ def half_width(first: Sequence[float], second: Sequence[float]) -> float:
         return 0.0
     freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
     return float(stats.t.ppf(0.975, freedom) * math.sqrt(a + b))
+
+
+def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """Train a tenth of the epochs with a seed that the panel has not used; compare with what the panel found."""
+    whole = task.recipe.with_values(plan["recipe"])
+    one, planned = (each.change(seed=100) for each in short_pair(with_cooldown(task.recipe), whole))
+    values = [trained(task, one), trained(task, folded(planned, case["batch_norm"]))]
+    metric, tolerance = (ACCURACY, POINTS) if case["metric"] == "accuracy" else (LOSS, SHARE)
+    found = Confirmation(
+        epochs=(one.epochs, planned.epochs), metric=metric, one_worker=values[0],
+        planned=None if math.isnan(values[1]) else values[1], tolerance=tolerance,
+    )  # fmt: skip
+    return {
+        "task": task.name, "workers": plan["workers"], "epochs": found.epochs, "values": values,
+        "change": found.change, "holds": found.holds, "kept": plan["kept"], "right": found.holds == plan["kept"],
+    }  # fmt: skip
+
+
+def confirm_all(cases: Sequence[dict[str, Any]]) -> None:
+    """Confirm every plan of the saved panel, and save how often that was right."""
+    rows = []
+    for task in TASKS:
+        for case in [case for case in cases if case["task"] == task.name]:
+            rows += [confirmed(task, case, plan) for plan in case["plans"]]
+            print(rows[-2:], file=sys.stderr, flush=True)
+    right = sum(row["right"] for row in rows)
+    print(f"right in {right} of {len(rows)} plans")
+    save("plans_confirm", {"rows": rows, "right": right, "of": len(rows)}, seeds=(100,))
 
 
 def table(cases: Sequence[dict[str, Any]]) -> str:
@@ -198,15 +223,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a task's name; the other cases of this commit are kept")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--unfolded", action="store_true", help="rehearse all workers one by one, which takes hours")
+    parser.add_argument("--confirm", action="store_true", help="confirm the plans of the committed result")
     parser.add_argument("--table", action="store_true", help="print the table of the saved result")
     options = parser.parse_args()
     if options.table:
-        import json
-
         print(table(json.loads((RESULTS / "plans.json").read_text())["cases"]))
         return
     torch.set_num_threads(1)
     rueda.init()
+    if options.confirm:
+        confirm_all(json.loads((COMMITTED / "plans.json").read_text())["cases"])
+        return
     seeds = range(options.seeds)
     cases = {case["task"]: case for case in earlier("plans").get("cases", [])}
     for task in [task for task in TASKS if options.only in task.name]:

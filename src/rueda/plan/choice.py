@@ -71,6 +71,17 @@ def choose_recipe(
     return chosen.change(reasons={**chosen.reasons, **reasons})
 
 
+def with_cooldown(recipe: Recipe) -> Recipe:
+    """Return a recipe of a constant rate with the cooldown that a plan adds; others as they are.
+
+    >>> with_cooldown(Recipe(epochs=10)).milestones, with_cooldown(Recipe(schedule="cosine")).schedule
+    ((8.0,), 'cosine')
+    """
+    if recipe.schedule != "constant" or recipe.growth_factor is not None or recipe.growth_from_noise:
+        return recipe
+    return recipe.change(schedule="step", milestones=(round((1 - COOLDOWN) * recipe.epochs, 3),), decay=0.1)
+
+
 def knows_batch_norm(recipe: Recipe) -> bool | None:
     """Return True if a recipe implies that the model has batch norm; else None: it does not say.
 
@@ -148,10 +159,11 @@ def _schedule(
             "growth_factor": float(growth.factor), "milestones": tuple(map(float, growth.milestones)),
             "largest_local_batch": base.local_batch, "largest_batch": None,
         }  # fmt: skip
-    if base.schedule == "constant" and base.growth_factor is None and not base.growth_from_noise:
+    cooled = with_cooldown(base.change(epochs=epochs))
+    if cooled.schedule != base.schedule:
         reasons["schedule"] = "short updates at the end average the noise of long ones away"
         reasons["milestones"] = "the last fifth"
-        return changes | {"schedule": "step", "milestones": (round((1 - COOLDOWN) * epochs, 3),), "decay": 0.1}
+        return changes | {"schedule": "step", "milestones": cooled.milestones, "decay": cooled.decay}
     if base.milestones and epochs != base.epochs:
         changes["milestones"] = tuple(round(one * epochs / base.epochs, 3) for one in base.milestones)
     return changes
