@@ -32,11 +32,11 @@ from rueda.measure.clock import STAGES, StageClock
 from rueda.measure.memory import device_bytes, largest_batch, peak_bytes, usable_bytes
 from rueda.measure.steps import Block, summary
 from rueda.measure.together import gradient_bytes, num_buckets
-from rueda.nn.convert import BatchNorm
 from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime
 from rueda.terminal.numbers import things
+from rueda.train.normalisation import has_batch_norm
 from rueda.train.numerics import settled
 from rueda.world.device import is_gpu, wait_for
 
@@ -154,7 +154,7 @@ def describe(
 
     ``layers_known`` is False for a model of which only the shapes of its parameters are given.
     """
-    batch_norm = any(isinstance(layer, BatchNorm) for layer in model.modules()) if layers_known else None
+    batch_norm = has_batch_norm(model) if layers_known else None
     num_bytes, threads, about = gradient_bytes(model), torch.get_num_threads(), environment()
     return Profile(
         task=task,

@@ -26,12 +26,21 @@ SYNCHRONISED_EXAMPLES = 256
 """largest batch of a recalibration with synchronised statistics: one worker's memory must hold it"""
 
 
+def has_batch_norm(model: nn.Module) -> bool:
+    """Tell whether a model has batch norm of any kind.
+
+    >>> has_batch_norm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))), has_batch_norm(nn.LayerNorm(3))
+    (True, False)
+    """
+    return any(isinstance(module, BatchNorm) for module in model.modules())
+
+
 def convert(model: nn.Module, recipe: Recipe) -> nn.Module:
     """Replace the model's batch norm by the kind that the recipe asks for."""
     wanted = "ghost_batch" if recipe.ghost_batch is not None else "sync_batch_norm" if recipe.sync_batch_norm else None
     if wanted is None:
         return model
-    if not any(isinstance(module, BatchNorm) for module in model.modules()):
+    if not has_batch_norm(model):
         raise RecipeError(
             f"{wanted} needs a model with batch norm, and this one has none; leave it out, or set "
             "model.batch_norm = true where the task supports it"
