@@ -188,7 +188,7 @@ def confirm_all(cases: Sequence[dict[str, Any]]) -> None:
 
 
 def table(cases: Sequence[dict[str, Any]]) -> str:
-    """Return the cases as a table in Markdown."""
+    """Return the cases as a table in Markdown; *warned* means of the result, not of the cost."""
     lines = ["| task | one worker | workers | global batch | epochs | updates | faster | planned | difference | |"]
     lines.append("|---|---|---|---|---|---|---|---|---|---|")
     for case in cases:
@@ -201,7 +201,7 @@ def table(cases: Sequence[dict[str, Any]]) -> str:
             batch += f" to {plan['final_batch']:,}" if plan["final_batch"] != plan["global_batch"] else ""
             unit = "points" if case["metric"] == "accuracy" else "% of the loss"
             judged = "kept" if plan["kept"] else "**lost**"
-            warned = ", warned" if plan["warnings"] else ""
+            warned = ", warned" if any("result" in text for text in plan["warnings"]) else ""
             lines.append(
                 f"| {name} | {alone} | {plan['workers']} | {batch} | {case['epochs']} -> {plan['epochs']} | "
                 f"{plan['updates']:,} | {plan['predicted_speedup']:.1f} x | {shown(plan['values'], case['metric'])} | "
