@@ -235,11 +235,12 @@ def main() -> None:
         confirm_all(json.loads((COMMITTED / "plans.json").read_text())["cases"])
         return
     seeds = range(options.seeds)
-    cases = {case["task"]: case for case in earlier("plans").get("cases", [])}
+    name = "plans_unfolded" if options.unfolded else "plans"
+    cases = {case["task"]: case for case in earlier(name).get("cases", [])}
     for task in [task for task in TASKS if options.only in task.name]:
         cases[task.name] = case_of(task, seeds, unfolded=options.unfolded)
         found = [cases[task.name] for task in TASKS if task.name in cases]
-        save("plans", {"cases": found, "kept": counts(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
+        save(name, {"cases": found, "kept": counts(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
     print(table([cases[task.name] for task in TASKS if task.name in cases]))
 
 
