@@ -71,7 +71,9 @@ def shortened(recipe: Recipe, epochs: int) -> Recipe:
 
 
 def short_pair(one: Recipe, planned: Recipe) -> tuple[Recipe, Recipe]:
-    """Return both recipes on a tenth of one worker's epochs, at least one epoch; the ratio of their epochs is kept.
+    """Return both recipes on a tenth of one worker's epochs, at least one epoch.
+
+    The ratio of their epochs is kept as far as whole epochs allow, which is not far in a training of a dozen epochs.
 
     >>> [recipe.epochs for recipe in short_pair(Recipe(epochs=20), Recipe(epochs=32))]
     [2, 3]
