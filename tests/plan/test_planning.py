@@ -109,6 +109,13 @@ def test_beyond_the_noise_scale_another_worker_is_wasted(phi: float, useful: int
     assert ("another worker is wasted" in plan.advice[1]) == (useful < 128)
 
 
+def test_workers_that_leave_too_few_updates_are_not_on_the_curve() -> None:
+    """2,000 examples for 5 epochs: a batch of 64 makes 155 updates, one of 128 only 75."""
+    steps = [step(size, 0.01) for size in (1, 64)]
+    plan = make_plan(profile(steps, noise=(noise(1e6),), examples=2000), FAST, workers=[256])
+    assert plan.curve[-1].workers == 64
+
+
 @pytest.mark.parametrize(("workers", "local_batch"), [(4, 64), (8, 64), (16, 32), (64, 8), (512, 1), (1024, 1)])
 def test_without_a_noise_scale_the_global_batch_grows_eightfold_at_most(workers: int, local_batch: int) -> None:
     assert make_plan(profile(STEPS), FAST, workers=[workers]).chosen.local_batch == local_batch

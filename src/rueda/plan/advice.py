@@ -77,7 +77,9 @@ def _useful(plan: Plan) -> list[str]:
     text = f"Time to one worker's result by number of workers: {times}."
     if plan.useful_workers < plan.curve[-1].workers:
         return [f"{text} Beyond {plan.useful_workers:,} another worker is wasted: the time falls by less than 5 %."]
-    return [f"{text} It still falls at {plan.curve[-1].workers:,}."]
+    last = plan.curve[-1].workers
+    ended = 2 * last <= max(row.workers for row in plan.rows)
+    return [f"{text} It still falls at {last:,}{', the most that the updates or the cluster allow' * ended}."]
 
 
 def _batch(plan: Plan) -> str:

@@ -219,12 +219,14 @@ class _Planned:
         return seconds / 3600
 
     def curve(self, most: int) -> Iterator[CurvePoint]:
-        """Yield the least time to the result for 1, 2, 4 ... workers."""
+        """Yield the least time to the result for 1, 2, 4 ... workers, as long as enough updates are left."""
         workers = 1
         while workers <= min(most, self.profile.examples):
             try:
                 row = self.best(self.rows(workers))
             except ProfileError:  # the cluster has no link for as many
+                return
+            if workers > 1 and row.updates < FEWEST_UPDATES:
                 return
             yield CurvePoint(workers=workers, hours=row.hours)
             workers *= 2
