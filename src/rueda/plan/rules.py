@@ -9,7 +9,7 @@ epochs              those of one worker / e, rounded up: as many updates as the 
 rate, SGD           x k e: each update replaces k e of one worker, and k e times fewer are made (the gain of AdaScale,
                     Johnson et al. 2020). Where φ is not known e = 1: the linear rule (Goyal et al. 2017).
 rate, others        x sqrt(k e) for Adam and its variants, which divide by the gradient's size (Malladi et al. 2022;
-                    the same root of the gain is used by Pollux, Qiao et al. 2021)
+                    AdaptDL, the code of Pollux, takes the same root of the gain)
 optimizer           SGD becomes LARC, which limits the update of each layer to a fraction of its weights (You et al.
                     2017), unless the first updates at the larger rate are known to be stable: a network with batch
                     norm, whose output does not depend on the scale of its weights, or a noise scale of at least B from
@@ -31,9 +31,9 @@ batch growth        if the workers, at the local batch of one worker, would make
                     without it the study of CIFAR-10 lost 5.6 points at 8 workers and 10.0 at 64 by growth.
 batch norm          statistics over about as many examples as one worker has: ghost batches of that size where the
                     local batch is larger (Hoffer et al. 2017); synchronised statistics where it has fewer than 16
-                    examples and one worker has more (Wu and Johnson 2021: below 16 the noise of the statistics costs
-                    accuracy). They are recalibrated before each evaluation: running averages lag behind few and long
-                    updates.
+                    examples and one worker has more (Wu and He 2018: the error of batch norm rises fast as the batch
+                    of a worker shrinks from 16 to 2). They are recalibrated before each evaluation: running averages
+                    lag behind few and long updates.
 ==================  ===================================================================================================
 """
 
