@@ -162,6 +162,15 @@ def test_the_table_of_the_keras_scripts_is_that_of_its_rows() -> None:
     assert table(json.loads(file.read_text())) in (RESULTS / "README.md").read_text()
 
 
+def test_the_table_of_the_panel_is_that_of_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    table = runpy.run_path(str(ROOT / "benchmarks" / "plans.py"))["table"]
+    panel = json.loads((BENCHMARKS / "plans.json").read_text())
+    page = (ROOT / "docs" / "plan.md").read_text()
+    assert table(panel["cases"]) in page and panel["environment"]["commit"] in page
+    assert f"Kept: {panel['kept']['8']} at 8 workers, {panel['kept']['64']} at 64" in page
+
+
 @pytest.fixture
 def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmarks_common", ROOT / "benchmarks" / "_common.py")

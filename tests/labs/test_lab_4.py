@@ -67,7 +67,7 @@ def test_every_cluster_and_every_plan_is_drawn() -> None:
         assert planner.batches_figure(cluster, 1000).traces
     assert len(planner.money_figure(2000)[1].rows) == 2  # type: ignore[union-attr]
     assert "USD" in texts(planner.target_on_cluster(0.09, "dgx-h100", 8))
-    assert "rate = 0.01 #" in planner.advice("dgx-h100", 2000)[-1].source  # type: ignore[union-attr]
+    assert "# 0.01 of one worker x " in planner.advice("dgx-h100", 2000)[-1].source  # type: ignore[union-attr]
     assert max(one.workers for one in steps.predictions("pcie4-4", 32)) == 4
     assert steps.all_reduce_figure(10.0).traces
 

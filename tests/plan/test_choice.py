@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from rueda.plan import choose_recipe
+from rueda.plan.rules import Growth
 from rueda.records import Recipe
 from rueda.records.plan import PlanNoise
+from rueda.train.regime import batch_at
 
 BASE = Recipe(batch=64, rate=0.05, epochs=90)
 
@@ -32,6 +35,7 @@ def choose(base: Recipe = BASE, workers: int = 8, batch: int = 64, **more: Any) 
         (BASE, {"noise": noise(100)}, "larc", "linear"),
         (BASE, {"noise": noise(1000, first=20)}, "larc", "linear"),
         (BASE, {"noise": noise(1000, first=20), "batch_norm": True}, "sgd", "linear"),
+        (BASE, {"noise": noise(100), "batch_norm": True}, "sgd", "linear"),
         (BASE.change(model={"batch_norm": True}), {"noise": noise(1000, first=20)}, "sgd", "linear"),
         (BASE.change(optimizer="adam"), {}, "adam", "sqrt"),
         (BASE.change(optimizer="lamb"), {"noise": None}, "lamb", "sqrt"),
@@ -40,14 +44,28 @@ def choose(base: Recipe = BASE, workers: int = 8, batch: int = 64, **more: Any) 
 )
 def test_optimizer_and_rule(base: Recipe, more: dict[str, Any], optimizer: str, scaling: str) -> None:
     chosen = choose(base, **more)
-    assert (chosen.optimizer, chosen.scaling) == (optimizer, scaling)
-    assert chosen.scale == 8 and chosen.rate == base.rate
+    assert (chosen.optimizer, chosen.scaling) == (optimizer, scaling) and chosen.scale == 8
+    phi = more.get("noise", noise(1000))
+    worth = 1.0 if phi is None else (phi.value + 64) / (phi.value + 512)
+    assert chosen.rate == pytest.approx(base.rate * (worth if scaling == "linear" else worth**0.5), rel=1e-3)
+    assert chosen.epochs == math.ceil(90 / worth - 0.1)
     assert {"workers", "batch", "optimizer", "scaling", "rate", "warmup_epochs", "schedule"} <= set(chosen.reasons)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_updates_times_rate_is_that_of_one_worker(optimizer: str) -> None:
+    """SGD moves as far as one worker does: k e times the rate, k e times fewer updates; Adam sqrt(k e) times as far."""
+    chosen = choose(BASE.change(optimizer=optimizer), batch_norm=True)
+    gain = 8 * (1000 + 64) / (1000 + 512)
+    factor = chosen.rate / BASE.rate * (8 if optimizer == "sgd" else 8**0.5)
+    assert factor == pytest.approx(gain if optimizer == "sgd" else gain**0.5, rel=1e-3)
+    fewer = 90 * (60_000 // 64) / (chosen.epochs * (60_000 // 512))
+    assert fewer == pytest.approx(gain, rel=0.01)
 
 
 @pytest.mark.parametrize(("epochs", "warmup"), [(5, 0.278), (18, 1.0), (90, 5.0), (300, 5.0)])
 def test_a_short_training_warms_up_shortly(epochs: int, warmup: float) -> None:
-    chosen = choose(BASE.change(epochs=epochs))
+    chosen = choose(BASE.change(epochs=epochs), noise=None)
     assert chosen.warmup_epochs == warmup
     assert chosen.schedule == "step" and chosen.milestones == (pytest.approx(0.8 * epochs),)
 
@@ -60,9 +78,10 @@ def test_what_one_worker_has_is_kept() -> None:
     assert one_cycle.schedule == "one-cycle" and one_cycle.warmup_epochs == 0
 
 
-def test_the_same_global_batch_changes_nothing_but_the_workers() -> None:
+def test_the_same_global_batch_changes_nothing_but_the_workers_and_cools_down() -> None:
     chosen = choose(workers=4, batch=16)
-    assert chosen == BASE.change(workers=4, batch=16, base_batch=64)
+    cooled = {"schedule": "step", "milestones": (72.0,), "decay": 0.1}
+    assert chosen == BASE.change(workers=4, batch=16, base_batch=64, **cooled)
     assert chosen.scale == 1.0
     assert choose(workers=1) == BASE
 
@@ -73,7 +92,41 @@ def test_ghost_batches_where_the_local_batch_grew() -> None:
     assert choose(normal).ghost_batch is None and choose(batch=256).ghost_batch is None
 
 
+@pytest.mark.parametrize(
+    ("base", "local", "sync", "ghost"),
+    [
+        (BASE, 64, False, None),
+        (BASE, 16, False, None),
+        (BASE, 8, True, None),
+        (BASE.change(batch=8), 8, False, None),
+        (BASE.change(ghost_batch=32), 64, False, 32),
+        (BASE.change(ghost_batch=32), 16, False, None),
+        (BASE.change(ghost_batch=32), 4, True, None),
+        (BASE.change(noise_scale_every=10), 4, False, None),
+    ],
+)
+def test_statistics_over_as_many_examples_as_one_worker_has(
+    base: Recipe, local: int, sync: bool, ghost: int | None
+) -> None:
+    chosen = choose(base, workers=64, batch=local, batch_norm=True)
+    assert (chosen.sync_batch_norm, chosen.ghost_batch, chosen.recalibrate) == (sync, ghost, "always")
+    unsaid = choose(base, workers=64, batch=local, batch_norm=None)
+    assert unsaid.recalibrate == ("auto" if base.ghost_batch is None else "always")
+
+
+def test_a_growing_batch_replaces_the_cooldown() -> None:
+    chosen = choose(workers=64, batch=1, growth=Growth(4, (22, 45, 68)), batch_norm=True, noise=None)
+    assert chosen.schedule == "constant" and chosen.growth_factor == 4.0 and chosen.milestones == (22.0, 45.0, 68.0)
+    assert [batch_at(chosen, epoch, 60_000) for epoch in (0, 22, 68)] == [(1, 1), (4, 1), (64, 1)]
+    assert "updates instead of 84,330" in chosen.reasons["epochs"] and chosen.sync_batch_norm
+
+
+def test_milestones_of_one_worker_move_with_the_epochs() -> None:
+    chosen = choose(BASE.change(schedule="step", milestones=(30.0, 60.0)))
+    assert chosen.epochs == 128 and chosen.milestones == pytest.approx((30 * 128 / 90, 60 * 128 / 90), abs=1e-3)
+
+
 def test_reasons_survive_the_file() -> None:
     chosen = choose(noise=noise(100))
     again = Recipe.from_toml(chosen.to_toml())
-    assert again == chosen and "above the noise scale 100" in again.reasons["optimizer"]
+    assert again == chosen and "noise scale 100 at the start" in again.reasons["optimizer"]

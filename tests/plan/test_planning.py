@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -23,12 +24,12 @@ def test_time_updates_and_money_by_hand() -> None:
     """With links as fast as that, N workers take 1 / (N x statistical efficiency) of the time."""
     plan = make_plan(profile(STEPS, noise=(noise(1000),)), FAST, workers=[1, 16], batch=64)
     one, many = plan.best()
-    assert one.updates == pytest.approx(5 * 60_000 / 64)
+    assert one.updates == 5 * (60_000 // 64)
     assert one.hours == pytest.approx(one.updates * 0.064 / 3600)
     worth = (1000 + 64) / (1000 + 1024)
     assert many.statistical_efficiency == pytest.approx(worth)
-    assert many.epochs == pytest.approx(5 / worth)
-    assert many.hours == pytest.approx(one.hours / 16 / worth, rel=1e-3)
+    assert many.epochs == math.ceil(5 / worth) == 10
+    assert many.hours == pytest.approx(10 * (60_000 // 1024) * 0.064 / 3600, rel=1e-3)
     assert many.nodes == 2 and many.money == pytest.approx(many.hours * 2 * 10)
     assert many.goodput == pytest.approx(many.images_per_second * worth)
 
@@ -66,10 +67,53 @@ def test_the_batch_has_the_most_progress_a_second() -> None:
     assert len(of_eight) >= 3
 
 
-@pytest.mark.parametrize("measured", [(), (noise(300, at=20, epochs=0.02),)])
-def test_without_a_noise_scale_to_trust_the_local_batch_stays(measured: tuple[object, ...]) -> None:
-    plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[8])
-    assert plan.chosen.local_batch == 64
+def test_without_a_noise_scale_the_local_batch_stays() -> None:
+    assert make_plan(profile(STEPS), FAST, workers=[8]).chosen.local_batch == 64
+
+
+@pytest.mark.parametrize(("phi", "batch"), [(20, 64), (300, 256), (1e6, 512)])
+def test_an_early_noise_scale_is_a_lower_bound(phi: float, batch: int) -> None:
+    """Not above it, and not above 8 times the batch of one worker, where a step lasts equally long at any batch."""
+    steps = [step(size, 0.01) for size in (1, 64, 1024)]
+    plan = make_plan(profile(steps, noise=(noise(phi, at=20, epochs=0.02),)), FAST, workers=[8])
+    assert plan.chosen.global_batch == batch
+
+
+def test_the_batch_grows_where_the_workers_exceed_what_the_start_bears() -> None:
+    """64 workers of 64: from 8 times the batch to 4,096, with batch norm only; the time is that of all batches."""
+    steps = [step(size, 0.001 * size) for size in (1, 64, 256)]
+    measured = profile(steps, batch_norm=True, recipe=RECIPE.change(epochs=20).to_toml())
+    row = make_plan(measured, FAST, workers=[64]).chosen
+    assert (row.global_batch, row.growth_factor, row.growth_epochs, row.final_batch) == (512, 2, (5, 10, 15), 4096)
+    by_hand = [5 * (60_000 // batch) for batch in (512, 1024, 2048, 4096)]
+    assert row.updates == sum(by_hand)
+    seconds = sum(count * 0.001 * local for count, local in zip(by_hand, (8, 16, 32, 64), strict=True))
+    assert row.hours == pytest.approx(seconds / 3600, rel=0.01)
+    known = replace(measured, noise=(noise(1500, epochs=10),))
+    assert make_plan(known, FAST, workers=[64]).chosen.final_batch <= 1500
+    for other in (replace(measured, batch_norm=False), replace(measured, examples=10_000)):
+        assert make_plan(other, FAST, workers=[64]).chosen.growth_factor is None
+    assert make_plan(measured, FAST, workers=[8]).chosen.growth_factor is None
+
+
+@pytest.mark.parametrize(("phi", "useful"), [(128, 2), (1000, 8), (1e6, 128)])
+def test_beyond_the_noise_scale_another_worker_is_wasted(phi: float, useful: int) -> None:
+    """A step lasts equally long at any batch: only a larger batch saves time, and it ends at the noise scale."""
+    steps = [step(size, 0.01) for size in (1, 64)]
+    free = replace(FAST, price_per_hour=None)
+    plan = make_plan(
+        profile(steps, noise=(noise(phi, epochs=400),), largest_batch=64), free, workers=[1, 64], epochs=400
+    )
+    assert plan.useful_workers == useful
+    assert [point.workers for point in plan.curve] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert ("another worker is wasted" in plan.advice[1]) == (useful < 128)
+
+
+def test_workers_that_leave_too_few_updates_are_not_on_the_curve() -> None:
+    """2,000 examples for 5 epochs: a batch of 64 makes 155 updates, one of 128 only 75."""
+    steps = [step(size, 0.01) for size in (1, 64)]
+    plan = make_plan(profile(steps, noise=(noise(1e6),), examples=2000), FAST, workers=[256])
+    assert plan.curve[-1].workers == 64
 
 
 @pytest.mark.parametrize(("workers", "local_batch"), [(4, 64), (8, 64), (16, 32), (64, 8), (512, 1), (1024, 1)])
@@ -81,7 +125,10 @@ def test_without_a_noise_scale_the_global_batch_grows_eightfold_at_most(workers:
 def test_a_batch_that_leaves_too_few_updates_is_not_chosen(measured: tuple[object, ...]) -> None:
     """5 epochs of 60,000 in 128 updates or more: a global batch of at most 2,343, so 64 workers take 36 or less."""
     plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[64])
-    assert plan.chosen.local_batch == 32 and plan.warnings == ()
+    assert plan.chosen.local_batch == 32
+    assert plan.warnings == (
+        "145 updates are few: the result may be worse than that of one worker; rehearse the recipe.",
+    )
     forced = make_plan(profile(STEPS, noise=measured), FAST, workers=[64], batch=64)
     assert any("5 epochs have only 70 updates" in text for text in forced.warnings)
     many = make_plan(profile(STEPS, noise=measured), FAST, workers=[1, 8, 4096])
@@ -103,7 +150,8 @@ def test_it_warns_where_more_workers_are_slower() -> None:
     assert warning.startswith("2 workers would be slower than one: 0.9") and "all-reduce 17.5 ms" in warning
     assert "to reach the result of 5 epochs at batch 64" in plan.advice[0] and "the same result" not in plan.advice[0]
     quick = replace(measured, communication=(line(2, 1e-5, 1e12),), contention=1.0)
-    assert make_plan(quick, this_machine(quick), workers=[1, 2]).warnings == ()
+    (warning,) = make_plan(quick, this_machine(quick), workers=[1, 2]).warnings
+    assert "the noise scale is not known, so nothing says that 2 times" in warning
 
 
 def test_each_row_of_the_table_is_warned_of_once() -> None:

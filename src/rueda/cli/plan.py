@@ -47,8 +47,11 @@ def plan(
     ] = None,
     price: Annotated[float | None, typer.Option(help="Price of a node per hour.")] = None,
     batch_norm: Annotated[
-        bool, typer.Option("--batch-norm", help="The model has batch norm even if its recipe does not say so.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--batch-norm/--no-batch-norm", help="Whether the model has batch norm; by default as the profile says."
+        ),
+    ] = None,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -62,6 +65,10 @@ def plan(
         Path,
         typer.Option(help="The recipe file to write, with plan.json beside it. Other plans there are kept, renamed."),
     ] = Path("planned.toml"),
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="Rehearse the recipe against one worker on a tenth of the epochs."),
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Also write the plan as an HTML page with figures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
@@ -75,6 +82,8 @@ def plan(
         _print_clusters(cluster_names())
         return
     measured = Profile.load(profile)
+    if confirm:
+        _check_confirmable(measured, as_json=as_json)
     machines = _cluster(cluster, measured, speed, price)
     if from_run is not None:
         _refuse_options(context, but=("profile", "cluster", "speed", "price", "from_run", "as_json"))
@@ -111,6 +120,42 @@ def plan(
     _print_plan(found, recipe_output, file, html)
     if kept:
         typer.echo(f"the former plan is kept: {', '.join(map(str, kept))}")
+    if confirm:
+        _confirm(found, measured, epochs)
+
+
+def _confirm(plan: Plan, profile: Profile, epochs: int | None) -> None:
+    """Rehearse a plan against one worker with the same cooldown, and say whether it holds so far."""
+    from rueda.plan.choice import with_cooldown
+    from rueda.plan.planning import base_recipe
+    from rueda.records.recipe.recipe import Recipe
+    from rueda.study.confirmation import confirm
+    from rueda.terminal.metrics import write_number
+    from rueda.terminal.table import print_prose
+
+    base = base_recipe(profile)
+    one = with_cooldown(base if epochs is None else base.change(epochs=epochs))
+    task = plan.task if plan.task_file is None else plan.task_file.path
+    found = confirm(task, one, Recipe.from_toml(plan.recipe), progress=True)
+    reached = "diverged" if found.planned is None else write_number(found.metric, found.planned)
+    name = f"{found.metric.name}{', %' * found.metric.percent}"
+    text = f"confirm: {name}: one worker {write_number(found.metric, found.one_worker)} after "
+    text += f"{things(found.epochs[0], 'epoch')}, planned {reached} after {things(found.epochs[1], 'epoch')}: "
+    print_prose(text + ("the plan holds so far." if found.holds else "doubtful; use fewer workers or more epochs."))
+
+
+def _check_confirmable(profile: Profile, *, as_json: bool) -> None:
+    """Refuse to confirm a plan of a training that only a script knows, or where nothing but the plan is printed."""
+    from rueda.errors import ProfileError
+    from rueda.tasks.naming import BUILTIN_TASKS
+
+    if as_json:
+        raise ProfileError("--json prints the plan and nothing else: leave --confirm out")
+    if profile.task_file is None and profile.task not in BUILTIN_TASKS:
+        raise ProfileError(
+            "--confirm", expected="a profile of a built-in task or of a task file", got=profile.task,
+            do="leave it out: only your script can train it",
+        )  # fmt: skip
 
 
 def _refuse_options(context: typer.Context, *, but: Sequence[str]) -> None:
@@ -210,7 +255,9 @@ def _table(plan: Plan) -> TextTable:
     from rueda.terminal.table import TextTable
 
     epochs = things(plan.base_epochs, "epoch")
-    target = f"updates, time: to the result of one worker in {epochs} at batch {plan.base_batch:,}"
+    target = (
+        f"updates, time: what the recipe runs, to the result of one worker in {epochs} at batch {plan.base_batch:,}"
+    )
     heads = ["workers", "local batch", "global batch", f"{plan.unit}/s", "scaling %"]
     heads += ["statistical %"] * (plan.noise is not None) + ["updates", "time"]
     heads += [str(plan.currency)] * (plan.currency is not None)
@@ -223,7 +270,8 @@ def _table(plan: Plan) -> TextTable:
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:
     mark = "* " * row.recommended
-    cells = [f"{mark}{row.workers:,}", f"{row.local_batch:,}", f"{row.global_batch:,}", f"{row.images_per_second:,.0f}"]
+    batch = f"{row.global_batch:,}" + f" to {row.final_batch:,}" * (row.growth_factor is not None)
+    cells = [f"{mark}{row.workers:,}", f"{row.local_batch:,}", batch, f"{row.images_per_second:,.0f}"]
     cells.append(f"{100 * row.efficiency:.1f}")
     if plan.noise is not None:
         cells.append(NONE if row.statistical_efficiency is None else f"{100 * row.statistical_efficiency:.0f}")

@@ -36,6 +36,7 @@ from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime
 from rueda.terminal.numbers import things
+from rueda.train.normalisation import has_batch_norm
 from rueda.train.numerics import settled
 from rueda.world.device import is_gpu, wait_for
 
@@ -146,9 +147,14 @@ def describe(
     steps: Sequence[StepTime],
     recipe: Recipe,
     largest: int | None = None,
+    layers_known: bool = True,
     **measured: Any,
 ) -> Profile:
-    """Return a profile of the measured values, with a description of the model and the machine."""
+    """Return a profile of the measured values, with a description of the model and the machine.
+
+    ``layers_known`` is False for a model of which only the shapes of its parameters are given.
+    """
+    batch_norm = has_batch_norm(model) if layers_known else None
     num_bytes, threads, about = gradient_bytes(model), torch.get_num_threads(), environment()
     return Profile(
         task=task,
@@ -158,6 +164,7 @@ def describe(
         parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         tensors=sum(parameter.requires_grad for parameter in model.parameters()),
         gradient_bytes=num_bytes,
+        batch_norm=batch_norm,
         examples=examples,
         recipe=recipe.to_toml(),
         steps=tuple(steps),

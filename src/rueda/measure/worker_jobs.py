@@ -88,7 +88,7 @@ def measure_alone_here(task: Task | KerasTask, request: MeasureRequest) -> Alone
         stepper.restore()
         return describe(  # without the file: `rueda train` cannot train it
             stepper.outline(), world.device, task=task.name, examples=stepper.num_examples, steps=steps, recipe=recipe,
-            largest=largest, noise=noise,
+            largest=largest, noise=noise, layers_known=False,
         )  # fmt: skip
 
     with PhasesProgress(speak=request.progress and world.is_main, phases=2 + len(numbers)) as bar:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
+from rueda.plan.rules import FEWEST_UPDATES, Growth
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -15,9 +16,6 @@ from rueda.terminal.numbers import milliseconds, money, predicted_time, things
 
 WORTH = 0.5
 """a plan is worth its cost if it costs at most 1 / WORTH times as much as the cheapest one"""
-FEWEST_UPDATES = 128
-"""the fewest updates that a training may have: a batch that leaves fewer is not chosen. Shallue et al. 2018 find that a
-CNN on Fashion-MNIST needs about 2^7 updates at any batch size."""
 
 
 def cost(row: PlanRow) -> float:
@@ -25,12 +23,13 @@ def cost(row: PlanRow) -> float:
     return row.hours * row.workers if row.money is None else row.money
 
 
-def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batch_norm: bool = False) -> Plan:
+def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batch_norm: bool | None = None) -> Plan:
     """Return the plan with its advice, warnings, unknowns and recipe."""
     row = plan.chosen
     recipe = choose_recipe(
         base, workers=row.workers, local_batch=row.local_batch, noise=plan.noise, examples=plan.examples,
         batch_norm=batch_norm,
+        growth=None if row.growth_factor is None else Growth(row.growth_factor, row.growth_epochs),
     )  # fmt: skip
     if row.workers > 1:
         speed = f"{row.images_per_second:,.0f} {plan.unit}/s"
@@ -38,7 +37,7 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         recipe = recipe.change(reasons={**recipe.reasons, "workers": why})
     return replace(
         plan,
-        advice=(_workers(plan), _batch(plan), _rate(recipe)),
+        advice=(_workers(plan), *_useful(plan), _batch(plan), _rate(recipe)),
         warnings=tuple(_warnings(plan)),
         unknown=tuple(_unknown(plan, profile, cluster)),
         recipe=recipe.to_toml(),
@@ -52,7 +51,7 @@ def _workers(plan: Plan) -> str:
     is_worth = WORTH * cost(row) <= min(cost(other) for other in rows)
     text = f"{'Take' if is_worth else 'As asked,'} {who}: {row.images_per_second:,.0f} {plan.unit}/s"
     if row.workers > 1:
-        text += f", {row.progress / alone.progress:.3g} times the progress of one worker"
+        text += f", {alone.hours / row.hours:.3g} times the progress of one worker"
         text += f" at a scaling efficiency of {100 * row.efficiency:.0f} %"
     text += f", {predicted_time(3600 * row.hours)} "
     if row.workers > 1:
@@ -61,7 +60,7 @@ def _workers(plan: Plan) -> str:
         text += f"to reach the result of {things(plan.base_epochs, 'epoch')} at batch {plan.base_batch:,}"
     text += "." if row.money is None else f", {money(row.money)} {plan.currency}."
     if most is not row:
-        worth = most.progress / (most.workers * alone.progress)
+        worth = alone.hours / (most.workers * most.hours)
         text += (
             f" {most.workers:,} workers would take {predicted_time(3600 * most.hours)}"
             f"{f' at {money(most.money)} {plan.currency}' if most.money is not None else ''}: "
@@ -70,9 +69,25 @@ def _workers(plan: Plan) -> str:
     return text
 
 
+def _useful(plan: Plan) -> list[str]:
+    """Say beyond how many workers another one is wasted, from the time to the result of 1, 2, 4 ... workers."""
+    if plan.useful_workers is None or len(plan.curve) == 1:
+        return []
+    times = ", ".join(f"{point.workers:,}: {predicted_time(3600 * point.hours)}" for point in plan.curve)
+    text = f"Time to one worker's result by number of workers: {times}."
+    if plan.useful_workers < plan.curve[-1].workers:
+        return [f"{text} Beyond {plan.useful_workers:,} another worker is wasted: the time falls by less than 5 %."]
+    last = plan.curve[-1].workers
+    ended = 2 * last <= max(row.workers for row in plan.rows)
+    return [f"{text} It still falls at {last:,}{', the most that the updates or the cluster allow' * ended}."]
+
+
 def _batch(plan: Plan) -> str:
     row, noise = plan.chosen, plan.noise
     text = f"Local batch {row.local_batch:,}, global batch {row.global_batch:,}"
+    if row.growth_factor is not None:
+        epochs = ", ".join(map(str, row.growth_epochs))
+        text += f", growing to {row.final_batch:,} (x {row.growth_factor} after epochs {epochs})"
     if noise is None or row.statistical_efficiency is None:
         return text + f": {row.global_batch / plan.base_batch:.3g} times the global batch of one worker."
     where = "below" if row.global_batch < noise.value else "above"
@@ -91,6 +106,7 @@ def _rate(recipe: Recipe) -> str:
         text += f" = {recipe.rate:.4g} x {factor:.3g} ({recipe.scaling} scaling: {recipe.reasons.get('scaling', '')})"
     text += f", warm-up {recipe.warmup_epochs:.3g} epochs" if recipe.warmup_epochs else ", no warm-up"
     text += f", {recipe.schedule} schedule, {recipe.epochs} epochs"
+    text += ", synchronised batch norm" * recipe.sync_batch_norm
     return text + (f", ghost batches of {recipe.ghost_batch}." if recipe.ghost_batch else ".")
 
 
@@ -113,13 +129,21 @@ def _warnings(plan: Plan) -> list[str]:
     if WORTH * cost(row) > cost(cheapest):
         found.append(
             f"{things(row.workers, 'worker')} cost {cost(row) / cost(cheapest):.2g} times as much as "
-            f"{cheapest.workers:,}, for {row.progress / cheapest.progress:.2g} times the progress per second."
+            f"{cheapest.workers:,}, for {cheapest.hours / row.hours:.2g} times the progress per second."
         )
-    left = plan.base_epochs * (plan.examples // row.global_batch)
-    if left < FEWEST_UPDATES:
+    if row.updates < FEWEST_UPDATES:
         found.append(
-            f"{plan.base_epochs} epochs have only {left:,} updates, too few for most networks; use fewer workers, a "
-            "smaller batch or more epochs."
+            f"{row.epochs:.0f} epochs have only {row.updates:,.0f} updates, too few for most networks; use fewer "
+            "workers, a smaller batch or more epochs."
+        )
+    elif row.global_batch > plan.base_batch and row.updates < 2 * FEWEST_UPDATES:
+        found.append(
+            f"{row.updates:,.0f} updates are few: the result may be worse than that of one worker; rehearse the recipe."
+        )
+    if row.global_batch > plan.base_batch and plan.noise is None:
+        found.append(
+            f"the noise scale is not known, so nothing says that {row.global_batch / plan.base_batch:.3g} times the "
+            "batch of one worker keeps its result in as many epochs; rehearse the recipe."
         )
     return found + sorted({text for row in plan.best() for text in row.warnings})
 
@@ -135,7 +159,7 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
     elif is_early(noise, plan.base_epochs):
         found.append(
             f"The noise scale later in the training: it was measured after {noise.step:,} updates ({noise.epochs:.2g} "
-            f"of {plan.base_epochs} epochs), and it grows; epochs and hours of large batches are upper bounds."
+            f"of {plan.base_epochs} epochs), and it grows; fewer epochs of large batches may do."
         )
     if noise is not None and noise.high is None:
         found.append("An upper bound of the noise scale: measure more steps.")

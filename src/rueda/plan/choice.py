@@ -1,38 +1,24 @@
 """Choose a recipe for N workers by published rules, without search; each choice carries its reason.
 
-k is the global batch divided by the global batch of one worker.
-
-==============  ==========================================================================================
-rate, SGD       x k, so that one long step replaces k short ones (Goyal et al. 2017)
-optimizer       SGD is kept while the global batch is at most the noise scale and the first updates stay stable:
-                if the network has batch norm, whose output does not depend on the scale of the weights, or if
-                the noise scale is that large from the start. Otherwise LARC: SGD at the same rate, but the
-                update of each layer is at most a fraction of its weights (You et al. 2017). Above the noise
-                scale k short steps no longer add up to a long one, and a network without batch norm diverges
-                at a rate x k.
-rate, others    x sqrt(k) for Adam and its variants, which divide by the gradient's size (Malladi et al. 2022)
-warm-up         5 of 90 epochs, the share that Goyal et al. used, and at most 5 epochs: in a short training a
-                longer warm-up would waste updates of which there are few
-schedule        a constant rate is divided by ten for the last fifth: there are k times fewer and longer
-                updates, and short ones at the end average their noise away. Such a cooldown works as well as
-                a cosine (Hägele et al. 2024) and keeps the rate high before. Other schedules are kept.
-ghost batch     if the model has batch norm and the local batch grows: the batch of one worker, so that the
-                noise of the normalisation stays the same (Hoffer et al. 2017)
-==============  ==========================================================================================
+The rules and their references are in :mod:`rueda.plan.rules`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from rueda.plan.noise import statistical_efficiency
+from rueda.plan.rules import (
+    COOLDOWN,
+    FEWEST_STATISTICS,
+    Growth,
+    epochs_needed,
+    rate_correction,
+    rate_scaling,
+    warmup_epochs,
+)
 from rueda.records.plan import PlanNoise
 from rueda.records.recipe.recipe import Recipe
-
-WARMUP_SHARE = 5 / 90
-WARMUP_EPOCHS = 5.0
-COOLDOWN = 0.2
-_LINEAR = ("sgd", "larc")
-"""optimizers whose step is the gradient times the rate"""
 
 
 def choose_recipe(
@@ -42,7 +28,8 @@ def choose_recipe(
     local_batch: int,
     noise: PlanNoise | None,
     examples: int,
-    batch_norm: bool = False,
+    batch_norm: bool | None = None,
+    growth: Growth | None = None,
 ) -> Recipe:
     """Choose the recipe for a number of workers.
 
@@ -52,7 +39,8 @@ def choose_recipe(
         local_batch: examples in one forward pass of one worker.
         noise: the gradient noise scale; None if it is not known.
         examples: the size of the training set.
-        batch_norm: the model has batch norm even if the recipe does not say so.
+        batch_norm: whether the model has batch norm; None: as the recipe says, or else not known.
+        growth: how the batch grows during the training; None: it stays.
 
     >>> chosen = choose_recipe(Recipe(epochs=90), workers=8, local_batch=64, noise=None, examples=60_000)
     >>> chosen.global_batch, chosen.scaling, chosen.warmup_epochs, chosen.schedule
@@ -60,58 +48,149 @@ def choose_recipe(
     """
     batch = workers * local_batch
     scale = batch / base.global_batch
-    changes: dict[str, Any] = {"workers": workers, "batch": local_batch, "accumulate": 1}
+    worth = None if noise is None else statistical_efficiency(batch, base.global_batch, noise.value)
+    epochs = epochs_needed(base.epochs, worth)
+    changes: dict[str, Any] = {"workers": workers, "batch": local_batch, "accumulate": 1, "epochs": epochs}
     reasons = {
         "workers": "asked for",
         "batch": f"global batch {batch:,}, {_noise_text(noise)}",
-        "epochs": f"as for one worker; {base.epochs * (examples // batch):,} updates "
-        f"instead of {base.epochs * (examples // base.global_batch):,}",
+        "epochs": f"{_epochs_text(base, worth)}; {updates(epochs, batch, examples, growth):,} updates "
+        f"instead of {updates(base.epochs, base.global_batch, examples):,}",
     }
     if base.global_batch != local_batch:
         changes["base_batch"] = base.global_batch
         reasons["base_batch"] = "the batch that the rate was chosen for"
+    batch_norm = knows_batch_norm(base) if batch_norm is None else batch_norm
     if scale > 1:
-        batch_norm = batch_norm or base.model.get("batch_norm") is True
-        if base.optimizer in _LINEAR:
-            changes["scaling"], factor = "linear", scale
-            reasons["scaling"] = f"one step replaces {scale:.3g} steps of one worker"
-            changes["optimizer"], reasons["optimizer"] = _optimizer(base, batch, noise, batch_norm)
-        else:
-            changes["scaling"], factor = "sqrt", scale**0.5
-            reasons["scaling"] = f"{base.optimizer} divides by the gradient's size"
-            reasons["optimizer"] = "as for one worker"
-        reasons["rate"] = f"that of one worker; {base.rate * factor:.4g} after scaling"
-        changes |= _warmup(base, reasons)
-        if base.schedule == "constant" and base.growth_factor is None and not base.growth_from_noise:
-            changes |= {"schedule": "step", "milestones": (round((1 - COOLDOWN) * base.epochs, 3),), "decay": 0.1}
-            reasons["schedule"] = "there are fewer and longer updates: short ones at the end average their noise away"
-            reasons["milestones"] = "the last fifth"
-        if batch_norm and local_batch > base.batch and base.ghost_batch is None:
-            changes["ghost_batch"] = base.batch
-            reasons["ghost_batch"] = "the batch of one worker: the noise of the normalisation stays the same"
+        changes |= _rate(base, batch, worth, noise, batch_norm, reasons)
+    if workers > 1:
+        changes |= _schedule(base, epochs, growth, reasons, warm_up=scale > 1)
+    if workers > 1 and batch_norm:
+        changes |= _normalisation(base, local_batch, scale, reasons)
     chosen = base.change(**changes)
     return chosen.change(reasons={**chosen.reasons, **reasons})
 
 
-def _optimizer(base: Recipe, batch: int, noise: PlanNoise | None, batch_norm: bool) -> tuple[str, str]:
+def with_cooldown(recipe: Recipe) -> Recipe:
+    """Return a recipe of a constant rate with the cooldown that a plan adds; others as they are.
+
+    >>> with_cooldown(Recipe(epochs=10)).milestones, with_cooldown(Recipe(schedule="cosine")).schedule
+    ((8.0,), 'cosine')
+    """
+    if recipe.schedule != "constant" or recipe.growth_factor is not None or recipe.growth_from_noise:
+        return recipe
+    return recipe.change(schedule="step", milestones=(round((1 - COOLDOWN) * recipe.epochs, 3),), decay=0.1)
+
+
+def knows_batch_norm(recipe: Recipe) -> bool | None:
+    """Return True if a recipe implies that the model has batch norm; else None: it does not say.
+
+    >>> knows_batch_norm(Recipe(ghost_batch=32)), knows_batch_norm(Recipe())
+    (True, None)
+    """
+    said = recipe.model.get("batch_norm") is True or recipe.ghost_batch is not None or recipe.sync_batch_norm
+    return said or None
+
+
+def updates(epochs: int, batch: int, examples: int, growth: Growth | None = None) -> int:
+    """Return the updates of a training that drops the incomplete last batch of each epoch.
+
+    >>> updates(4, 64, 6400), updates(4, 64, 6400, Growth(2, (1, 2, 3)))
+    (400, 187)
+    """
+    if growth is None:
+        return epochs * (examples // batch)
+    return sum(examples // growth.batch(batch, epoch) for epoch in range(epochs))
+
+
+def _rate(
+    base: Recipe, batch: int, worth: float | None, noise: PlanNoise | None, batch_norm: bool | None,
+    reasons: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    """Choose rate, scaling rule and optimizer."""
+    scale, scaling = batch / base.global_batch, rate_scaling(base.optimizer)
+    correction = rate_correction(base.optimizer, worth)
+    rate = float(f"{base.rate * correction:.4g}")
+    factor = scale if scaling == "linear" else scale**0.5
+    if scaling == "linear":
+        reasons["scaling"] = f"one step replaces {scale * (worth or 1):.3g} steps of one worker"
+        optimizer, reasons["optimizer"] = _optimizer(base, batch, noise, batch_norm)
+    else:
+        optimizer = base.optimizer
+        reasons["scaling"] = f"{base.optimizer} divides by the gradient's size"
+        reasons["optimizer"] = "as for one worker"
+    reasons["rate"] = f"that of one worker; {rate * factor:.4g} after scaling"
+    if correction < 1:
+        reasons["rate"] = (
+            f"{base.rate:g} of one worker x {correction:.3g}, since an example contributes {100 * (worth or 1):.0f} % "
+            f"in this batch; {rate * factor:.4g} after scaling"
+        )
+    return {"rate": rate, "scaling": scaling, "optimizer": optimizer, "keep_updates": False}
+
+
+def _optimizer(base: Recipe, batch: int, noise: PlanNoise | None, batch_norm: bool | None) -> tuple[str, str]:
     if base.optimizer == "larc":
         return "larc", "as for one worker"
     limited = "sgd that limits the update of each layer to a fraction of its weights"
     if noise is None:
         return "larc", f"noise scale not known: {limited}"
-    if batch > noise.value:
-        return "larc", f"above the noise scale {noise.value:,.0f}: {limited}"
-    if batch_norm or batch <= noise.first:
-        return "sgd", f"global batch {batch:,} is below the noise scale {noise.value:,.0f}: small steps add up"
-    return "larc", f"noise scale {noise.first:,.0f} at the start, and no batch norm: {limited}"
+    if batch <= noise.first:
+        return "sgd", f"global batch {batch:,} is below the noise scale {noise.first:,.0f}: small steps add up"
+    if batch_norm:
+        return "sgd", "batch norm keeps the first updates stable"
+    known = "no batch norm" if batch_norm is False else "batch norm is not known of"
+    return "larc", f"noise scale {noise.first:,.0f} at the start, and {known}: {limited}"
 
 
-def _warmup(base: Recipe, reasons: dict[str, str]) -> dict[str, Any]:
-    if base.schedule == "one-cycle":  # has its own warm-up
-        return {}
-    epochs = max(base.warmup_epochs, round(min(WARMUP_EPOCHS, WARMUP_SHARE * base.epochs), 3))
-    reasons["warmup_epochs"] = "5 of 90 epochs, as in Goyal et al. 2017"
-    return {"warmup_epochs": epochs}
+def _schedule(
+    base: Recipe, epochs: int, growth: Growth | None, reasons: dict[str, str], *, warm_up: bool
+) -> dict[str, Any]:
+    """Choose warm-up, cooldown or growth; the milestones of one worker's own schedule move with the epochs."""
+    changes: dict[str, Any] = {}
+    if warm_up and base.schedule != "one-cycle":  # which has its own warm-up
+        changes["warmup_epochs"] = max(base.warmup_epochs, warmup_epochs(epochs))
+        reasons["warmup_epochs"] = "5 of 90 epochs, as in Goyal et al. 2017"
+    if growth is not None:
+        quarters = "half and three quarters" if len(growth.milestones) == 2 else "a quarter, half and three quarters"
+        reasons["milestones"] = f"{quarters} of the epochs"
+        reasons["growth_factor"] = "the batch grows instead of a falling rate, until the workers' own batch is reached"
+        reasons["largest_local_batch"] = "the batch of one worker"
+        return changes | {
+            "growth_factor": float(growth.factor), "milestones": tuple(map(float, growth.milestones)),
+            "largest_local_batch": base.local_batch, "largest_batch": None,
+        }  # fmt: skip
+    cooled = with_cooldown(base.change(epochs=epochs))
+    if cooled.schedule != base.schedule:
+        reasons["schedule"] = "short updates at the end average the noise of long ones away"
+        reasons["milestones"] = "the last fifth"
+        return changes | {"schedule": "step", "milestones": cooled.milestones, "decay": cooled.decay}
+    if base.milestones and epochs != base.epochs:
+        changes["milestones"] = tuple(round(one * epochs / base.epochs, 3) for one in base.milestones)
+    return changes
+
+
+def _normalisation(base: Recipe, local_batch: int, scale: float, reasons: dict[str, str]) -> dict[str, Any]:
+    """Choose over how many examples batch norm computes its statistics."""
+    changes: dict[str, Any] = {}
+    if base.recalibrate == "auto" and scale > 1:
+        changes["recalibrate"] = "always"
+        reasons["recalibrate"] = "running averages lag behind few and long updates"
+    own = base.ghost_batch or base.batch
+    if local_batch < min(FEWEST_STATISTICS, own) and base.noise_scale_every is None:
+        changes |= {"sync_batch_norm": True, "ghost_batch": None}
+        reasons["sync_batch_norm"] = f"{local_batch} examples are too few for the statistics; one worker has {own}"
+    elif base.ghost_batch is not None and base.ghost_batch > local_batch:
+        changes["ghost_batch"] = None
+    elif local_batch > base.batch and base.ghost_batch is None and not base.sync_batch_norm:
+        changes["ghost_batch"] = base.batch
+        reasons["ghost_batch"] = "the batch of one worker: the noise of the normalisation stays the same"
+    return changes
+
+
+def _epochs_text(base: Recipe, worth: float | None) -> str:
+    if worth is None or worth >= 1:
+        return "as for one worker"
+    return f"{base.epochs} of one worker / {worth:.3g}, what an example contributes in this batch"
 
 
 def _noise_text(noise: PlanNoise | None) -> str:

@@ -1,9 +1,11 @@
 """Make a plan: predict time and cost of every number of workers at every local batch, and recommend one of them.
 
-Phases: **base**, the training of one worker; **rows**, a prediction for each workers x batch; **choose**, the best
-batch for each number of workers, then the number of workers; **advise** in words, and list what is not known.
+Phases: **base**, the training of one worker; **rows**, a prediction for each workers x batch; **choose**, the batch
+that takes the least time to one worker's result for each number of workers, then the number of workers; the **curve**
+of that time against the number of workers; **advise** in words, and list what is not known.
 
-A batch that would leave fewer than 128 updates in the whole training is not chosen.
+Every row says what its recipe runs, by the rules in :mod:`rueda.plan.rules`: whole epochs, their updates, and, where
+the batch grows, the time of each batch.
 
 The number of workers: the fastest plan that costs at most twice as much as the cheapest one. If the cluster has no
 price, the cost is hours x workers, so that each worker must add at least half of the progress that it makes alone. If
@@ -12,22 +14,20 @@ it has a price, whole nodes are paid for, including devices that stand idle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rueda.errors import ProfileError, RecipeError
-from rueda.plan.advice import FEWEST_UPDATES, WORTH, advise, cost
+from rueda.plan.advice import WORTH, advise, cost
+from rueda.plan.choice import knows_batch_norm, updates
 from rueda.plan.cluster import Cluster
-from rueda.plan.noise import is_early, noise_of, statistical_efficiency, updates_needed
+from rueda.plan.noise import is_early, noise_of, statistical_efficiency
 from rueda.plan.prediction import predict
-from rueda.records.plan import Plan, PlanNoise, PlanRow, Prediction
+from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, Growth, epochs_needed, growth_to
+from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
-
-MOST_GROWTH = 8
-"""how many times larger than one worker's batch the global batch may be if the noise scale is not known. The planned
-recipe kept the accuracy at 4 and 8 times, and lost 6.5 points at 32 times (Fashion-MNIST, 145 updates)"""
 
 
 def make_plan(
@@ -37,7 +37,7 @@ def make_plan(
     workers: Sequence[int],
     epochs: int | None = None,
     batch: int | None = None,
-    batch_norm: bool = False,
+    batch_norm: bool | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Plan a training.
@@ -47,9 +47,8 @@ def make_plan(
         cluster: where the training will run.
         workers: the numbers of workers to compare; a single number is the only candidate.
         epochs: epochs of one worker's training; by default those of the profiled recipe.
-        batch: the local batch; by default the one with the most progress per second, or that of one worker if the noise
-            scale is not known or was measured too early.
-        batch_norm: the model has batch norm even if the recipe does not say so.
+        batch: the local batch; by default the one with the least time to one worker's result.
+        batch_norm: whether the model has batch norm; None: as the profile says.
         environment: machine, versions and command line, for the record.
 
     Raises:
@@ -64,18 +63,27 @@ def make_plan(
     base = base_recipe(profile)
     base = base if epochs is None else base.change(epochs=epochs)
     noise = noise_of(profile)
-    counts = sorted({1, *workers})
+    for known in (profile.batch_norm, knows_batch_norm(base)):
+        batch_norm = known if batch_norm is None else batch_norm
+    planned = _Planned(profile, cluster, base, noise, batch, batch_norm is True)
+    asked = sorted(set(workers))
     # Rows.
-    rows = [row for count in counts for row in _rows(profile, cluster, base, noise, count, batch)]
+    found = {count: planned.rows(count) for count in sorted({1, *asked})}
     # Choose.
-    keep_batch = batch is None and (noise is None or is_early(noise, base.epochs))
-    rows = _choose(rows, sorted(set(workers)), base, profile.examples, keep_batch=keep_batch)
+    best = {count: planned.best(rows) for count, rows in found.items()}
+    taken = _choose([best[count] for count in asked], list(best.values()))
+    rows = []
+    for count, of_count in found.items():
+        rows += [one for one in of_count if one.local_batch != best[count].local_batch]
+        rows.append(replace(best[count], best=True, recommended=best[count] is taken))
+    # Curve.
+    curve = tuple(planned.curve(most=max(64, 2 * max(asked))))
     # Advise.
     plan = Plan(
         task=profile.task, unit=profile.unit, device=cluster.device or profile.device, cluster=cluster.name,
         cluster_title=cluster.title, examples=profile.examples, base_batch=base.global_batch,
         base_rate=base.rate, base_epochs=base.epochs,
-        noise=noise, rows=tuple(rows), sources=cluster.sources,
+        noise=noise, rows=tuple(rows), curve=curve, sources=cluster.sources,
         currency=cluster.currency if cluster.price_per_hour is not None else None,
         command=(environment or {}).get("command", ""), environment=dict(environment or {}),
         task_file=profile.task_file,
@@ -91,7 +99,7 @@ def _with_times_of(other: Profile, profile: Profile) -> Profile:
         )
     return replace(
         other, recipe=profile.recipe, examples=profile.examples, noise=profile.noise or other.noise,
-        task_file=profile.task_file,
+        task_file=profile.task_file, batch_norm=other.batch_norm if profile.batch_norm is None else profile.batch_norm,
     )  # fmt: skip
 
 
@@ -108,73 +116,134 @@ def base_recipe(profile: Profile) -> Recipe:
         raise ProfileError(f"profile.recipe: {error}; measure again with `rueda measure`") from None
 
 
-def _rows(
-    profile: Profile, cluster: Cluster, base: Recipe, noise: PlanNoise | None, workers: int, batch: int | None
-) -> list[PlanRow]:
-    weak, total = base.local_batch, base.global_batch
-    strong = total // workers if total % workers == 0 else None
-    halves = {weak >> power for power in range(weak.bit_length())}
-    sizes = halves | {step.batch for step in profile.steps} | ({strong} if strong else set())
-    sizes = {size for size in sizes if profile.largest_batch is None or size <= profile.largest_batch}
-    sizes = {size for size in sizes if size * workers <= profile.examples} or {1}
-    found = []
-    for size in sorted(sizes if batch is None else {batch}):
-        one = predict(profile, cluster, workers=workers, local_batch=size)
-        kind = "weak" if size == weak else "strong" if size == strong else "other"
-        found.append(_row(one, kind, profile, cluster, base, noise))
-    return found
+@dataclass(frozen=True)
+class _Planned:
+    """One worker's training and the cluster: what a number of workers makes of them."""
+
+    profile: Profile
+    cluster: Cluster
+    base: Recipe
+    noise: PlanNoise | None
+    batch: int | None
+    """the local batch that was asked for"""
+    batch_norm: bool
+
+    @property
+    def is_cautious(self) -> bool:
+        """Whether the noise scale is not known, or only early in the training."""
+        return self.noise is None or is_early(self.noise, self.base.epochs)
+
+    def rows(self, workers: int) -> list[PlanRow]:
+        """Return a row for each local batch."""
+        weak, total = self.base.local_batch, self.base.global_batch
+        strong = total // workers if total % workers == 0 else None
+        if self.batch is not None:
+            sizes = {self.batch}
+        else:
+            halves = {weak >> power for power in range(weak.bit_length())}
+            sizes = halves | {step.batch for step in self.profile.steps} | ({strong} if strong else set())
+            largest = self.profile.largest_batch
+            sizes = {size for size in sizes if largest is None or size <= largest}
+            sizes = {size for size in sizes if size * workers <= self.profile.examples} or {1}
+        found = []
+        for size in sorted(sizes):
+            one = predict(self.profile, self.cluster, workers=workers, local_batch=size)
+            kind = "weak" if size == weak else "strong" if size == strong else "other"
+            found.append(self._row(one, kind))
+        return found
+
+    def _row(self, one: Prediction, kind: str) -> PlanRow:
+        fits = min(self.base.local_batch, self.profile.largest_batch or self.base.local_batch)
+        alone = predict(self.profile, self.cluster, workers=1, local_batch=fits)
+        worth = None
+        if self.noise is not None:
+            worth = statistical_efficiency(one.global_batch, self.base.global_batch, self.noise.value)
+        epochs = epochs_needed(self.base.epochs, worth)
+        count = max(1, updates(epochs, one.global_batch, self.profile.examples))
+        return PlanRow(
+            **vars(one), scaling=kind, speedup=one.images_per_second / alone.images_per_second,
+            statistical_efficiency=worth, goodput=None if worth is None else worth * one.images_per_second,
+            updates=count, epochs=epochs, **self._price(count * one.step_seconds / 3600, one.nodes),
+        )  # fmt: skip
+
+    def _price(self, hours: float, nodes: int) -> dict[str, Any]:
+        price = self.cluster.price_per_hour
+        return {"hours": hours, "money": None if price is None else hours * nodes * price}
+
+    def best(self, rows: Sequence[PlanRow]) -> PlanRow:
+        """Return the row of a number of workers with the least time to the result, with a growing batch if that pays.
+
+        The batch is at least that of one worker and at most as large as :mod:`rueda.plan.rules` allows.
+        """
+        if len(rows) == 1:
+            return rows[0]
+        base, least = self.base, min(rows, key=lambda row: row.local_batch)
+        usable = [row for row in rows if row.updates >= FEWEST_UPDATES] or [least]
+        if self.noise is not None:
+            most = max(self.noise.value, base.global_batch)
+            usable = [row for row in usable if row.global_batch <= most] or [least]
+        if self.is_cautious:
+            safe = [row for row in usable if row.global_batch <= MOST_SCALE * base.global_batch] or [least]
+            usable = [row for row in safe if row.local_batch <= base.local_batch] or safe
+        else:  # prefer measured batches to extrapolated ones
+            usable = [row for row in usable if not row.warnings] or usable
+        enough = [row for row in usable if row.global_batch >= base.global_batch]
+        enough = enough or [max(usable, key=lambda row: row.global_batch)]
+        return self._grown(min(enough, key=lambda row: (row.hours, -row.local_batch)))
+
+    def _grown(self, row: PlanRow) -> PlanRow:
+        """Return the row with a batch that grows, if the workers exceed what the batch bears at the start."""
+        base, examples = self.base, self.profile.examples
+        if not self.batch_norm or base.schedule != "constant" or base.growth_factor or base.growth_from_noise:
+            return row
+        largest = min(row.workers * base.local_batch, examples / 10)
+        if self.noise is not None and not self.is_cautious:
+            largest = min(largest, self.noise.value)
+        growth = growth_to(row.global_batch, largest, int(row.epochs))
+        count = updates(int(row.epochs), row.global_batch, examples, growth)
+        if growth is None or count < FEWEST_UPDATES:
+            return row
+        hours = self._hours(row, growth)
+        return replace(
+            row, growth_factor=growth.factor, growth_epochs=growth.milestones, updates=count,
+            **self._price(hours, row.nodes),
+        )  # fmt: skip
+
+    def _hours(self, row: PlanRow, growth: Growth) -> float:
+        """Add up the time of the epochs, each at its batch."""
+        seconds = 0.0
+        for epoch in range(int(row.epochs)):
+            batch = growth.batch(row.global_batch, epoch)
+            one = predict(self.profile, self.cluster, workers=row.workers, local_batch=batch // row.workers)
+            seconds += self.profile.examples // batch * one.step_seconds
+        return seconds / 3600
+
+    def curve(self, most: int) -> Iterator[CurvePoint]:
+        """Yield the least time to the result for 1, 2, 4 ... workers, as long as enough updates are left."""
+        workers = 1
+        while workers <= min(most, self.profile.examples):
+            try:
+                row = self.best(self.rows(workers))
+            except ProfileError:  # the cluster has no link for as many
+                return
+            if workers > 1 and row.updates < FEWEST_UPDATES:
+                return
+            yield CurvePoint(workers=workers, hours=row.hours)
+            workers *= 2
 
 
-def _row(
-    one: Prediction, kind: str, profile: Profile, cluster: Cluster, base: Recipe, noise: PlanNoise | None
-) -> PlanRow:
-    fits = min(base.local_batch, profile.largest_batch or base.local_batch)
-    alone = predict(profile, cluster, workers=1, local_batch=fits)
-    phi = noise.value if noise is not None else None
-    base_updates = base.epochs * profile.examples / base.global_batch
-    updates = updates_needed(one.global_batch, base.global_batch, base_updates, phi)
-    worth = None if phi is None else statistical_efficiency(one.global_batch, base.global_batch, phi)
-    hours = updates * one.step_seconds / 3600
-    price = cluster.price_per_hour
-    return PlanRow(
-        **vars(one), scaling=kind, speedup=one.images_per_second / alone.images_per_second,
-        statistical_efficiency=worth, goodput=None if worth is None else worth * one.images_per_second, updates=updates,
-        epochs=updates * one.global_batch / profile.examples, hours=hours,
-        money=None if price is None else hours * one.nodes * price,
-    )  # fmt: skip
-
-
-def _choose(rows: list[PlanRow], asked: list[int], base: Recipe, examples: int, *, keep_batch: bool) -> list[PlanRow]:
-    """Mark the best batch of each number of workers, and the recommended row.
+def _choose(asked: Sequence[PlanRow], rows: Sequence[PlanRow]) -> PlanRow:
+    """Return the recommended row: the fastest that is worth its cost.
 
     Args:
-        rows: all rows.
-        asked: the numbers of workers to choose from.
-        base: the recipe of one worker.
-        examples: the size of the training set.
-        keep_batch: keep the local batch of one worker, because the statistical efficiency of larger ones is not known;
-            take a smaller one if the global batch would grow more than 8-fold, or too few updates would be left.
+        asked: the best row of each number of workers to choose from.
+        rows: those and that of one worker.
     """
-    best: dict[int, PlanRow] = {}
-    enough: dict[int, bool] = {}
-    for count in {row.workers for row in rows}:
-        of_count = [row for row in rows if row.workers == count]
-        usable = [row for row in of_count if base.epochs * examples // row.global_batch >= FEWEST_UPDATES]
-        enough[count] = bool(usable)
-        usable = usable or [min(of_count, key=lambda row: row.local_batch)]
-        if keep_batch:
-            safe = [row for row in usable if row.global_batch <= MOST_GROWTH * base.global_batch]
-            safe = safe or [min(usable, key=lambda row: row.local_batch)]
-            smaller = [row for row in safe if row.local_batch <= base.local_batch] or safe
-            best[count] = max(smaller, key=lambda row: row.local_batch)
-        else:  # prefer measured batches to extrapolated ones
-            known = [row for row in usable if not row.warnings] or usable
-            best[count] = max(known, key=lambda row: row.progress)
-    candidates = [best[count] for count in asked if enough[count]] or [best[asked[0]]]
-    cheapest = min(cost(row) for row in best.values())
+    candidates = [row for row in asked if row.updates >= FEWEST_UPDATES] or list(asked[:1])
+    cheapest = min(cost(row) for row in rows)
     affordable = [row for row in candidates if cost(row) * WORTH <= cheapest] or candidates[:1]
     taken = affordable[0]
     for row in affordable[1:]:
-        if row.progress > 1.05 * taken.progress:
+        if 1.05 * row.hours < taken.hours:
             taken = row
-    return [replace(row, best=row is best[row.workers], recommended=row is taken) for row in rows]
+    return taken

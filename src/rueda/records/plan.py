@@ -71,10 +71,14 @@ class PlanRow(Prediction):
     goodput: Positive | None
     """throughput x statistical efficiency"""
     updates: Positive
-    """updates until the training has come as far as that of one worker"""
+    """updates that the recipe makes, to come as far as one worker"""
     epochs: Positive
     """the same in epochs"""
+    growth_factor: PositiveInt | None = None
+    """what the global batch is multiplied by at ``growth_epochs``; None: it stays"""
+    growth_epochs: tuple[int, ...] = ()
     hours: Positive
+    """the predicted time to one worker's result"""
     money: NotNegative | None
     """hours x nodes x price"""
     best: bool = False
@@ -82,9 +86,22 @@ class PlanRow(Prediction):
     recommended: bool = False
 
     @property
+    def final_batch(self) -> int:
+        """The global batch of the last epoch."""
+        return int(self.global_batch * (self.growth_factor or 1) ** len(self.growth_epochs))
+
+    @property
     def progress(self) -> float:
         """Goodput, or throughput where the noise scale is not known."""
         return self.images_per_second if self.goodput is None else self.goodput
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """The least predicted time to one worker's result with a number of workers."""
+
+    workers: PositiveInt
+    hours: Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +128,8 @@ class Plan(JsonRecord):
     base_epochs: PositiveInt
     noise: PlanNoise | None
     rows: tuple[PlanRow, ...]
+    curve: tuple[CurvePoint, ...] = ()
+    """time to one worker's result for 1, 2, 4 ... workers, also beyond those asked for"""
     currency: str | None = None
     """currency of ``money``, if the cluster has a price"""
     advice: tuple[str, ...] = ()
@@ -126,6 +145,14 @@ class Plan(JsonRecord):
     def chosen(self) -> PlanRow:
         """The recommended row."""
         return next(row for row in self.rows if row.recommended)
+
+    @property
+    def useful_workers(self) -> int | None:
+        """The number of workers beyond which another is wasted: the time falls by less than 5 %; None: not known."""
+        if not self.curve:
+            return None
+        least = min(point.hours for point in self.curve)
+        return next(point.workers for point in self.curve if point.hours <= 1.05 * least)
 
     def best(self) -> list[PlanRow]:
         """Return the best row of each number of workers, in ascending order."""

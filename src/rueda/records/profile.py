@@ -221,6 +221,8 @@ class Profile(JsonRecord):
     """number of trainable parameter tensors, two or so for each layer; None: not known, in older files"""
     gradient_bytes: PositiveInt
     """bytes of one all-reduce of all gradients"""
+    batch_norm: bool | None = None
+    """whether the model has batch norm; None: not known, as of a Keras model and in older files"""
     examples: PositiveInt
     """size of the training set"""
     recipe: str

@@ -45,8 +45,13 @@ def _table(plan: Plan) -> Table:
     }
     if plan.currency is not None:
         columns[f"cost ({plan.currency})"] = field_as("money", money)
+    if any(row.growth_factor is not None for row in plan.best()):
+        columns["last global batch"] = field_as("final_batch", count)
     columns["advice"] = lambda row: "recommended" if row.recommended else ""
-    note = f"Each row makes the progress of one worker in {plan.base_epochs} epochs at batch {count(plan.base_batch)}."
+    note = (
+        f"Epochs, updates and time are what the recipe of each row runs, to the result of one worker in "
+        f"{plan.base_epochs} epochs at batch {count(plan.base_batch)}."
+    )
     return Table.of("The best local batch for each number of workers", plan.best(), columns, note)
 
 
@@ -77,7 +82,7 @@ def _efficiency(plan: Plan) -> Plot:
     if plan.noise is not None:
         worth = [100 * (row.statistical_efficiency or 0) for row in rows]
         traces.append(_line(workers, worth, "statistical efficiency", "@orange", "%{y:.1f} %"))
-        both = [100 * row.progress / (row.workers * rows[0].progress) for row in rows]
+        both = [100 * rows[0].hours / (row.workers * row.hours) for row in rows]
         traces.append(_line(workers, both, "both: progress per worker", "@green", "%{y:.1f} %", dash="dot"))
     traces.append(_mark(plan.chosen, 100 * plan.chosen.efficiency))
     return Plot(
@@ -97,8 +102,19 @@ def _time(plan: Plan) -> Plot:
         _line(workers, [size * value for value in ideal], "ideal", "@muted", shown, "dot"),
         _mark(plan.chosen, size * plan.chosen.hours),
     ]
+    if plan.useful_workers is not None:
+        curve = [(point.workers, size * point.hours) for point in plan.curve]
+        traces.insert(1, _line([x for x, _ in curve], [y for _, y in curve], "best batch", "@green", shown, "dash"))
     layout = _against_workers(plan, {"title": unit, "type": "log"})
-    return Plot(name="plan-time", title="Time to the target", traces=traces, layout=layout, half=True)
+    return Plot(
+        name="plan-time", title="Time to the target", traces=traces, layout=layout, half=True, note=_wasted(plan)
+    )
+
+
+def _wasted(plan: Plan) -> str:
+    if plan.useful_workers is None or plan.useful_workers == plan.curve[-1].workers:
+        return ""
+    return f"Beyond {count(plan.useful_workers)} workers another one is wasted: the time falls by less than 5 %."
 
 
 def _batches(plan: Plan) -> Plot:

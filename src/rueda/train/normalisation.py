@@ -22,6 +22,17 @@ from rueda.world.gathering import gathering_alone
 
 RECALIBRATION_EXAMPLES = 8192
 """number of training examples used; all of them would take a third of an epoch and change the statistics little"""
+SYNCHRONISED_EXAMPLES = 256
+"""largest batch of a recalibration with synchronised statistics: one worker's memory must hold it"""
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Tell whether a model has batch norm of any kind.
+
+    >>> has_batch_norm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))), has_batch_norm(nn.LayerNorm(3))
+    (True, False)
+    """
+    return any(isinstance(module, BatchNorm) for module in model.modules())
 
 
 def convert(model: nn.Module, recipe: Recipe) -> nn.Module:
@@ -29,7 +40,7 @@ def convert(model: nn.Module, recipe: Recipe) -> nn.Module:
     wanted = "ghost_batch" if recipe.ghost_batch is not None else "sync_batch_norm" if recipe.sync_batch_norm else None
     if wanted is None:
         return model
-    if not any(isinstance(module, BatchNorm) for module in model.modules()):
+    if not has_batch_norm(model):
         raise RecipeError(
             f"{wanted} needs a model with batch norm, and this one has none; leave it out, or set "
             "model.batch_norm = true where the task supports it"
@@ -71,18 +82,22 @@ class Recalibration:
         """Recompute the statistics over training examples, the first ones of a stream; all workers must call it.
 
         The batches have one worker's size and do not depend on the number of workers, real or rehearsed; they are
-        divided among the workers.
+        divided among the workers. With synchronised statistics, a batch of all workers is what the network is trained
+        on: a worker's own may hold a single example.
         """
         dtype = next(self._model.parameters()).dtype
         data = indexed(self._data, RECALIBRATION_EXAMPLES)
-        batches = spread_batches(len(data), self._recipe.batch)
+        size = self._recipe.batch
+        if self._recipe.sync_batch_norm:
+            size = max(size, min(self._recipe.global_batch, SYNCHRONISED_EXAMPLES, len(data)))
+        batches = spread_batches(len(data), size)
         mine = [index for one in batches[self._world.rank :: self._world.size] for index in one]
         alone = World(device=self._world.device)
-        collate, batch = self._task.collate, self._recipe.batch
+        collate = self._task.collate
         with gathering_alone():
             recalibrate(
                 self._model,
-                evaluation_loader(_subset(data, mine), batch, alone, dtype, collate) if mine else (),
+                evaluation_loader(_subset(data, mine), size, alone, dtype, collate) if mine else (),
                 forward=self._forward,
                 world=self._world,
             )

@@ -1,0 +1,257 @@
+"""The panel: do planned recipes keep one worker's result on tasks that were not used to choose the planner's rules?
+
+Twelve small tasks of different kinds (:mod:`plan_tasks`): tables, text, images and sequences; classification and
+regression; SGD and Adam; with and without batch norm. Each is measured for its gradient noise scale, then planned for 8
+and for 64 workers, and the planned recipes are rehearsed as they are, without search. They are compared with one worker
+that trains by the task's recipe with the same cooldown (a tenth of the rate in the last fifth of the epochs), with
+three seeds.
+
+A result is **kept** if the mean accuracy is at most 1 point lower, or, in regression, the mean test loss at most 2 %
+higher. The difference is given with its 95 % interval (Welch); the verdict is by the mean.
+
+A step is taken to last equally long at every local batch, as on a GPU that such models do not fill. By the step times
+of a CPU the plan would divide one worker's batch among the workers, which trains as one worker does and tests nothing.
+
+Where no layer computes statistics of a worker's own batch, the mean gradient of N workers is that of one batch that is
+N times as large, so one pass computes it (``--unfolded`` rehearses N workers one by one; only the order of the examples
+differs). Batch norm with a worker's own statistics is always rehearsed worker by worker.
+
+    OMP_NUM_THREADS=1 nice -n 10 python benchmarks/plans.py
+    python benchmarks/plans.py --only shapes --seeds 1          one task
+    python benchmarks/plans.py --table                          the table of the docs, from the saved result
+    python benchmarks/plans.py --confirm                        how often `rueda plan --confirm` foresees that result
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+import rueda
+from _common import COMMITTED, RESULTS, earlier, save
+from plan_tasks import TASKS
+from rueda.measure import measure
+from rueda.measure.request import Budget
+from rueda.plan import load_cluster, make_plan
+from rueda.plan.choice import with_cooldown
+from rueda.records import Recipe, Row
+from rueda.records.metric import ACCURACY, LOSS
+from rueda.records.profile import Profile, StepTime
+from rueda.study.confirmation import Confirmation, short_pair
+from rueda.tasks import Task
+from rueda.train.loop import run_epochs
+from rueda.train.recorder import Recorder
+from rueda.train.training import Training
+from rueda.world import World
+
+WORKERS = (8, 64)
+STEP_SECONDS = 0.010
+BUDGET = Budget(steps=0.2, communication=0.1, together=0.1, noise=120.0, longest_step=0.3, sizes=(4, 4096))
+"""the noise scale is measured for two epochs, however long they take"""
+POINTS, SHARE = 0.01, 0.02
+"""how much lower the accuracy, and by which fraction higher the loss, may be"""
+
+
+def on_a_gpu_that_is_not_full(profile: Profile, base_batch: int) -> Profile:
+    """Return the profile with the same step time at every local batch, up to four times that of one worker."""
+    batches = [1 << power for power in range((4 * base_batch).bit_length())]
+    steps = [
+        StepTime(batch=batch, seconds=STEP_SECONDS, spread=0.0, repeats=1, data=0.0, forward=STEP_SECONDS / 3,
+                 backward=2 * STEP_SECONDS / 3, optimizer=0.0)
+        for batch in batches
+    ]  # fmt: skip
+    return replace(profile, steps=tuple(steps), largest_batch=batches[-1])
+
+
+def folded(recipe: Recipe, batch_norm: bool | None) -> Recipe:
+    """Return a recipe of one worker that makes the same updates, if no layer depends on a worker's own batch.
+
+    >>> one = folded(Recipe(workers=64, batch=2, base_batch=32), batch_norm=False)
+    >>> one.workers, one.batch, one.scale
+    (1, 128, 4.0)
+    """
+    if batch_norm and not recipe.sync_batch_norm:
+        return recipe
+    largest = recipe.largest_local_batch and recipe.workers * recipe.largest_local_batch
+    return recipe.change(
+        workers=1, batch=recipe.global_batch, accumulate=1, sync_batch_norm=False, largest_local_batch=largest,
+        base_batch=recipe.base_batch or recipe.local_batch,
+    )  # fmt: skip
+
+
+def trained(task: Task, recipe: Recipe) -> float:
+    """Train, rehearsed if there are several workers; return the last test accuracy, or test loss in regression."""
+    training = Training(task, recipe, World(), rehearse=recipe.workers > 1)
+    recorder, rows = Recorder(training), list[Row]()
+    recorder.append = rows.append  # type: ignore[method-assign, assignment]
+    run_epochs(training, recorder)
+    last = [row for row in rows if row.kind == "epoch"][-1]
+    found = last.test_loss if task.metric is None else last.test_accuracy
+    return math.nan if found is None or last.diverged else float(found)
+
+
+def case_of(task: Task, seeds: Sequence[int], *, unfolded: bool = False) -> dict[str, Any]:
+    """Measure, plan and train one task."""
+    started = time.process_time()
+    base = task.recipe
+    profile = on_a_gpu_that_is_not_full(measure(task, workers=[1], batches=[base.batch], budget=BUDGET), base.batch)
+    cluster = replace(load_cluster("dgx-a100"), speed=1.0)
+    one = [trained(task, with_cooldown(base).change(seed=seed)) for seed in seeds]
+    case: dict[str, Any] = {
+        "task": task.name, "kind": task.unit, "optimizer": base.optimizer, "batch_norm": profile.batch_norm,
+        "metric": "loss" if task.metric is None else "accuracy", "examples": profile.examples, "epochs": base.epochs,
+        "batch": base.batch, "one_worker": one, "one_worker_seconds": (time.process_time() - started) / len(seeds),
+        "noise": [{"value": each.value, "low": each.low, "high": each.high, "epochs": each.epochs}
+                  for each in profile.noise],
+        "plans": [],
+    }  # fmt: skip
+    alone = base.epochs * (profile.examples // base.batch) * STEP_SECONDS
+    for workers in WORKERS:
+        plan = make_plan(profile, cluster, workers=[workers])
+        recipe, row = Recipe.from_toml(plan.recipe), plan.chosen
+        run = recipe if unfolded else folded(recipe, profile.batch_norm)
+        found = [trained(task, run.change(seed=seed)) for seed in seeds]
+        result = {
+            "workers": workers, "local_batch": row.local_batch, "global_batch": row.global_batch,
+            "final_batch": row.final_batch, "epochs": row.epochs, "updates": row.updates,
+            "rehearsed_workers": run.workers,
+            "predicted_speedup": alone / (3600 * row.hours), "recipe": recipe.changes_from(base),
+            "warnings": list(plan.warnings), "values": found, **verdict(one, found, case["metric"]),
+        }  # fmt: skip
+        case["plans"].append(result)
+        print(f"  {task.name}, {workers} workers: {result}", file=sys.stderr, flush=True)
+    return {**case, "seconds": time.process_time() - started}
+
+
+def verdict(one: Sequence[float], many: Sequence[float], metric: str) -> dict[str, Any]:
+    """Return the difference in points, or in % of the loss, its 95 % interval, and whether the result was kept.
+
+    >>> verdict([0.9, 0.9], [0.895, 0.895], "accuracy")["kept"], verdict([1.0, 1.0], [1.03, 1.03], "loss")["kept"]
+    (True, False)
+    """
+    mean = statistics.fmean(one)
+    unit = 100.0 if metric == "accuracy" else 100.0 / mean
+    difference = unit * (statistics.fmean(many) - mean)
+    worse = -difference if metric == "accuracy" else difference
+    limit = 100 * (POINTS if metric == "accuracy" else SHARE)
+    return {"difference": difference, "interval": unit * half_width(one, many), "kept": worse <= limit}
+
+
+def half_width(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return half the width of Welch's 95 % interval of a difference of means; NaN for single values."""
+    if min(len(first), len(second)) < 2:
+        return math.nan
+    from scipy import stats
+
+    a, b = (statistics.variance(values) / len(values) for values in (first, second))
+    if a + b == 0:
+        return 0.0
+    freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
+    return float(stats.t.ppf(0.975, freedom) * math.sqrt(a + b))
+
+
+def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """Train a tenth of the epochs with a seed that the panel has not used; compare with what the panel found."""
+    whole = task.recipe.with_values(plan["recipe"])
+    one, planned = (each.change(seed=100) for each in short_pair(with_cooldown(task.recipe), whole))
+    values = [trained(task, one), trained(task, folded(planned, case["batch_norm"]))]
+    metric, tolerance = (ACCURACY, POINTS) if case["metric"] == "accuracy" else (LOSS, SHARE)
+    found = Confirmation(
+        epochs=(one.epochs, planned.epochs), metric=metric, one_worker=values[0],
+        planned=None if math.isnan(values[1]) else values[1], tolerance=tolerance,
+    )  # fmt: skip
+    return {
+        "task": task.name, "workers": plan["workers"], "epochs": found.epochs, "values": values,
+        "change": found.change, "holds": found.holds, "kept": plan["kept"], "right": found.holds == plan["kept"],
+    }  # fmt: skip
+
+
+def confirm_all(cases: Sequence[dict[str, Any]]) -> None:
+    """Confirm every plan of the saved panel, and save how often that was right."""
+    rows = []
+    for task in TASKS:
+        for case in [case for case in cases if case["task"] == task.name]:
+            rows += [confirmed(task, case, plan) for plan in case["plans"]]
+            print(rows[-2:], file=sys.stderr, flush=True)
+    right = sum(row["right"] for row in rows)
+    print(f"right in {right} of {len(rows)} plans")
+    save("plans_confirm", {"rows": rows, "right": right, "of": len(rows)}, seeds=(100,))
+
+
+def table(cases: Sequence[dict[str, Any]]) -> str:
+    """Return the cases as a table in Markdown; *warned* means of the result, not of the cost."""
+    lines = ["| task | one worker | workers | global batch | epochs | updates | faster | planned | difference | |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|---|")
+    for case in cases:
+        norm = ", batch norm" if case["batch_norm"] else ""
+        name = f"{case['task']} ({case['optimizer']}{norm})"
+        base = case["epochs"] * (case["examples"] // case["batch"])
+        alone = f"{shown(case['one_worker'], case['metric'])}, batch {case['batch']}, {base:,} updates"
+        for plan in case["plans"]:
+            batch = f"{plan['global_batch']:,}"
+            batch += f" to {plan['final_batch']:,}" if plan["final_batch"] != plan["global_batch"] else ""
+            unit = "points" if case["metric"] == "accuracy" else "% of the loss"
+            judged = "kept" if plan["kept"] else "**lost**"
+            warned = ", warned" if any("result" in text for text in plan["warnings"]) else ""
+            lines.append(
+                f"| {name} | {alone} | {plan['workers']} | {batch} | {case['epochs']} -> {plan['epochs']} | "
+                f"{plan['updates']:,} | {plan['predicted_speedup']:.1f} x | {shown(plan['values'], case['metric'])} | "
+                f"{plan['difference']:+.1f} ± {plan['interval']:.1f} {unit} | {judged}{warned} |"
+            )
+            name = alone = ""
+    return "\n".join(lines)
+
+
+def shown(values: Sequence[float], metric: str) -> str:
+    """Write the mean of some seeds."""
+    mean = statistics.fmean(values)
+    return f"{100 * mean:.1f} %" if metric == "accuracy" else f"{mean:.4f}"
+
+
+def main() -> None:
+    """Run the panel, task by task, and save after each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="part of a task's name; the other cases of this commit are kept")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--unfolded", action="store_true", help="rehearse all workers one by one, which takes hours")
+    parser.add_argument("--confirm", action="store_true", help="confirm the plans of the committed result")
+    parser.add_argument("--table", action="store_true", help="print the table of the saved result")
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads((RESULTS / "plans.json").read_text())["cases"]))
+        return
+    torch.set_num_threads(1)
+    rueda.init()
+    if options.confirm:
+        confirm_all(json.loads((COMMITTED / "plans.json").read_text())["cases"])
+        return
+    seeds = range(options.seeds)
+    name = "plans_unfolded" if options.unfolded else "plans"
+    cases = {case["task"]: case for case in earlier(name).get("cases", [])}
+    for task in [task for task in TASKS if options.only in task.name]:
+        cases[task.name] = case_of(task, seeds, unfolded=options.unfolded)
+        found = [cases[task.name] for task in TASKS if task.name in cases]
+        save(name, {"cases": found, "kept": counts(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
+    print(table([cases[task.name] for task in TASKS if task.name in cases]))
+
+
+def counts(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return how many cases were kept for each number of workers."""
+    plans = [plan for case in cases for plan in case["plans"]]
+    return {
+        str(workers): f"{sum(plan['kept'] for plan in plans if plan['workers'] == workers)} of {len(cases)}"
+        for workers in WORKERS
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Confirm a plan before anybody pays for it: rehearse its recipe against one worker on a tenth of the epochs.
+
+Both schedules are compressed: warm-up, milestones and cooldown keep their shares of the epochs. Each training ends with
+its own cooldown, so that a recipe that diverges, or one whose long updates lose what they gained, is seen. With so few
+updates the values vary more than at the end, so the plan is doubted only if it is worse by more than three times the
+tolerance.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rueda.errors import RunError
+from rueda.records import Recipe
+from rueda.records.metric import TOLERANCE, MetricInfo
+from rueda.study.planned_run import PlannedRun, execute
+from rueda.study.runs import last_row
+
+if TYPE_CHECKING:
+    from rueda.tasks import Task
+
+SHARE = 0.1
+"""the share of one worker's epochs"""
+DOUBTED = 3.0
+"""a plan is doubted if it is worse by more than so many times the tolerance"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """The short rehearsal of a plan beside that of one worker."""
+
+    epochs: tuple[int, int]
+    """of one worker and of the planned recipe"""
+    metric: MetricInfo
+    one_worker: float | None
+    planned: float | None
+    """None: it diverged"""
+    tolerance: float = TOLERANCE
+
+    @property
+    def change(self) -> float | None:
+        """The difference in points, or in percent of one worker's value."""
+        return self.metric.change(self.planned, self.one_worker)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the plan is not to be doubted.
+
+        >>> from rueda.records.metric import ACCURACY
+        >>> [Confirmation(epochs=(1, 2), metric=ACCURACY, one_worker=0.9, planned=p).holds for p in (0.88, 0.86, None)]
+        [True, False, False]
+        """
+        return self.change is not None and self.metric.is_kept(self.change, DOUBTED * self.tolerance)
+
+
+def shortened(recipe: Recipe, epochs: int) -> Recipe:
+    """Return a recipe with fewer epochs and the same shares of warm-up and milestones.
+
+    >>> short = shortened(Recipe(epochs=20, warmup_epochs=1.0, schedule="step", milestones=(16.0,)), 2)
+    >>> short.epochs, short.warmup_epochs, short.milestones
+    (2, 0.1, (1.6,))
+    """
+    share = epochs / recipe.epochs
+    return recipe.change(
+        epochs=epochs, warmup_epochs=round(share * recipe.warmup_epochs, 4),
+        milestones=tuple(round(share * one, 4) for one in recipe.milestones),
+    )  # fmt: skip
+
+
+def short_pair(one: Recipe, planned: Recipe) -> tuple[Recipe, Recipe]:
+    """Return both recipes on a tenth of one worker's epochs, at least one epoch.
+
+    The ratio of their epochs is kept as far as whole epochs allow, which is not far in a training of a dozen epochs.
+
+    >>> [recipe.epochs for recipe in short_pair(Recipe(epochs=20), Recipe(epochs=32))]
+    [2, 3]
+    """
+    few = max(1, round(SHARE * one.epochs))
+    return shortened(one, few), shortened(planned, max(1, round(few * planned.epochs / one.epochs)))
+
+
+def confirm(
+    task: Task | str, one: Recipe, planned: Recipe, *, tolerance: float = TOLERANCE, progress: bool = False
+) -> Confirmation:
+    """Train one worker and rehearse the planned workers, each for a tenth of its epochs.
+
+    Args:
+        task: a name, a file, or the task itself.
+        one: the recipe of one worker.
+        planned: the planned recipe.
+        tolerance: how much worse a result may be: 0.01 is a point, or one percent.
+        progress: whether a bar or lines are shown.
+
+    Raises:
+        RunError: one worker's training failed or diverged, or the rehearsal could not be made.
+    """
+    recipes = short_pair(one, planned)
+    with tempfile.TemporaryDirectory(prefix="rueda-confirm-") as scratch:
+        folders = Path(scratch, "one-worker"), Path(scratch, "planned")
+        runs = [
+            PlannedRun(name=folder.name, seed=recipe.seed, recipe=recipe, folder=folder)
+            for recipe, folder in zip(recipes, folders, strict=True)
+        ]
+        failed = execute(task, runs, 1, progress=progress, finished=lambda: None)
+        if failed is not None:
+            raise failed
+        first, second = (last_row(folder) for folder in folders)
+    if first is None or second is None or first.diverged:
+        raise RunError("one worker's training diverged, so there is nothing to compare with; lower its rate")
+    return Confirmation(
+        epochs=(recipes[0].epochs, recipes[1].epochs), metric=first.metric, one_worker=first.value(),
+        planned=None if second.diverged else second.value(), tolerance=tolerance,
+    )  # fmt: skip
