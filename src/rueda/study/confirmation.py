@@ -53,7 +53,9 @@ class Confirmation:
         >>> [Confirmation(epochs=(1, 2), metric=ACCURACY, one_worker=0.9, planned=p).holds for p in (0.88, 0.86, None)]
         [True, False, False]
         """
-        return self.change is not None and self.metric.is_kept(self.change, DOUBTED * self.tolerance)
+        if self.change is None:
+            return False
+        return self.metric.judge((self.change, self.change), DOUBTED * self.tolerance) == "kept"
 
 
 def shortened(recipe: Recipe, epochs: int) -> Recipe:
