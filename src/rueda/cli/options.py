@@ -12,7 +12,7 @@ from rueda.cli import completion
 TASK_HELP = "A built-in task, or a Python file that defines `task`."
 TaskName = Annotated[str, typer.Argument(help=TASK_HELP, autocompletion=completion.tasks)]
 ClusterName = typer.Option(
-    help="A shipped cluster (`rueda plan --cluster list`) or a TOML file.", autocompletion=completion.clusters
+    help="A TOML file, or a shipped cluster: see `rueda plan --cluster list`.", autocompletion=completion.clusters
 )
 Settings = Annotated[
     list[str] | None,

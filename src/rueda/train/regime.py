@@ -24,7 +24,8 @@ def batch_at(recipe: Recipe, epoch: int, num_examples: int, grown_to: int = 0) -
     """
     fits = recipe.largest_local_batch or recipe.batch
     if recipe.growth_from_noise and grown_to:
-        return split_batch(min(grown_to, _largest_batch(recipe, num_examples)), recipe.workers, fits)
+        largest = max(recipe.global_batch, _largest_batch(recipe, num_examples))
+        return split_batch(min(grown_to, largest), recipe.workers, fits)
     growth = growth_of(recipe, maximum=_largest_batch(recipe, num_examples))
     if growth is None:
         return BatchSplit(recipe.batch, recipe.accumulate)
@@ -87,8 +88,10 @@ def _largest_batch(recipe: Recipe, num_examples: int) -> int:
 
     It is never more than the examples, of which an epoch would otherwise make no update.
     """
-    largest = min(recipe.largest_batch, num_examples) if recipe.largest_batch else num_examples // 10
-    return max(recipe.global_batch, largest // recipe.workers * recipe.workers)
+    largest = max(recipe.global_batch, num_examples // 10) if recipe.largest_batch is None else recipe.largest_batch
+    if largest > num_examples:
+        largest = max(recipe.global_batch, num_examples)
+    return largest // recipe.workers * recipe.workers
 
 
 def noise_sigma(recipe: Recipe, global_batch: int) -> float:
