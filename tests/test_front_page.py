@@ -59,7 +59,7 @@ def test_the_opening_figures_are_test_accuracies() -> None:
         assert shown == f"{100 * (row_of('cifar10-8-workers', name).test_accuracy or 0):.0f}"
 
 
-@pytest.mark.parametrize("name", ["one-worker", "naive", "batch-norm+batch-growth", "one-worker+batch-norm"])
+@pytest.mark.parametrize("name", ["one-worker", "naive", "batch-norm+batch-growth", "one-worker+batch-norm+decay"])
 def test_the_picture_of_the_demo_says_what_its_study_says(name: str) -> None:
     alt = " ".join(re.findall(r'alt="([^"]*)"', README)[0].split())
     assert accuracy(row_of("glyphs-8-workers", name)) in alt
@@ -71,8 +71,9 @@ def test_the_studies_have_the_tasks_own_recipe(study: str) -> None:
     folder = RESULTS / study
     found = Study.load(folder / Study.FILE)
     own, runs = load_task(found.task).recipe, read_archive(folder)
-    of_one = [runs[name].recipe() for row in found.rows if row.workers == 1 for name in row.runs]
+    of_one = [(row.name, runs[name].recipe()) for row in found.rows if row.workers == 1 for name in row.runs]
     assert of_one, "a study on the front page has one worker beside the others"
-    for used in of_one:
+    for name, used in of_one:
         for field in ("batch", "rate", "optimizer", "momentum", "schedule", "epochs", "weight_decay", "clip"):
-            assert getattr(used, field) == getattr(own, field), field
+            if (field, name.split("+")[-1]) != ("schedule", "decay"):  # the control of a growing batch
+                assert getattr(used, field) == getattr(own, field), field
