@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -44,7 +45,10 @@ def rueda(*words: str) -> int:
     """Run a command in this process, since a start with torch costs seconds; return its exit status."""
     from rueda.cli import run_command
 
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        mock.patch.dict(os.environ),
+    ):  # a command may set variables for its workers
         patch.setattr(sys, "argv", ["rueda", *words])
         return run_command()
 

@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -275,7 +276,7 @@ def command(*words: str) -> None:
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "argv", ["rueda", *words])
-        with limited():
+        with limited(), mock.patch.dict(os.environ):  # a command may set variables for its workers
             try:
                 status = run_command()
             except SystemExit as left:  # argparse's, with a line on standard error

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -138,7 +139,8 @@ def test_mistakes_get_one_line(
     (tmp_path / "broken.py").write_text("\n1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rueda", *words])
-    assert run_command() == 2
+    with mock.patch.dict(os.environ):
+        assert run_command() == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("rueda: ") and len(error.splitlines()) == 1
