@@ -22,8 +22,8 @@ test: .venv/installed
 .venv-keras/installed: constraints.txt .ci/keras-environment
 	PYTHON=$(PYTHON) .ci/keras-environment
 
-test-keras: .venv-keras/installed  # what needs TensorFlow, Keras 3, JAX, Lightning or transformers, and what takes longest: whole labs, graded scripts
-	.venv-keras/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder tests/frameworks tests/assess \
+test-keras: .venv-keras/installed  # what needs TensorFlow, Keras 3, JAX, Lightning or transformers, and what takes longest: whole labs, graded scripts, pages in a browser
+	.venv-keras/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder tests/frameworks tests/assess tests/report/test_browser.py \
 		$(wildcard src/rueda/keras src/rueda/integrations src/rueda/hvd/bridge src/rueda/hvd/tensorflow src/rueda/hvd/keras src/rueda/hvd/jax)
 
 fuzz: .venv/installed  # 10,000 damaged files and wrong command lines; the tests try 500
