@@ -68,6 +68,14 @@ def test_one_batch_keeps_the_guess_and_explains_the_step() -> None:
     assert slow.exchange == pytest.approx(0.2, rel=0.1) and slow.gamma == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.parametrize("seconds", [[3e-3, 1e-3, 1e-3], [1e-3, 1e-3, 1e-3], [9e-3, 5e-3, 1e-4]])
+def test_times_that_do_not_grow_have_a_finite_bandwidth(seconds: list[float]) -> None:
+    """A hiccup in the short messages: the fit would otherwise end at 1e19 bytes/s, which no profile may hold."""
+    sizes = [4096, 65536, 2**20]
+    line = fit_line(sizes, seconds)
+    assert sizes[-1] / seconds[-1] <= line.bandwidth <= 1001 * sizes[-1] / seconds[-1]
+
+
 def test_memory_is_a_line_above_a_floor() -> None:
     batches = [8, 16, 32, 64, 128, 256]
     peaks = [max(400_000_000, 300_000_000 + 2_000_000 * batch) for batch in batches]

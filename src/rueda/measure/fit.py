@@ -29,6 +29,8 @@ _GUESS_WEIGHT = 0.02
 """weight of the initial guess of the exchange, which matters if the steps do not determine it"""
 _SCALE = 0.1
 """relative errors above this are treated as outliers"""
+_FASTEST = 1000.0
+"""times the bandwidth of the largest message by itself: above it, times do not determine the bandwidth"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,9 @@ class Overlap:
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
     """Fit latency and bandwidth to the times of messages of several sizes, in bytes.
 
+    Times that do not grow with the size, because something else disturbed the short messages, do not determine the
+    bandwidth; it is then a thousand times what the largest message would have by itself, and not endless.
+
     >>> sizes = [4, 4096, 65536, 2**20, 2**24]
     >>> line = fit_line(sizes, [2e-4 + size / 1e9 for size in sizes])
     >>> round(line.latency, 6), round(line.bandwidth / 1e9, 3), round(line.residual, 3)
@@ -69,7 +74,8 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
 
     largest = int(x.argmax())
     start = np.array([np.log(y.min()), np.log(x[largest] / y[largest])])
-    found = least_squares(errors, start, loss="soft_l1", f_scale=_SCALE)
+    most = np.array([np.inf, start[1] + np.log(_FASTEST)])
+    found = least_squares(errors, start, bounds=(-np.inf, most), loss="soft_l1", f_scale=_SCALE)
     fitted = np.exp(errors(found.x)) * y
     return Line(
         latency=float(np.exp(found.x[0])), bandwidth=float(np.exp(found.x[1])), residual=_relative(y, fitted)
