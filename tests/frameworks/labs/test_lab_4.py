@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from frameworks.labs.browsing import Page, served, started_browser
+from frameworks.labs.browsing import Page, playwright, served, started_browser
 from rueda.labs.catalogue import lab
 from rueda.labs.exporting import export_lab
+from rueda.labs.lab_4 import planner
 
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
@@ -49,6 +51,13 @@ def test_live(browser: Any, tmp_path: Path) -> None:
         page.close()
 
 
+def recommended(cluster: str, noise_scale: int) -> str:
+    """Return what the library recommends, as the figure writes it."""
+    found = re.search(r"Recommended: \*\*([\d,]+ workers)\*\*", repr(planner.plan_figure(cluster, noise_scale)))
+    assert found is not None
+    return found[1]
+
+
 def test_from_disk(browser: Any, exported: Path) -> None:
     page = Page(browser, exported.as_uri(), viewport={"width": 1200, "height": 900})
     stage = page.stage("plan")
@@ -57,10 +66,12 @@ def test_from_disk(browser: Any, exported: Path) -> None:
     slider.evaluate(
         "(input) => { input.value = input.max; input.dispatchEvent(new Event('input', { bubbles: true })); }"
     )
-    stage.get_by_text("128 workers", exact=True).first.wait_for()
-    assert stage.locator("output").inner_text() == "8,000" and stage.locator(".parts").inner_text() != before
+    stage.get_by_text(recommended("dgx-h100", 8000), exact=True).first.wait_for()
+    after = stage.locator(".parts").inner_text()
+    assert stage.locator("output").inner_text() == "8,000" and after != before
     stage.locator("select").select_option("ethernet-25")
-    stage.get_by_text("64 workers", exact=True).first.wait_for()
+    playwright.expect(stage.locator(".parts")).not_to_have_text(after, use_inner_text=True)
+    stage.get_by_text(recommended("ethernet-25", 8000), exact=True).first.wait_for()
     form = page.page.locator("form.question").filter(has_text="What is the goodput")
     for given, right in (("8000", "false"), ("4,000", "true")):
         form.locator("input").fill(given)
