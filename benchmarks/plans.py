@@ -46,6 +46,7 @@ from rueda.plan.choice import with_cooldown
 from rueda.records import Recipe, Row
 from rueda.records.metric import ACCURACY, LOSS
 from rueda.records.profile import Profile, StepTime
+from rueda.records.welch import Sample, half_width
 from rueda.study.confirmation import Confirmation, short_pair
 from rueda.tasks import Task
 from rueda.train.loop import run_epochs
@@ -143,20 +144,18 @@ def verdict(one: Sequence[float], many: Sequence[float], metric: str) -> dict[st
     difference = unit * (statistics.fmean(many) - mean)
     worse = -difference if metric == "accuracy" else difference
     limit = 100 * (POINTS if metric == "accuracy" else SHARE)
-    return {"difference": difference, "interval": unit * half_width(one, many), "kept": worse <= limit}
+    return {"difference": difference, "interval": unit * margin(one, many), "kept": worse <= limit}
 
 
-def half_width(first: Sequence[float], second: Sequence[float]) -> float:
+def margin(*groups: Sequence[float]) -> float:
     """Return half the width of Welch's 95 % interval of a difference of means; NaN for single values."""
-    if min(len(first), len(second)) < 2:
+    if min(map(len, groups)) < 2:
         return math.nan
-    from scipy import stats
-
-    a, b = (statistics.variance(values) / len(values) for values in (first, second))
-    if a + b == 0:
-        return 0.0
-    freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
-    return float(stats.t.ppf(0.975, freedom) * math.sqrt(a + b))
+    first, second = (
+        Sample(mean=statistics.fmean(one), deviation=statistics.stdev(one), count=len(one), freedom=len(one) - 1)
+        for one in groups
+    )
+    return half_width(first, second, confidence=0.95)
 
 
 def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "measure": {"errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
     "examine": {"errors", "files", "lazy", "records", "terminal", "world", "data", "nn", "optim", "tasks", "train"},
-    "plan": {"errors", "files", "records", "terminal"},
+    "plan": {"errors", "files", "optim", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},
     "check": {"data", "errors", "files", "nn", "optim", "records", "terminal", "world"},
     "labs": {

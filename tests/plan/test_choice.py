@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan import choose_recipe
-from rueda.plan.rules import Growth
 from rueda.records import Recipe
 from rueda.records.plan import PlanNoise
 from rueda.train.regime import batch_at
@@ -115,7 +115,7 @@ def test_statistics_over_as_many_examples_as_one_worker_has(
 
 
 def test_a_growing_batch_replaces_the_cooldown() -> None:
-    chosen = choose(workers=64, batch=1, growth=Growth(4, (22, 45, 68)), batch_norm=True, noise=None)
+    chosen = choose(workers=64, batch=1, growth=BatchGrowth(64, 4, (22, 45, 68)), batch_norm=True, noise=None)
     assert chosen.schedule == "constant" and chosen.growth_factor == 4.0 and chosen.milestones == (22.0, 45.0, 68.0)
     assert [batch_at(chosen, epoch, 60_000) for epoch in (0, 22, 68)] == [(1, 1), (4, 1), (64, 1)]
     assert "updates instead of 84,330" in chosen.reasons["epochs"] and chosen.sync_batch_norm

@@ -142,7 +142,7 @@ def _curvature(
     if request.hessian and (
         hessian_found is None
         or (hessian_found.examples, hessian_found.seed) != same
-        or hessian_found.groups is None  # a record of before, without the sampling errors
+        or hessian_found.groups is None  # an older record, without the sampling errors
         or (request.density and hessian_found.density is None)
     ):
         with _stage_progress(request, world, f"{trained.name}, hessian") as tell:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
-from rueda.plan.rules import FEWEST_UPDATES, Growth
+from rueda.plan.rules import FEWEST_UPDATES
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -29,7 +30,8 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
     recipe = choose_recipe(
         base, workers=row.workers, local_batch=row.local_batch, noise=plan.noise, examples=plan.examples,
         batch_norm=batch_norm,
-        growth=None if row.growth_factor is None else Growth(row.growth_factor, row.growth_epochs),
+        growth=None if row.growth_factor is None
+        else BatchGrowth(row.global_batch, row.growth_factor, row.growth_epochs),
     )  # fmt: skip
     if row.workers > 1:
         speed = f"{row.images_per_second:,.0f} {plan.unit}/s"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rueda.optim.batch_growth import BatchGrowth, num_updates
 from rueda.plan.noise import statistical_efficiency
 from rueda.plan.rules import (
     COOLDOWN,
     FEWEST_STATISTICS,
-    Growth,
     epochs_needed,
     rate_correction,
     rate_scaling,
@@ -29,7 +29,7 @@ def choose_recipe(
     noise: PlanNoise | None,
     examples: int,
     batch_norm: bool | None = None,
-    growth: Growth | None = None,
+    growth: BatchGrowth | None = None,
 ) -> Recipe:
     """Choose the recipe for a number of workers.
 
@@ -54,8 +54,9 @@ def choose_recipe(
     reasons = {
         "workers": "asked for",
         "batch": f"global batch {batch:,}, {_noise_text(noise)}",
-        "epochs": f"{_epochs_text(base, worth)}; {updates(epochs, batch, examples, growth):,} updates "
-        f"instead of {updates(base.epochs, base.global_batch, examples):,}",
+        "epochs": f"{_epochs_text(base, worth)}; "
+        f"{num_updates(growth or batch, epochs, num_examples=examples):,} updates "
+        f"instead of {num_updates(base.global_batch, base.epochs, num_examples=examples):,}",
     }
     if base.global_batch != local_batch:
         changes["base_batch"] = base.global_batch
@@ -90,17 +91,6 @@ def knows_batch_norm(recipe: Recipe) -> bool | None:
     """
     said = recipe.model.get("batch_norm") is True or recipe.ghost_batch is not None or recipe.sync_batch_norm
     return said or None
-
-
-def updates(epochs: int, batch: int, examples: int, growth: Growth | None = None) -> int:
-    """Return the updates of a training that drops the incomplete last batch of each epoch.
-
-    >>> updates(4, 64, 6400), updates(4, 64, 6400, Growth(2, (1, 2, 3)))
-    (400, 187)
-    """
-    if growth is None:
-        return epochs * (examples // batch)
-    return sum(examples // growth.batch(batch, epoch) for epoch in range(epochs))
 
 
 def _rate(
@@ -143,7 +133,7 @@ def _optimizer(base: Recipe, batch: int, noise: PlanNoise | None, batch_norm: bo
 
 
 def _schedule(
-    base: Recipe, epochs: int, growth: Growth | None, reasons: dict[str, str], *, warm_up: bool
+    base: Recipe, epochs: int, growth: BatchGrowth | None, reasons: dict[str, str], *, warm_up: bool
 ) -> dict[str, Any]:
     """Choose warm-up, cooldown or growth; the milestones of one worker's own schedule move with the epochs."""
     changes: dict[str, Any] = {}

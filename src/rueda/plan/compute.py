@@ -71,7 +71,7 @@ def compute_time(
         do = f"accumulate batches of {profile.largest_batch}"
         expected = f"at most {profile.largest_batch}, the largest that fits into memory"
         raise ProfileError("local batch", expected=expected, got=local_batch, do=do)
-    points = sorted({step.batch: step for step in steps or profile.steps}.values(), key=lambda step: step.batch)
+    points = _by_batch(steps or profile.steps)
     seconds, backward, optimizer = (_at(points, name, local_batch) for name in ("seconds", "backward", "optimizer"))
     nearest = min(points, key=lambda step: abs(step.batch - local_batch))
     first, last = points[0].batch, points[-1].batch
@@ -83,10 +83,7 @@ def compute_time(
     optimizer, backward = min(optimizer, seconds), min(backward, seconds)
     if speed is not None:
         carried = max(seconds / speed, launch_seconds(profile))
-        if carried > seconds / speed:
-            optimizer, backward = (part * carried / seconds for part in (optimizer, backward))
-        else:
-            optimizer, backward = optimizer / speed, backward / speed
+        optimizer, backward = (part * carried / seconds for part in (optimizer, backward))
         warnings.append(_extrapolation(profile, local_batch, speed, is_launch_bound=carried > seconds / speed))
         seconds = carried
     return Compute(
@@ -108,7 +105,7 @@ def launch_seconds(profile: Profile) -> float:
     estimate = STEP_SECONDS + TENSOR_SECONDS * tensors
     if profile.device.startswith("cpu"):
         return estimate
-    points = sorted({step.batch: step for step in profile.steps}.values(), key=lambda step: step.batch)
+    points = _by_batch(profile.steps)
     if len(points) == 1:
         return min(estimate, points[0].seconds)
     first, second = points[:2]
@@ -122,7 +119,7 @@ def smallest_batch(profile: Profile, speed: float) -> int:
     A smaller local batch wastes the device. It is a power of two, and at most the largest batch that fits.
     """
     floor = launch_seconds(profile)
-    points = sorted({step.batch: step for step in profile.steps}.values(), key=lambda step: step.batch)
+    points = _by_batch(profile.steps)
     limit = profile.largest_batch or max(profile.examples, points[-1].batch)
     batch = 1
     while _at(points, "seconds", batch) / speed < floor and 2 * batch <= limit:
@@ -138,6 +135,11 @@ def _extrapolation(profile: Profile, local_batch: int, speed: float, *, is_launc
         f"{text}; at local batch {local_batch:,} the host's launches are assumed to take longer than the device, "
         f"{1e3 * launch_seconds(profile):.2g} ms a step: take {smallest_batch(profile, speed):,} or more"
     )
+
+
+def _by_batch(steps: Sequence[StepTime]) -> list[StepTime]:
+    """Return the measured steps in the order of their batches, the last one of each batch."""
+    return sorted({step.batch: step for step in steps}.values(), key=lambda step: step.batch)
 
 
 def _at(points: list[StepTime], name: str, batch: int) -> float:

@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rueda.errors import ProfileError, RecipeError
+from rueda.optim.batch_growth import BatchGrowth, num_updates
 from rueda.plan.advice import WORTH, advise, cost
-from rueda.plan.choice import knows_batch_norm, updates
+from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
 from rueda.plan.prediction import predict
-from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, Growth, epochs_needed, growth_to
+from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, epochs_needed, growth_to
 from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -159,7 +160,7 @@ class _Planned:
         if self.noise is not None:
             worth = statistical_efficiency(one.global_batch, self.base.global_batch, self.noise.value)
         epochs = epochs_needed(self.base.epochs, worth)
-        count = max(1, updates(epochs, one.global_batch, self.profile.examples))
+        count = max(1, num_updates(one.global_batch, epochs, num_examples=self.profile.examples))
         return PlanRow(
             **vars(one), scaling=kind, speedup=one.images_per_second / alone.images_per_second,
             statistical_efficiency=worth, goodput=None if worth is None else worth * one.images_per_second,
@@ -200,20 +201,22 @@ class _Planned:
         if self.noise is not None and not self.is_cautious:
             largest = min(largest, self.noise.value)
         growth = growth_to(row.global_batch, largest, int(row.epochs))
-        count = updates(int(row.epochs), row.global_batch, examples, growth)
-        if growth is None or count < FEWEST_UPDATES:
+        if growth is None:
+            return row
+        count = num_updates(growth, int(row.epochs), num_examples=examples)
+        if count < FEWEST_UPDATES:
             return row
         hours = self._hours(row, growth)
         return replace(
-            row, growth_factor=growth.factor, growth_epochs=growth.milestones, updates=count,
+            row, growth_factor=int(growth.factor), growth_epochs=tuple(map(int, growth.milestones)), updates=count,
             **self._price(hours, row.nodes),
         )  # fmt: skip
 
-    def _hours(self, row: PlanRow, growth: Growth) -> float:
+    def _hours(self, row: PlanRow, growth: BatchGrowth) -> float:
         """Add up the time of the epochs, each at its batch."""
         seconds = 0.0
         for epoch in range(int(row.epochs)):
-            batch = growth.batch(row.global_batch, epoch)
+            batch = growth(epoch)
             one = predict(self.profile, self.cluster, workers=row.workers, local_batch=batch // row.workers)
             seconds += self.profile.examples // batch * one.step_seconds
         return seconds / 3600

@@ -40,7 +40,8 @@ batch norm          statistics over about as many examples as one worker has: gh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from rueda.optim.batch_growth import BatchGrowth
 
 FEWEST_UPDATES = 128
 """the fewest updates that a training may have: a batch that leaves fewer is not chosen"""
@@ -56,23 +57,6 @@ FEWEST_STATISTICS = 16
 """examples below which the statistics of batch norm are synchronised"""
 LINEAR = ("sgd", "larc")
 """optimizers whose step is the gradient times the rate"""
-
-
-@dataclass(frozen=True)
-class Growth:
-    """The global batch is multiplied by a whole factor at each milestone."""
-
-    factor: int
-    milestones: tuple[int, ...]
-    """epochs, counted from 0"""
-
-    def batch(self, first: int, epoch: int) -> int:
-        """Return the global batch of an epoch.
-
-        >>> [Growth(2, (5, 10)).batch(64, epoch) for epoch in (0, 5, 19)]
-        [64, 128, 256]
-        """
-        return int(first * self.factor ** sum(epoch >= milestone for milestone in self.milestones))
 
 
 def epochs_needed(epochs: int, worth: float | None) -> int:
@@ -115,14 +99,14 @@ def warmup_epochs(epochs: int) -> float:
     return round(min(WARMUP_EPOCHS, WARMUP_SHARE * epochs), 3)
 
 
-def growth_to(first: int, largest: float, epochs: int) -> Growth | None:
+def growth_to(first: int, largest: float, epochs: int) -> BatchGrowth | None:
     """Return the growth from a batch to at most another by equal whole factors; None if it is not worth it.
 
-    >>> growth_to(64, 4096, 20), growth_to(64, 300, 20), growth_to(64, 200, 20)
-    (Growth(factor=4, milestones=(5, 10, 15)), Growth(factor=2, milestones=(10, 15)), None)
+    >>> print(growth_to(64, 4096, 20), growth_to(64, 300, 20), growth_to(64, 200, 20), sep="; ")
+    batch 64 -> 256 -> 1024 -> 4096 at epochs 5, 10, 15; batch 64 -> 128 -> 256 at epochs 10, 15; None
     """
-    quarters = [max(1, round(epochs * quarter / 4)) for quarter in (1, 2, 3)]
+    quarters = tuple(max(1, round(epochs * quarter / 4)) for quarter in (1, 2, 3))
     if largest < LEAST_GROWTH * first or epochs < 4:
         return None
     factor = math.floor((largest / first) ** (1 / 3) + 1e-9)
-    return Growth(factor, tuple(quarters)) if factor > 1 else Growth(2, tuple(quarters[1:]))
+    return BatchGrowth(first, factor, quarters) if factor > 1 else BatchGrowth(first, 2, quarters[1:])

@@ -26,9 +26,6 @@ REGIMES = ("perfect scaling", "diminishing returns", "maximal parallelism")
 BOUNDARY = 9.0
 """perfect scaling ends at Bcrit / 9 (slope 0.9), maximal parallelism begins at 9 Bcrit (slope 0.1)"""
 
-CONFIDENCE = 0.9
-"""confidence level of the critical batch's interval"""
-
 
 def _ordered(ends: tuple[float | None, float | None]) -> bool:
     low, high = (0.0 if ends[0] is None else ends[0]), (math.inf if ends[1] is None else ends[1])

@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from rueda.records.batch_curve import CONFIDENCE
 from rueda.records.examined_model import ExaminedModel
 from rueda.records.json_record import JsonRecord, Rule, demand
+from rueda.records.student import quantile
 
 FEWEST_PROBES = 8
 """the fewest random vectors from which a trace is estimated"""
@@ -29,9 +29,9 @@ class Eigenvalue:
     """|Hv - value v| for the computed unit vector v: a true eigenvalue is at most this far away"""
     error: float
     """numerical error, on the given examples: of the first eigenvalue a bound that holds with a probability of 99 %, of
-    the others the residual (in records of before: the residual, or its square over the gap to the neighbours)"""
+    the others the residual (in older records: the residual, or its square over the gap to the neighbours)"""
     sampling_error: float | None = None
-    """standard error that comes from which examples were drawn; None in records of before"""
+    """standard error that comes from which examples were drawn; None in older records"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class SpectralDensity:
     steps: int
     lows: tuple[float, ...] = ()
     highs: tuple[float, ...] = ()
-    """the ends of the 90 % interval of each value, for the random vectors; none in records of before"""
+    """the ends of the 90 % interval of each value, for the random vectors; none in older records"""
 
     def band(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the ends of the interval of each value; in records of before, one standard error to each side."""
+        """Return the ends of the interval of each value; in older records, one standard error to each side."""
         if self.lows:
             return self.lows, self.highs
         pairs = [
@@ -88,9 +88,9 @@ class HessianResult:
     trace_error: float | None = None
     """standard error that comes from the random vectors"""
     trace_probes: int | None = None
-    """the number of random vectors; 0 if the trace is exact, None in records of before"""
+    """the number of random vectors; 0 if the trace is exact, None in older records"""
     trace_sampling_error: float | None = None
-    """standard error that comes from which examples were drawn; None in records of before"""
+    """standard error that comes from which examples were drawn; None in older records"""
     groups: int | None = None
     """groups of examples from which the sampling errors are estimated"""
     trace_converged: bool | None = None
@@ -125,11 +125,7 @@ def margin(standard_error: float, num_samples: int) -> float:
     >>> round(margin(1.0, 16), 3), round(margin(1.0, 6), 3), margin(1.0, 1)
     (1.753, 2.015, inf)
     """
-    if num_samples < 2:
-        return math.inf
-    from scipy.special import stdtrit
-
-    return float(stdtrit(num_samples - 1, (1 + CONFIDENCE) / 2)) * standard_error
+    return quantile(num_samples - 1) * standard_error if num_samples > 1 else math.inf
 
 
 def contraction(rate: float, eigenvalue: float) -> float:

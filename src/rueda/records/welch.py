@@ -23,8 +23,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIDENCE = 0.9
-"""probability that an interval contains the true difference"""
+from rueda.records.student import CONFIDENCE, quantile
+
 POWER = 0.8
 """probability with which :func:`values_to_decide` values decide, if difference and spreads are those measured"""
 MOST = 100
@@ -45,7 +45,7 @@ class Sample:
     """the deviation is that of other samples"""
 
 
-def half_width(first: Sample, second: Sample, slope: float = 1.0) -> float:
+def half_width(first: Sample, second: Sample, slope: float = 1.0, confidence: float = CONFIDENCE) -> float:
     """Return half the length of the interval of ``first.mean - slope * second.mean``.
 
     >>> one = Sample(mean=0.90, deviation=0.01, count=3, freedom=2)
@@ -58,7 +58,7 @@ def half_width(first: Sample, second: Sample, slope: float = 1.0) -> float:
         freedom = first.freedom
     else:
         freedom = _freedom(variances, (first.freedom, second.freedom))
-    return _quantile(freedom, (1 + CONFIDENCE) / 2) * math.sqrt(sum(variances))
+    return quantile(freedom, (1 + confidence) / 2) * math.sqrt(sum(variances))
 
 
 def values_to_decide(first: Sample, second: Sample, distance: float, slope: float = 1.0) -> int | None:
@@ -85,7 +85,7 @@ def values_to_decide(first: Sample, second: Sample, distance: float, slope: floa
 
     def decide(count: int) -> bool:
         freedom = _freedom(variances, (count - 1, count - 1))
-        quantiles = _quantile(freedom, (1 + CONFIDENCE) / 2) + _quantile(freedom, POWER)
+        quantiles = quantile(freedom) + quantile(freedom, POWER)
         return quantiles * math.sqrt(sum(variances) / count) <= abs(distance)
 
     count = 2 + bisect_left(range(2, MOST + 1), True, key=decide)
@@ -122,9 +122,3 @@ def _freedom(variances: tuple[float, float], freedoms: tuple[float, float]) -> f
     """Return the degrees of freedom of a sum of two estimated variances, after Satterthwaite."""
     squares = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
     return sum(variances) ** 2 / squares if squares > 0 else sum(freedoms)
-
-
-def _quantile(freedom: float, probability: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, probability))

@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rueda.errors import RunError
-from rueda.records.batch_curve import CONFIDENCE, BatchCurve
+from rueda.records.batch_curve import BatchCurve
+from rueda.records.student import quantile
 
 Floats = NDArray[np.float64]
 
@@ -95,11 +96,9 @@ class _Profile:
 
     def interval(self, best: float) -> tuple[float | None, float | None]:
         """Return the ends of the interval of Bcrit; None where it has no end."""
-        from scipy.special import stdtrit
-
         freedom = len(self.sizes) - 2
         # F with 1 and n degrees of freedom is the square of Student's t with n.
-        most = float(self.squares(best)) * (1 + stdtrit(freedom, (1 + CONFIDENCE) / 2) ** 2 / freedom)
+        most = float(self.squares(best)) * (1 + quantile(freedom) ** 2 / freedom)
         flat, falling = _scatter(self.steps), _scatter(self.steps + np.log(self.sizes))
         below, above = self.grid[self.grid < best], self.grid[self.grid > best]
         return (

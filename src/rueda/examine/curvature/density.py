@@ -37,7 +37,7 @@ from rueda.errors import ExamineError
 from rueda.examine.curvature.lanczos import ROUNDING, orthogonalised, vector_norm
 from rueda.examine.curvature.product import Product
 from rueda.examine.curvature.trace import mean_and_error, random_signs
-from rueda.records.batch_curve import CONFIDENCE
+from rueda.records.student import CONFIDENCE
 
 Floats = NDArray[np.float64]
 

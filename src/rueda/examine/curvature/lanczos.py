@@ -67,8 +67,6 @@ class Extremes:
     opposite: float
     """the smallest Ritz value, a by-product"""
     opposite_residual: float
-    vectors: Tensor
-    """[count, n]: the unit vectors y of the values"""
     basis: Tensor
     """[m, n], orthonormal rows: the basis of the Krylov space"""
     matrix: Floats
@@ -170,7 +168,6 @@ def extreme_eigenvalues(
         num_products=done,
         opposite=float(thetas[-1]),
         opposite_residual=float(residuals[-1]),
-        vectors=torch.from_numpy(coordinates[:, :found].T.copy()).to(basis) @ basis[:length],
         basis=basis[:length],
         matrix=matrix[:length, :length],
     )
