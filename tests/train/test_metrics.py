@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import rueda
 from harness import workers
 from rueda.errors import CheckpointError, DataError, TaskError
+from rueda.examine.loading import load_model
 from rueda.records import Recipe, Run
 from rueda.records.metric import ACCURACY, LOSS
 from rueda.tasks import metrics
@@ -199,6 +200,23 @@ def test_several_test_sets_and_a_validation_split(tmp_path: Path) -> None:
     assert list(row.figures) == ["train", "validation", "test", "shifted"]
     assert row.deciding() == row.figures["validation"]["accuracy"] != row.value()
     assert row.value("shifted", "top-2") is not None and row.examples == 2 * 216
+
+
+def test_a_recipe_holds_out_what_the_task_would(tmp_path: Path) -> None:
+    """The same examples, whether the task or the recipe names the fraction: the trainings are equal to the last bit."""
+    by_recipe = rueda.fit(tiny_task(), tiny_task().recipe.change(validation=0.1), folder=tmp_path / "a", progress=False)
+    rueda.fit(replace(tiny_task(), validation=0.1), folder=tmp_path / "b", progress=False)
+    first, second = ([row.figures for row in Run(tmp_path / name).rows("epoch")] for name in "ab")
+    assert first == second and list(first[-1]) == ["train", "validation", "test"]
+    assert by_recipe.row is not None and by_recipe.row.examples == 2 * 216
+    held = load_model(tmp_path / "a", task=tiny_task()).objectives(("train", "validation"), num_examples=None)
+    assert {name: len(one.targets) for name, one in held.items()} == {"train": 216, "validation": 24}
+
+
+def test_held_out_data_beside_validation_data_are_refused() -> None:
+    task = replace(tiny_task(), validation=lambda: clouds(60, 5))
+    with pytest.raises(TaskError, match=r"validation = 0.1 of the recipe .* has validation data of its own; leave it"):
+        rueda.fit(task, task.recipe.change(validation=0.1), progress=False)
 
 
 def test_the_best_checkpoint_is_that_of_the_best_validation(tmp_path: Path) -> None:

@@ -69,10 +69,11 @@ class TrainedModel:
             device: the device that computes; by default the model's.
         """
         found: dict[str, Objective] = {}
-        if self.task.step is not None:
-            model = StepModel(self.task, self.model)
+        task = self.task.for_recipe(self.recipe)  # what was held out is not training data
+        if task.step is not None:
+            model = StepModel(task, self.model)
             for split in splits:
-                numbers, contents = model.numbers(chosen_data(self.task, split, num_examples))
+                numbers, contents = model.numbers(chosen_data(task, split, num_examples))
                 if found:
                     found[split] = next(iter(found.values())).with_examples(numbers, contents)
                 else:
@@ -80,13 +81,13 @@ class TrainedModel:
             return found
         dtype = next(self.model.parameters()).dtype
         for split in splits:
-            inputs, targets = examples(self.task, split, num_examples, dtype)
+            inputs, targets = examples(task, split, num_examples, dtype)
             if found:
                 found[split] = next(iter(found.values())).with_examples(inputs, targets)
             else:
-                correct = None if self.task.metric is None else self.task.correct
+                correct = None if task.metric is None else task.correct
                 found[split] = Objective(
-                    self.model, self.task.losses, inputs, targets, correct=correct, device=device
+                    self.model, task.losses, inputs, targets, correct=correct, device=device
                 )  # fmt: skip
         return found
 

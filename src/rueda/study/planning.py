@@ -96,7 +96,7 @@ def _check_batches(task: Task, chosen: list[Condition], root: Path, seeds: range
     from rueda.data.partition import check_batch
 
     todo = [run for one in chosen for run in runs_of(root, one, seeds) if not is_finished(run.folder, run.recipe)]
-    num_examples = count_examples(task.load("train")) if todo else 0
+    num_examples = count_examples(task.for_recipe(todo[0].recipe).load("train")) if todo else 0
     for run in todo:
         try:
             check_batch(num_examples, run.recipe.local_batch, run.recipe.workers)

@@ -174,13 +174,13 @@ def study_steps_to_target(
     start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
     metric, value = _target(loaded, target_accuracy, target, target_metric)
-    num_examples = count_examples(loaded.load("train"))
     refuse_settings(
         settings,
         {"workers": "every trial has one worker", "target_accuracy": "give --target-accuracy",
          "target": "give --target"},
     )  # fmt: skip
     base = loaded.recipe.with_settings(settings).change(workers=1, **NO_TARGET)
+    num_examples = count_examples(loaded.for_recipe(base).load("train"))
     epochs = 8 * base.epochs if epochs is None else epochs
     check_counts(epochs=epochs)
     if base.rate_note:

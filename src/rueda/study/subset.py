@@ -84,7 +84,11 @@ def plan_task(task: Task, request: CurveRequest) -> Forecast:
     metric = _metric(task, request.metric)
     refuse_settings(
         request.settings,
-        {"workers": "every training has one worker", "target_accuracy": "every training makes all its epochs"},
+        {
+            "workers": "every training has one worker",
+            "target_accuracy": "every training makes all its epochs",
+            "validation": "parts of the training data are repeated, and would be on both sides",
+        },
     )
     recipe = task.recipe.with_settings(request.settings).change(workers=1, **NO_TARGET)
     recipe = recipe if request.epochs is None else recipe.change(epochs=request.epochs)

@@ -46,7 +46,7 @@ def study_throughput(
     start = Path.cwd()  # before the task file runs, which may call os.chdir
     loaded = load_task_and_data(task)
     recipe = loaded.recipe.with_settings(settings).change(workers=1, ghost_batch=None)
-    num_examples = count_examples(loaded.load("train")) // recipe.accumulate
+    num_examples = count_examples(loaded.for_recipe(recipe).load("train")) // recipe.accumulate
     if batches is None:
         largest = max(1, min(1024, num_examples // 8))
         batches = [2**power for power in range(largest.bit_length())]

@@ -198,6 +198,22 @@ class Task:
         what, expected = f"the {split} data of task {self.name}", "rueda.Arrays, a torch Dataset or a stream"
         raise TaskError(what, expected=expected, got=type(data).__name__, do=do)
 
+    def for_recipe(self, recipe: Recipe) -> Task:
+        """Return the task with the validation data that the recipe holds out, divided once; the task itself if none.
+
+        Raises:
+            TaskError: the task has validation data of its own.
+        """
+        if recipe.validation is None:
+            return self
+        if self.validation is not None:
+            raise TaskError(
+                f"validation = {recipe.validation:g} of the recipe would hold out training data, but task {self.name} "
+                "has validation data of its own; leave it out"
+            )
+        train, validation = split_off(self.load("train"), recipe.validation, self.name)
+        return replace(self, train=train, validation=validation)
+
     def build(self, recipe: Recipe) -> nn.Module:
         """Build the model with the arguments of the recipe's ``model`` table."""
         try:

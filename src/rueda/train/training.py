@@ -68,11 +68,12 @@ class Training:
     """
 
     def __init__(self, task: Task, recipe: Recipe, world: World, *, rehearse: bool = False) -> None:
-        self.task, self.given_recipe, self.world, self.rehearsed = task, recipe, world, rehearse
+        self.given_recipe, self.world, self.rehearsed = recipe, world, rehearse
         self.recipe = recipe = numerics.settled(adapted(recipe), world.device)
         numerics.apply(recipe, world.device)
         if world.device.type == "cpu":  # before anything else: loading data or building the model may run oneDNN
             instruction_sets.protect(recipe.precision, speak=world.is_main)
+        self.task = task = task.for_recipe(recipe)
         self.train_data = task.load("train")
         self.dtype = parameter_dtype(recipe)
         self.loader = training_loader(task, self.train_data, recipe, world, self.dtype)

@@ -143,6 +143,8 @@ class Recipe:
     """shards: the workers share each epoch's examples; random: each worker draws from all examples"""
     remainder: str = "drop"
     """what happens to a last batch that is not full: drop or pad"""
+    validation: float | None = None
+    """fraction of the training data that is held out, so that choices are not made on test data; none: no such part"""
     seed: int = 0
     """seed of all random numbers"""
 

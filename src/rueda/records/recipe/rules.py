@@ -101,6 +101,8 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
             r.target_metric is not None and r.target is None,
         f"loader_processes = {r.loader_processes} is not a number of processes; give 0 or more":
             (r.loader_processes or 0) < 0,
+        f"validation = {r.validation} is not a fraction of the training data; give e.g. 0.1":
+            r.validation is not None and not 0 < r.validation < 1,
         f"momentum = {r.momentum} never decays; give less than 1": r.momentum >= 1,
         f"ema_decay = {r.ema_decay} is not a decay; give a number above 0 and below 1, such as 0.999":
             r.ema_decay is not None and not 0 < r.ema_decay < 1,
