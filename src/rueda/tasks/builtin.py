@@ -59,7 +59,10 @@ def linear() -> Task:
 def glyphs_cnn() -> Task:
     """Return a small CNN on generated glyphs, which needs no download and trains in seconds."""
     recipe = Recipe(batch=64, rate=0.02, momentum=0.9, epochs=4)
-    return _task("glyphs-cnn", models.small_cnn, datasets.glyphs, recipe=recipe, unit="images")
+    validation = partial(datasets.glyphs, "validation")
+    return _task(
+        "glyphs-cnn", models.small_cnn, datasets.glyphs, validation=validation, recipe=recipe, unit="images"
+    )  # fmt: skip
 
 
 def fashion_mnist_cnn() -> Task:

@@ -47,7 +47,7 @@ def test_easy_images_are_told_apart_by_their_nearest_neighbour_and_hard_ones_are
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "validation"}, "train or test"),
+        ({"split": "dev"}, "train or test or validation"),
         ({"num_examples": 0}, "1 example or more"),
         ({"difficulty": 1.5}, "from 0 to 1"),
     ],

@@ -72,10 +72,10 @@ class Published(ABC):
             raise DataError(where, expected=expected, got=f"{found[:12]}... ({len(plain):,} bytes)", do=do)
 
 
-def check_split(name: str, split: str) -> None:
-    """Raise DataError for a split other than train and test."""
-    if split not in ("train", "test"):
-        raise DataError(f"{name} split", expected="train or test", got=split, do="choose one of them")
+def check_split(name: str, split: str, splits: tuple[str, ...] = ("train", "test")) -> None:
+    """Raise DataError for a split that the data set does not have."""
+    if split not in splits:
+        raise DataError(f"{name} split", expected=" or ".join(splits), got=split, do="choose one of them")
 
 
 def corrupt(path: Path | str, name: str, why: str) -> DataError:
