@@ -6,6 +6,7 @@ its own.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -70,6 +71,7 @@ def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str]
 def _observe(script: str, journal: str, working: str, rank: int, size: int, port: int) -> None:
     from rueda.check.audit.watch.observer import run_observed
 
+    gc.freeze()  # as the command does: modules are never freed, and collections would copy their pages
     multiprocessing.set_start_method("fork", force=True)  # of the script's loaders, as in a process of its own
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     os.environ.update(

@@ -4,7 +4,7 @@ Before torch is loaded: one thread, so that results are the same on every machin
 Ctrl-C works also in a job that was started with SIGINT or SIGHUP ignored (a script's background, ``nohup``): such a
 disposition is inherited, and the tests send both to what they start.
 
-``make test`` runs the files in as many processes as there are cores, two to four; each keeps its own groups of workers.
+``make test`` runs the files in one process more than cores, two to four; each keeps its own groups of workers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from rueda.world import instruction_sets
 from rueda.world.cores import usable_cores
 
 gc.disable()  # until all tests are collected: their imports create little garbage, and 15 s become 11
+sys.dont_write_bytecode = False  # images of containers often forbid it, and each process would compile all it imports
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch looks up the name of each peer; a lost query costs 5 seconds
 os.environ.update(instruction_sets.limits(os.environ))
@@ -40,12 +42,8 @@ LONG = tuple(
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes ``-n auto`` means: one for each core, and two on one core, since tests also wait.
-
-    One more than cores took 9 min instead of 10 on 2 cores, but tests that watch real hosts and stopped processes came
-    too late there.
-    """
-    return max(2, min(usable_cores(), MOST_PROCESSES))
+    """Say how many processes ``-n auto`` means: one more than cores, since tests also wait for others."""
+    return max(2, min(usable_cores() + 1, MOST_PROCESSES))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
