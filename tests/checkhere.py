@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import HVD
+from harness import PRELOADED
 from rueda.check.audit.judge.journals import read_journals
 from rueda.check.audit.judge.judging import judge
 from rueda.check.audit.launching import Watch
@@ -42,7 +42,7 @@ def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str]
     journal.mkdir()
     working.mkdir()
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*HVD, "rueda.check.audit.watch.observer", *preloaded])
+    context.set_forkserver_preload([*PRELOADED, *preloaded])
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

@@ -15,6 +15,8 @@ import signal
 import sys
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 import harness
 from rueda.world import instruction_sets
@@ -33,9 +35,10 @@ MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
 LONG = tuple(
     f"test_{name}.py"
     for name in (
-        *("strangers", "many_hosts", "browser", "gallery", "local", "site", "resume", "drivers", "cycles", "docs"),
-        *("scripts", "techniques", "check_command", "init", "instruction_sets", "training", "run"),
-        *("trainings", "study", "fuzz", "train", "checked", "commands"),
+        *("strangers", "many_hosts", "browser", "gallery", "signals", "local", "site", "stall", "drivers", "docs"),
+        *("scripts", "training", "parallel", "resume", "cycles", "techniques", "check_command", "command", "init"),
+        *("instruction_sets", "run", "trainings", "study", "any_stage", "any_step", "shared_memory", "fuzz"),
+        *("sampling", "density", "noise_scale", "train", "checked", "commands"),
     )
 )
 """files that take longest: they are begun first, so that no process is left alone with one at the end"""
@@ -44,6 +47,17 @@ LONG = tuple(
 def pytest_xdist_auto_num_workers() -> int:
     """Say how many processes ``-n auto`` means: one more than cores, since tests also wait for others."""
     return max(2, min(usable_cores() + 1, MOST_PROCESSES))
+
+
+class ByFile(LoadFileScheduling):
+    """Give whole files to the processes; those of ``tests/gpu`` to one, since each start of an impostor is dear."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
