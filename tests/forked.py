@@ -56,7 +56,10 @@ class Forked:
 
 @contextlib.contextmanager
 def forked(code: str, ranks: Sequence[Mapping[str, str]], *words: str) -> Iterator[list[Forked]]:
-    """Run a script once for each environment, all at the same time; what still runs at the end is killed."""
+    """Run a script once for each environment, all at the same time; what still runs at the end is killed.
+
+    Warnings are errors there, as in the tests.
+    """
     started: list[Forked] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
