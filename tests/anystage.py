@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from measure.test_measure_task import LITTLE
 from rueda.measure import measure
+from rueda.measure.request import Budget
 from rueda.plan import make_plan, this_machine
 from rueda.study import study_techniques
 from rueda.tasks import Task
 
+BRIEF = Budget(steps=0.1, communication=0.1, together=0.1, noise=0.1, longest_step=5.0, sizes=(4, 4096))
+
 
 def measured_and_planned(task: Task) -> None:
     """Measure a task on these two workers, and plan from that."""
-    profile = measure(task, batches=[4, 8], budget=LITTLE)
+    profile = measure(task, batches=[4, 8], budget=BRIEF)
     assert [step.batch for step in profile.steps] == [4, 8]
     assert all(step.seconds > 0 for step in profile.steps) and [one.workers for one in profile.together] == [2]
     plan = make_plan(profile, this_machine(profile), workers=[1, 2])

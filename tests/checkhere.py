@@ -6,6 +6,7 @@ its own.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import HVD
+from harness import PRELOADED
 from rueda.check.audit.judge.journals import read_journals
 from rueda.check.audit.judge.judging import judge
 from rueda.check.audit.launching import Watch
@@ -41,7 +42,7 @@ def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str]
     journal.mkdir()
     working.mkdir()
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*HVD, "rueda.check.audit.watch.observer", *preloaded])
+    context.set_forkserver_preload([*PRELOADED, *preloaded])
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -70,6 +71,7 @@ def check(script: Path, folder: Path, *, size: int = 2, preloaded: Sequence[str]
 def _observe(script: str, journal: str, working: str, rank: int, size: int, port: int) -> None:
     from rueda.check.audit.watch.observer import run_observed
 
+    gc.freeze()  # as the command does: modules are never freed, and collections would copy their pages
     multiprocessing.set_start_method("fork", force=True)  # of the script's loaders, as in a process of its own
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     os.environ.update(

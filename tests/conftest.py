@@ -4,7 +4,7 @@ Before torch is loaded: one thread, so that results are the same on every machin
 Ctrl-C works also in a job that was started with SIGINT or SIGHUP ignored (a script's background, ``nohup``): such a
 disposition is inherited, and the tests send both to what they start.
 
-``make test`` runs the files in as many processes as there are cores, two to four; each keeps its own groups of workers.
+``make test`` runs the files in one process more than cores, two to four; each keeps its own groups of workers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import signal
 import sys
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 import harness
 from rueda.world import instruction_sets
 from rueda.world.cores import usable_cores
 
 gc.disable()  # until all tests are collected: their imports create little garbage, and 15 s become 11
+sys.dont_write_bytecode = False  # images of containers often forbid it, and each process would compile all it imports
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch looks up the name of each peer; a lost query costs 5 seconds
 os.environ.update(instruction_sets.limits(os.environ))
@@ -31,21 +35,29 @@ MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
 LONG = tuple(
     f"test_{name}.py"
     for name in (
-        *("strangers", "many_hosts", "browser", "gallery", "local", "site", "resume", "drivers", "cycles", "docs"),
-        *("scripts", "techniques", "check_command", "init", "instruction_sets", "training", "run"),
-        *("trainings", "study", "fuzz", "train", "checked", "commands"),
+        *("strangers", "many_hosts", "browser", "gallery", "signals", "local", "site", "stall", "drivers", "docs"),
+        *("scripts", "training", "parallel", "resume", "cycles", "techniques", "check_command", "command", "init"),
+        *("instruction_sets", "run", "trainings", "study", "any_stage", "any_step", "shared_memory", "fuzz"),
+        *("sampling", "density", "noise_scale", "train", "checked", "commands"),
     )
 )
 """files that take longest: they are begun first, so that no process is left alone with one at the end"""
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes ``-n auto`` means: one for each core, and two on one core, since tests also wait.
+    """Say how many processes ``-n auto`` means: one more than cores, since tests also wait for others."""
+    return max(2, min(usable_cores() + 1, MOST_PROCESSES))
 
-    One more than cores took 9 min instead of 10 on 2 cores, but tests that watch real hosts and stopped processes came
-    too late there.
-    """
-    return max(2, min(usable_cores(), MOST_PROCESSES))
+
+class ByFile(LoadFileScheduling):
+    """Give whole files to the processes; those of ``tests/gpu`` to one, since each start of an impostor is dear."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,6 +28,19 @@ from scalehere import SCRIPTS, flat, within
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "convert-a-script.md"
+NAMES = sorted(file.stem for file in SCRIPTS.glob("*.py"))
+STYLES = ("ddp", "rueda", "horovod")
+UNSURE = {  # what becomes a TODO, and the lines of the serial script
+    ("summed", "ddp"): ["summed.py:18: model[1] does not pass the wrapper"],
+    ("tokens", "ddp"): ["tokens.py:41: say whether this loss is a mean or a sum over the batch"],
+    ("tokens", "horovod"): ["tokens.py:41: say whether this loss is a mean or a sum over the batch"],
+    ("vae", "ddp"): ["vae.py:34: this optimizer has a part of a model", "vae.py:39: encoder does not pass the wrapper"],
+    ("by_hand", "horovod"): ["by_hand.py:11: average the gradients with hvd.allreduce"],
+    ("gan", "horovod"): ["gan.py:13: several optimizers take gradients"],
+    ("vae", "horovod"): ["vae.py:24: several optimizers", "vae.py:34: LBFGS calls its closure several times"],
+    ("weak", "horovod"): ["weak.py:14: wrap this optimizer in hvd.DistributedOptimizer"],
+}  # fmt: skip
+UNSURE |= {(name, "rueda"): said for (name, to), said in list(UNSURE.items()) if to == "ddp"}
 QUIET = {  # what a worker draws by itself is switched off, since other numbers are another training
     "Dropout2d(0.2)": "Dropout2d(0.0)", "Dropout(0.2)": "Dropout(0.0)", "Dropout(0.3)": "Dropout(0.0)",
     "Dropout(0.1)": "Dropout(0.0)",

@@ -28,13 +28,13 @@ from typing import Any
 SECONDS = 120.0
 PRELOADED = ["rueda.world.world", "rueda.train.loop", "rueda.optim", "rueda.nn", "torch.nn.parallel", "pytest"]
 PRELOADED += ["torch._dynamo"]  # torch's optimizers import it at their first step: 1.3 s of each worker
-HVD = [*PRELOADED, "rueda.hvd.torch"]
+PRELOADED += ["rueda.hvd.torch", "rueda.check.audit.watch.observer"]  # one list, since the first test starts the server
 FRAMEWORKS: dict[str, tuple[dict[str, str], list[str]]] = {  # the environment and the imports of their server
-    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, [*HVD, "tensorflow", "keras"]),
-    "tf_keras": ({"TF_USE_LEGACY_KERAS": "1"}, [*HVD, "tensorflow", "tf_keras"]),
-    "keras-torch": ({"KERAS_BACKEND": "torch"}, [*HVD, "keras"]),
-    "keras-jax": ({"KERAS_BACKEND": "jax"}, [*HVD, "keras"]),
-    "jax": ({}, [*HVD, "jax", "optax"]),
+    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, [*PRELOADED, "tensorflow", "keras"]),
+    "tf_keras": ({"TF_USE_LEGACY_KERAS": "1"}, [*PRELOADED, "tensorflow", "tf_keras"]),
+    "keras-torch": ({"KERAS_BACKEND": "torch"}, [*PRELOADED, "keras"]),
+    "keras-jax": ({"KERAS_BACKEND": "jax"}, [*PRELOADED, "keras"]),
+    "jax": ({}, [*PRELOADED, "jax", "optax"]),
     "hugging-face": ({"TOKENIZERS_PARALLELISM": "false"}, [*PRELOADED, "datasets", "transformers", "webdataset"]),
 }
 ONE_THREAD = {

@@ -11,6 +11,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import console
 import house
 from jobshere import run_jobs_here
 from rueda.errors import MissingExtra
+from rueda.measure.request import QUICK
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -85,6 +87,8 @@ def test_every_reason_is_still_needed() -> None:
 
 def test_get_started_prints_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     run_jobs_here(monkeypatch)  # trainings of the study too: ten starts with torch cost half a minute
+    brief = replace(QUICK, steps=0.5, communication=0.2, together=0.5, noise=0.5)  # its figures are not compared below
+    monkeypatch.setattr("rueda.measure.request.QUICK", brief)
     monkeypatch.setattr(sys, "path", list(sys.path))
     with console.session_folder():
         page = console.renew(PAGES["get-started.md"])

@@ -7,24 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from converthere import converted, difference, quiet, run_here, run_on_these_workers, start
+from converthere import NAMES, STYLES, UNSURE, converted, difference, quiet, run_here, run_on_these_workers, start
 from harness import workers
 from rueda.check.convert import convert
 from scalehere import SCRIPTS, flat
-
-NAMES = sorted(file.stem for file in SCRIPTS.glob("*.py"))
-STYLES = ("ddp", "rueda", "horovod")
-UNSURE = {  # what becomes a TODO, and the lines of the serial script
-    ("summed", "ddp"): ["summed.py:18: model[1] does not pass the wrapper"],
-    ("tokens", "ddp"): ["tokens.py:41: say whether this loss is a mean or a sum over the batch"],
-    ("tokens", "horovod"): ["tokens.py:41: say whether this loss is a mean or a sum over the batch"],
-    ("vae", "ddp"): ["vae.py:34: this optimizer has a part of a model", "vae.py:39: encoder does not pass the wrapper"],
-    ("by_hand", "horovod"): ["by_hand.py:11: average the gradients with hvd.allreduce"],
-    ("gan", "horovod"): ["gan.py:13: several optimizers take gradients"],
-    ("vae", "horovod"): ["vae.py:24: several optimizers", "vae.py:34: LBFGS calls its closure several times"],
-    ("weak", "horovod"): ["weak.py:14: wrap this optimizer in hvd.DistributedOptimizer"],
-}  # fmt: skip
-UNSURE |= {(name, "rueda"): said for (name, to), said in list(UNSURE.items()) if to == "ddp"}
 
 
 @workers(2)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 
 import pytest
+
+from forked import forked
 
 SCRIPT = """
 import ctypes, gc, json, os, sys
@@ -48,16 +49,9 @@ def test_two_hundred_cycles_leave_nothing_behind() -> None:
         port = str(probe.getsockname()[1])
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("RUEDA", "HOROVOD"))}
     environ.update(OMP_NUM_THREADS="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", SCRIPT],
-            env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    answers = [(*process.communicate(timeout=300), process.returncode) for process in processes]
-    for out, err, status in answers:
+    with forked(SCRIPT, [{**environ, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]) as processes:
+        answers = [process.wait() for process in processes]
+    for status, out, err in answers:
         assert status == 0, err
         (files, threads, memory), (files_then, threads_then, memory_then) = json.loads(out)
         assert (files_then, threads_then) == (files, threads)

@@ -17,6 +17,8 @@ from harness import workers
 from rueda.hvd.common.exceptions import HorovodInternalError, StallError
 from rueda.hvd.core import lifecycle
 from rueda.world import current
+from rueda.world.stall import watcher
+from rueda.world.stall.limits import StallLimits
 
 
 class Kept(logging.Handler):
@@ -159,16 +161,28 @@ def test_a_stopped_rank_0_ends_the_collectives_of_the_others(tmp_path: Path) -> 
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3
 
 
+def limit_transfers(limits: StallLimits) -> None:
+    """Watch with these limits from now on: on a busy machine, what goes before may take longer."""
+    stalls = lifecycle.engine()._stalls
+    watcher.unwatch(stalls)
+    stalls.limits = limits
+    watcher.watch(stalls)
+
+
 def check_that_a_stop_ends_the_collective(victim: int, *, connected: bool) -> None:
     """Stop a rank in the midst of a large transfer, or before the ranks connect for it, until the other has an error.
 
     Rank 0 serves the store by which they connect.
     """
     process = pids()[victim]
-    start(HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1")
+    if connected:
+        start()
+    else:
+        start(HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="3")
     tensor = torch.ones(8_000_000)
     if connected:
         assert hvd.allreduce(tensor, op=hvd.Sum, name="large")[0] == 2
+        limit_transfers(StallLimits(warning=0.3, timeout=1.0))
     if hvd.rank() == victim:
         groups = lifecycle.engine().groups
         where: Any = groups.get("0", (0, 1), "cpu") if connected else groups

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from forked import forked
 from harness import workers
 from rueda.errors import ProfileError, RecipeError
 from rueda.jobs import Stopped
@@ -44,13 +43,14 @@ def test_other_workers_than_those_that_run() -> None:
 
 
 OWN_GROUP = """
-import sys
+import os, sys
+sys.path.insert(0, sys.argv[2])
 import torch.distributed as dist
 from rueda.measure import measure
 from test_measure_task import LITTLE
 from tinytask import tiny_task
-rank, port = sys.argv[1:]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2)
+rank = int(os.environ["NUMBER"])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=2)
 profile = measure(tiny_task(), batches=[8], budget=LITTLE)
 assert [link.workers for link in profile.communication] == [2], profile.communication
 dist.destroy_process_group()
@@ -62,14 +62,10 @@ def test_a_process_group_of_the_scripts_own_is_measured() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    here = Path(__file__).parent
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", OWN_GROUP, rank, port], env=environ, stderr=subprocess.PIPE, text=True)
-        for rank in "01"
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+    ranks = [{**os.environ, "OMP_NUM_THREADS": "1", "NUMBER": number} for number in "01"]
+    with forked(OWN_GROUP, ranks, port, str(Path(__file__).parent)) as processes:
+        ended = [process.wait() for process in processes]
+    assert [status for status, _, _ in ended] == [0, 0], ended
 
 
 def test_a_device_that_was_chosen_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

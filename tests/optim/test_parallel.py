@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 import warnings
@@ -109,6 +110,15 @@ def sharded(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 inductor = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor on a CPU needs a C++ compiler")
 
 
+def _without_trial_compilations(backend: str) -> contextlib.AbstractContextManager[None]:
+    """Let inductor believe the kernel about the processor: it would compile a file for each instruction set (8 s)."""
+    if backend != "inductor":
+        return contextlib.nullcontext()
+    import torch._inductor.config
+
+    return torch._inductor.config.patch({"cpp.vec_isa_ok": True, "compile_threads": 1})
+
+
 @pytest.mark.parametrize(
     ("kind", "nonfinite", "backend"),
     [
@@ -126,7 +136,7 @@ def test_a_compiled_step_is_the_same(kind, nonfinite, backend):
     first = [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in shapes]
     second = copy.deepcopy(first)
     eager, other = (kind(params, lr=0.1, weight_decay=0.01, nonfinite=nonfinite) for params in (first, second))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_trial_compilations(backend):
         warnings.simplefilter("ignore")  # of the compiler itself
         compiled = torch.compile(other.step, backend=backend)
         for _ in range(4):

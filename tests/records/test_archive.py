@@ -141,9 +141,15 @@ DAMAGES = {
 }
 
 
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("archived")
+    return archive_study(write_others(write_study(folder / "study")), folder / "kept").file.parent
+
+
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damage_is_one_line(damage: Any, message: str, study: Path, tmp_path: Path) -> None:
-    file = archive_study(study, tmp_path / "kept").file
+def test_damage_is_one_line(damage: Any, message: str, archived: Path, tmp_path: Path) -> None:
+    file = shutil.copytree(archived, tmp_path / "kept") / FILE
     lines = file.read_text().splitlines()
     damage(lines)
     file.write_text("\n".join(lines))

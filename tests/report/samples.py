@@ -126,8 +126,13 @@ def write_run(
     return folder
 
 
-def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table: Any = TABLE, **row: Any) -> Path:
-    """Write a study of the techniques with its runs; ``row`` overrides fields of every row."""
+def write_study(
+    folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table: Any = TABLE, steps: bool = True, **row: Any
+) -> Path:
+    """Write a study of the techniques with its runs; ``row`` overrides fields of every row.
+
+    Without ``steps`` its runs have rows of epochs only.
+    """
     rows = []
     base = table[0][1]
     for name, final, speed in table:
@@ -136,7 +141,7 @@ def write_study(folder: Path, *, task: str = "glyphs-cnn", seeds: int = 2, table
         runs = [f"runs/{len(rows)}-{seed}" for seed in range(seeds)]
         for seed, run in enumerate(runs):
             shown = {"task": task, "workers": workers, "final": final, "speed": speed, "seed": seed, "epochs": epochs}
-            write_run(folder / run, **shown, rehearsed=workers > 1)
+            write_run(folder / run, **shown, rehearsed=workers > 1, steps=steps)
         updates = epochs * 49152 // (512 * workers)
         against = None if final is None else 100 * (final - base)
         verdict = "diverged" if final is None else "undecided" if seeds < 2 else "kept" if against >= -1 else "lost"

@@ -224,7 +224,7 @@ WEAK = {name: {"test_accuracy": 0.5} for name, accuracy, _ in TABLE[2:] if accur
     ],
 )
 def test_the_sentence(tmp_path: Path, changes: dict[str, dict[str, Any]], sentence: str) -> None:
-    write_study(tmp_path, seeds=3)
+    write_study(tmp_path, seeds=3, steps=False)
     study = json.loads((tmp_path / "study.json").read_text())
     for row in study["rows"]:
         row.update(changes.get(row["name"], {}))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from commandline import catch_launches, environ, rueda
+from forked import forked
 from rueda import check
 from rueda.check.scale.options import ScaleOptions
 from rueda.check.scale.verification import judge
@@ -46,12 +47,13 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_script_prints_what_it_prints_alone(tmp_path: Path) -> None:
     script = str(SCRIPTS / "mlp.py")
-    alone = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environ(PYTHONPATH=SOURCE), capture_output=True, text=True
-    )
+    plain = "import os, runpy, sys\nos.chdir(sys.argv[1])\nrunpy.run_path(sys.argv[2], run_name='__main__')"
+    with forked(plain, [environ()], str(tmp_path), script) as (alone,):
+        status, printed, err = alone.wait()
+    assert status == 0, err
     done = command("-np", "2", script, folder=tmp_path / "two")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == alone.stdout
+    assert done.stdout == printed
     assert "rueda scale: verified: the gradient is that of the script on one worker" in done.stderr
     assert "14 of 15 backward passes were shared among 2 workers" in done.stderr
     assert "held back: model.pt" in done.stderr

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import rueda
+from forked import forked
 from harness import workers
 from rueda.errors import CheckpointError, RuedaError, RunError
 from rueda.files.lock import held
@@ -81,7 +82,7 @@ def stop() -> None:
 
 KILLER = """
 import os, signal, sys, time, random
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, sys.argv[5])
 import torch, rueda
 from tinytask import tiny_task
 from test_resume_recipe import RECIPE
@@ -116,14 +117,11 @@ def test_killed_ten_times_at_random_moments(tmp_path: Path) -> None:
     (tmp_path / "test_resume_recipe.py").write_text(
         f"from rueda.records import Recipe\nRECIPE = Recipe.from_toml('''{RECIPE.to_toml()}''')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER.format(tests=str(Path(__file__).parents[1])), str(tmp_path / "killed"), "7",
-         str(NUM_KILLS), str(max(0.05, 0.4 * seconds))],
-        text=True, capture_output=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(NUM_KILLS)]
+    words = [str(tmp_path / "killed"), "7", str(NUM_KILLS), str(max(0.05, 0.4 * seconds)), str(tmp_path)]
+    with forked(KILLER, [{**os.environ, "OMP_NUM_THREADS": "1"}], *words) as (process,):
+        status, out, err = process.wait()
+    assert status == 0, err
+    assert out.split() == [str(NUM_KILLS)]
     whole, killed = final_state(tmp_path / "whole"), final_state(tmp_path / "killed")
     for part in ("model", "optimizer", "loader", "random"):
         assert_same(whole[part], killed[part], part)

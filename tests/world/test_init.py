@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from forked import forked
 from rueda.world.identity import Identity
 from rueda.world.rendezvous import _wait_for_all_ranks, local_store
 
@@ -47,12 +48,15 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
+def environ(**variables: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RUEDA")}
+    return {**kept, "OMP_NUM_THREADS": "1", **variables}
+
+
 def start(code: str, **variables: str) -> subprocess.Popen[str]:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("RUEDA")}
-    environ.update(OMP_NUM_THREADS="1", **variables)
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code],
-        env=environ,
+        env=environ(**variables),
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -60,9 +64,11 @@ def start(code: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def answer(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out.strip(), err.strip().splitlines()[-1] if err.strip() else ""
+def answers(*ranks: dict[str, str]) -> list[tuple[int, str, str]]:
+    """Run the script once in each environment; return statuses, outputs and the last lines of the errors."""
+    with forked(SCRIPT, [environ(**variables) for variables in ranks]) as started:
+        ended = [process.wait() for process in started]
+    return [(status, out.strip(), err.strip().splitlines()[-1] if err.strip() else "") for status, out, err in ended]
 
 
 def worker(rank: int, size: int, port: str, **more: str) -> dict[str, str]:
@@ -74,8 +80,7 @@ def worker(rank: int, size: int, port: str, **more: str) -> dict[str, str]:
 
 def test_two_lives_and_an_adopted_group_on_two_workers_and_two_lives_on_one() -> None:
     port, own = free_port(), free_port()
-    processes = [start(SCRIPT, **worker(rank, 2, port, OWN_PORT=own)) for rank in range(2)] + [start(SCRIPT)]
-    assert [answer(process) for process in processes] == [
+    assert answers(*(worker(rank, 2, port, OWN_PORT=own) for rank in range(2)), {}) == [
         (0, "0 2 6.0 False", ""),
         (0, "1 2 6.0 False", ""),
         (0, "0 1 2.0 False", ""),
@@ -83,10 +88,9 @@ def test_two_lives_and_an_adopted_group_on_two_workers_and_two_lives_on_one() ->
 
 
 def test_a_missing_worker_is_named_in_time() -> None:
-    begun = time.monotonic()
     port = free_port()
-    processes = [start(SCRIPT, **worker(rank, 3, port, RUEDA_TIMEOUT="3")) for rank in (0, 2)]
-    (status0, _, error0), (status2, _, error2) = map(answer, processes)
+    begun = time.monotonic()
+    (status0, _, error0), (status2, _, error2) = answers(*(worker(rank, 3, port, RUEDA_TIMEOUT="3") for rank in (0, 2)))
     assert time.monotonic() - begun < 30
     assert status0 == status2 == 1
     assert "WORLD_SIZE: expected 3 workers within 3 s, but some did not connect (ranks: 1)" in error0
@@ -135,8 +139,12 @@ from rueda.world import malloc
 print(malloc.tune(), malloc.wanted())
 rueda.init(); print(torch.get_num_threads())
 """
-    assert answer(start(code))[1].split() == ["True", "True", "1"]
-    assert answer(start(code, RUEDA_MALLOC="default"))[1].split() == ["False", "False", "1"]
+    for process, expected in (
+        (start(code), ["True", "True", "1"]),
+        (start(code, RUEDA_MALLOC="default"), ["False", "False", "1"]),
+    ):
+        out, err = process.communicate(timeout=120)
+        assert out.split() == expected, err
 
 
 def test_a_signal_is_heard_while_a_worker_waits_for_the_others() -> None:

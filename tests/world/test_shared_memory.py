@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from commandline import environ
+from forked import forked
 from harness import workers
 from rueda.world import World, current
 from rueda.world.shared_memory import segment as segments
@@ -446,7 +447,7 @@ KILLED = """
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.3])
 def test_the_others_end_when_a_rank_is_killed_during_a_reduction(seconds: float) -> None:
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    ended = on_processes(3, [sys.executable, "-c", textwrap.dedent(KILLED), str(seconds)])
+    ended = on_processes(3, KILLED, str(seconds))
     assert [code for code, _ in ended] == [3, -signal.SIGKILL, 3]
     assert all("ended: shared memory: rank 1 of the group is gone" in text for _, text in (ended[0], ended[2]))
     if before:
@@ -466,47 +467,30 @@ LATE = """
 
 def test_a_rank_that_never_arrives_is_named_and_the_job_ends() -> None:
     limits = {"RUEDA_STALL_WARNING": "1", "RUEDA_STALL_TIMEOUT": "3"}
-    ended = on_processes(2, [sys.executable, "-c", textwrap.dedent(LATE)], limits, stop_after=0)
+    ended = on_processes(2, LATE, variables=limits, stop_after=0)
     code, text = ended[0]
     assert code == 124
     assert "stall: all_reduce of float32[70000] has waited" in text and "for rank 1" in text
 
 
 def on_processes(
-    size: int, command: list[str], more: dict[str, str] | None = None, stop_after: int | None = None
+    size: int, code: str, *words: str, variables: Mapping[str, str] | None = None, stop_after: int | None = None
 ) -> list[tuple[int, str]]:
-    """Run a command on several workers; return exit statuses and outputs. ``stop_after``: kill the others after it."""
-    import socket
-
+    """Run a script on several workers; return exit statuses and outputs. ``stop_after``: kill the others after it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes = []
-    for rank in range(size):
-        own = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
-        given = {**environ(), **{name: str(value) for name, value in own.items()}, "MASTER_ADDR": "127.0.0.1"}
-        processes.append(
-            subprocess.Popen(
-                command, env={**given, **(more or {})}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
+    ranks = [
+        environ(
+            RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **(variables or {}),
         )
-    outputs = [""] * size
-
-    def read(rank: int) -> None:
-        outputs[rank] = processes[rank].communicate(timeout=110)[0]
-
-    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    try:
+        for rank in range(size)
+    ]  # fmt: skip
+    with forked(textwrap.dedent(code), ranks, *words) as started:
         if stop_after is not None:
-            threads[stop_after].join()
-            for rank, process in enumerate(processes):
+            started[stop_after].wait()
+            for rank, process in enumerate(started):
                 if rank != stop_after:
                     process.kill()
-        for thread in threads:
-            thread.join()
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.wait(), output) for process, output in zip(processes, outputs, strict=True)]
+        return [(status, out + err) for status, out, err in (process.wait() for process in started)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -236,10 +237,13 @@ def test_a_stopped_rank_0_is_named_by_the_others_and_the_job_ends(jobs: Jobs) ->
     # The nap is reported by the lowest rank that waits, and is not ended.
     assert "for rank 0, since" in told and "runs on_main(nap), at " in told and "in nap" in told
     assert "[1] stall: over: the collective has ended" in told
-    # The stopped process is reported once, by rank 1, with its state and the stack of rank 1.
+    # The stopped process is reported once, by rank 1, with its state and the stack of rank 1. On a busy machine other
+    # collectives may have waited for a second, too; all these are over.
+    told_last = re.split(r"\[\d\] stall: over: the collective has ended", told)[-1]
     assert told.count("its process is stopped (SIGSTOP or Ctrl-Z), so no stack can be had; `kill -CONT") >= 2
-    assert told.count("[1] stall: Python stack of rank 1, which waits:") == 2 and "[2] stall: Python stack" not in told
-    assert "[1] stall:       world.all_reduce(tensor)" in told
+    assert told_last.count("[1] stall: Python stack of rank 1, which waits:") == 1
+    assert "[2] stall: Python stack" not in told_last
+    assert "[1] stall:       world.all_reduce(tensor)" in told_last
     # Each rank has written torch's flight recorder, rank 0 at the nap.
     assert f"[1] stall:   flight recorders: {folder}/dumps/trace_rank_*; torchfrtrace compares them" in told
     dumps = {rank: pickle.loads((folder / f"dumps/trace_rank_{rank}").read_bytes()) for rank in range(3)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from forked import forked
 from rueda.errors import RunError
 from rueda.examine.landscape.grid import Execution, Journal, axis, measure
 from rueda.examine.landscape.surface import surface
@@ -119,8 +118,8 @@ def test_resumed_after_a_kill_it_is_the_same_surface(tmp_path: Path) -> None:
         surface({{"train": here}}, x=axis(-1, 1, 5), y=axis(-1, 1, 3), execution=kept)
         """
     )
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == -signal.SIGKILL
+    with forked(script, [{**os.environ, "OMP_NUM_THREADS": "1"}]) as (process,):
+        assert process.wait()[0] == -signal.SIGKILL
     kept = Path(next(tmp_path.glob(LINES))).read_text().splitlines()
     assert len(kept) == 1 + 7
     axes = {"x": axis(-1, 1, 5), "y": axis(-1, 1, 3)}

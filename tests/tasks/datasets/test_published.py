@@ -295,7 +295,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     folder = tmp_path / "published"
     folder.mkdir()
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as http:
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)  # it looks for its end so often
         thread.start()
         yield folder, f"http://127.0.0.1:{http.server_address[1]}/"
         http.shutdown()

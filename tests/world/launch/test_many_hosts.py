@@ -138,7 +138,7 @@ def test_real_hosts(launcher_name: str, launcher: Any, hosts: Any) -> None:
         words = ["-np", "3", "-H", listed, "--ssh", hosts.ssh, "-x", "GIVEN", script, *ODD]
     environment = {"GIVEN": "secret value", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     launch = launcher.start(*words, command=hosts.inside(command), **environment)
-    status, out, err = launch.end(60)
+    status, out, err = launch.end()
     assert status == 0, err
     found = [json.loads(line[line.index('["host') :]) for line in out.splitlines() if '["host' in line]
     first = "hostD" if "first" in launcher_name else "hostA"
