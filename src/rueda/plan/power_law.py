@@ -119,7 +119,7 @@ def fit_power_law(
             f"a power law with a floor needs {FEWEST_SIZES} sizes or more, got {len(np.unique(m))}; add some"
         )
     try:
-        root = np.linalg.cholesky(noise)
+        root = np.asarray(np.linalg.cholesky(noise), dtype=np.float64)
     except np.linalg.LinAlgError:
         raise RunError("noise: expected a symmetric positive definite matrix, got another; correct it") from None
     misfit, spare = Misfit(m, e, root), len(m) - 3
