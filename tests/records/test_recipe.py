@@ -108,6 +108,7 @@ def test_bad_settings(setting: str, message: str) -> None:
         ({"optimizer": "adam", "nesterov": True}, "nesterov = false"),
         ({"adascale": True, "batch": 32, "base_batch": 16}, "of batch 32, so base_batch = 16 has no effect"),
         ({"adascale": True, "scaling": "linear"}, "scaling = 'none'"),
+        ({"adascale": True, "workers": 4, "keep_updates": True}, "keep_updates would make them 4 times as many"),
         ({"schedule": "one-cycle", "warmup_epochs": 1.0}, "warmup_epochs = 0"),
         ({"reasons": {"bacth": "typo"}}, "reasons"),
     ],

@@ -75,6 +75,7 @@ def simulate(true: float, one: int, other: int, deviations: tuple[float, float],
 
 CASES: dict[str, tuple[int, int, tuple[float, float], int]] = {
     "3 and 3": (3, 3, (1.0, 0.5), 0),
+    "2 and 3": (2, 3, (1.0, 1.0), 0),
     "5 and 3": (5, 3, (1.0, 0.7), 0),
     "3 and 5": (3, 5, (1.5, 1.0), 0),
     "1 and 3, pooled": (1, 3, (1.0, 1.0), 5),

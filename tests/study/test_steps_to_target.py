@@ -41,19 +41,27 @@ def test_the_constants_of_a_known_curve(smallest: float, critical: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("batches", "seeds", "tuning"),
-    [(BATCHES, 1, 0.0), (BATCHES[::2], 1, 0.0), (BATCHES[::2], 3, 0.0), (BATCHES[::2], 3, 0.2)],
-    ids=["nine sizes", "five sizes", "three seeds", "tuned unequally"],
+    ("batches", "seeds", "tuning", "critical"),
+    [
+        (BATCHES, 1, 0.0, 300),
+        (BATCHES[::2], 1, 0.0, 300),
+        (BATCHES[::2], 3, 0.0, 300),
+        (BATCHES[::2], 3, 0.2, 300),
+        (BATCHES[::2], 1, 0.0, 20_000),
+    ],
+    ids=["nine sizes", "five sizes", "three seeds", "tuned unequally", "beyond the largest batch"],
 )
-def test_the_interval_holds_the_truth_as_often_as_it_says(batches: list[int], seeds: int, tuning: float) -> None:
+def test_the_interval_holds_the_truth_as_often_as_it_says(
+    batches: list[int], seeds: int, tuning: float, critical: float
+) -> None:
     """Of 1,000 intervals of 90 %, 900 hold the truth, with a deviation of 9.5; what tuning gets wrong is shared."""
     draws, held = np.random.default_rng(1), 0
     for _ in range(1000):
         shared = {batch: tuning * draws.standard_normal() for batch in batches}
         pairs = [(batch, shared[batch] + 0.1 * draws.standard_normal()) for batch in batches for _ in range(seeds)]
-        noisy = [100 * (1 + 300 / batch) * math.exp(error) for batch, error in pairs]
+        noisy = [100 * (1 + critical / batch) * math.exp(error) for batch, error in pairs]
         low, high = fit_curve([batch for batch, _ in pairs], noisy).interval
-        held += (low or 0) <= 300 <= (high or math.inf)
+        held += (low or 0) <= critical <= (high or math.inf)
     assert held / 1000 == pytest.approx(0.9, abs=0.03)
 
 

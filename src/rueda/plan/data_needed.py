@@ -21,7 +21,8 @@ from functools import partial
 import numpy as np
 
 from rueda.errors import RunError
-from rueda.plan.power_law import Floats, PowerLaw, covariance, fit_power_law
+from rueda.plan.curve_noise import CurveNoise, noise_of
+from rueda.plan.power_law import PowerLaw, fit_power_law
 from rueda.records.forecast import FEWEST_SIZES, BandPoint, Check, CurvePoint, Estimate, Forecast, Law, Need
 
 NEAR_CHANCE = 0.75
@@ -61,7 +62,7 @@ def extrapolate(forecast: Forecast, target_error: float) -> Forecast:
         line = f"too few sizes for a law: {len(points)}{better}, {FEWEST_SIZES} are needed; add larger ones"
         return replace(plain, notes=tuple(notes), refusals=(line,))
     # Fit.
-    noise = partial(covariance, test_examples=forecast.test_examples, is_fraction=forecast.is_fraction)
+    noise = partial(noise_of, test_examples=forecast.test_examples, is_fraction=forecast.is_fraction)
     rising = _does_not_fall(points, noise)
     if rising is not None:
         return replace(plain, notes=tuple(notes), refusals=(rising,))
@@ -94,10 +95,10 @@ def _chosen(forecast: Forecast) -> tuple[list[CurvePoint], list[str]]:
     return points, notes
 
 
-def _does_not_fall(points: Sequence[CurvePoint], noise: Callable[[Sequence[CurvePoint]], Floats]) -> str | None:
+def _does_not_fall(points: Sequence[CurvePoint], noise: Callable[[Sequence[CurvePoint]], CurveNoise]) -> str | None:
     """Return a refusal unless the slope of the error against log2(size) is negative by :data:`CLEAR` deviations."""
     x, y = np.log2([point.examples for point in points]), np.array([point.error or 0.0 for point in points])
-    weights = np.linalg.inv(noise(points))
+    weights = np.linalg.inv(noise(points).covariance)
     design = np.stack([np.ones_like(x), x], 1)
     information = design.T @ weights @ design
     slope, deviation = np.linalg.solve(information, design.T @ weights @ y)[1], np.linalg.inv(information)[1, 1] ** 0.5
@@ -112,14 +113,15 @@ def _does_not_fall(points: Sequence[CurvePoint], noise: Callable[[Sequence[Curve
 
 
 def _fit_largest_sizes(
-    points: Sequence[CurvePoint], noise: Callable[[Sequence[CurvePoint]], Floats]
+    points: Sequence[CurvePoint], noise: Callable[[Sequence[CurvePoint]], CurveNoise]
 ) -> tuple[PowerLaw, list[str]]:
     """Fit a law, leaving out the smallest sizes one by one until the rest fits or too few remain."""
     points, notes = list(points), list[str]()
     while True:
+        of_points = noise(points)
         fitted = fit_power_law(
-            [point.examples for point in points], [point.error or 0.0 for point in points],
-            noise(points),
+            [point.examples for point in points], [point.error or 0.0 for point in points], of_points.covariance,
+            freedom=of_points.freedom,
         )  # fmt: skip
         if fitted.misfit >= _MISFIT or len(points) == FEWEST_SIZES:
             return fitted, notes

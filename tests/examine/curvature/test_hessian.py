@@ -158,7 +158,7 @@ def test_it_says_when_it_has_not_converged() -> None:
     assert abs(found.largest - 1) <= found.eigenvalues[0].residual + 1e-9 or found.largest < 1
 
 
-def test_at_a_minimum_the_gradient_gives_no_start() -> None:
+def test_at_a_minimum_eigenvalues_are_found_all_the_same() -> None:
     zero = torch.zeros(60, dtype=DOUBLE)
     found = hessian(quadratic(rotated(spectrum_like_a_network())[0], start=zero), trace=False, density=False)
     assert found.gradient_norm == 0

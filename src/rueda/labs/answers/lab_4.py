@@ -9,7 +9,7 @@ PLANNED = ("dgx-h100", 2_000)
 
 
 def _times_more_data() -> float:
-    from rueda.labs.lab_4.learning_curves import examples_for
+    from rueda.plan.power_law import examples_for
 
     return examples_for(3.0, -0.5, 0.0, 0.05) / examples_for(3.0, -0.5, 0.0, 0.1)
 
@@ -154,7 +154,7 @@ ANSWERS = {
 
 
 def _examples_for(alpha: float, beta: float, gamma: float, target: float) -> float:
-    from rueda.labs.lab_4.learning_curves import examples_for
+    from rueda.plan.power_law import examples_for
 
     return examples_for(alpha, beta, gamma, target)
 

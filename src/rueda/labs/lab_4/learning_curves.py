@@ -185,18 +185,3 @@ TARGETS = {"glyphs": (0.14, 0.12, 0.1, 0.08, 0.06, 0.04), "Fashion-MNIST": (0.13
 
 def _round(value: float) -> str:
     return count(float(f"{value:.3g}"))
-
-
-def examples_for(alpha: float, beta: float, gamma: float, target: float) -> float:
-    """Return the examples that a target error needs under a law, as the library inverts it.
-
-    >>> round(examples_for(2.0, -0.4, 0.05, 0.1))
-    10119
-    """
-    from rueda.plan.power_law import PowerLaw
-
-    samples = np.array([[alpha, beta, gamma]])
-    exact = PowerLaw(
-        alpha=alpha, beta=beta, gamma=gamma, sizes=np.array([1.0]), misfit=1.0, confidence=0.95, samples=samples
-    )
-    return exact.examples(target).value

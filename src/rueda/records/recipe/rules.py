@@ -127,4 +127,6 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
         "leave it out": r.adascale and r.base_batch not in (None, r.local_batch),
         f"adascale scales the rate by itself, but scaling = {r.scaling!r}; set scaling = 'none'":
             r.adascale and r.scaling != "none",
+        f"adascale ends after as many steps as one worker makes, and keep_updates would make them {r.scale:g} times as "
+        "many; leave it out": r.adascale and r.keep_updates and r.scale > 1,
     }  # fmt: skip
