@@ -9,6 +9,7 @@ from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
+from rueda.plan.prediction import basis
 from rueda.plan.rules import FEWEST_UPDATES
 from rueda.records.plan import Plan, PlanRow
 from rueda.records.profile import Profile
@@ -40,7 +41,7 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
     return replace(
         plan,
         advice=(_workers(plan), *_useful(plan), _batch(plan), _rate(recipe)),
-        warnings=tuple(_warnings(plan)),
+        warnings=(*_assumption(profile, cluster), *_warnings(plan)),
         unknown=tuple(_unknown(plan, profile, cluster)),
         recipe=recipe.to_toml(),
     )
@@ -150,6 +151,21 @@ def _warnings(plan: Plan) -> list[str]:
     return found + sorted({text for row in plan.best() for text in row.warnings})
 
 
+def _assumption(profile: Profile, cluster: Cluster) -> list[str]:
+    """Say loudly that times of one device are used for another one of which nothing is known."""
+    if basis(profile, cluster) != "assumed":
+        return []
+    if cluster.peaks is None:
+        missing, do = "its peaks are not known", "give --speed, a profile that was measured there, or [device.peaks]"
+    else:
+        missing = "the profile has no counted flops and bytes for its roofline"
+        do = "measure again with `rueda measure`, or give --speed or a profile that was measured there"
+    return [
+        f"EXTRAPOLATED: nothing was measured on a {cluster.device or 'device'} of {cluster.name}, and {missing}: all "
+        f"times are those of {profile.device}, as if both were equally fast; {do}."
+    ]
+
+
 def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
     found = []
     noise = plan.noise
@@ -165,13 +181,16 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
         )
     if noise is not None and noise.high is None:
         found.append("An upper bound of the noise scale: measure more steps.")
-    if cluster.speed is None and cluster.profile is None:
+    if basis(profile, cluster) == "assumed":
         found.append(
             f"The speed of a {cluster.device or 'device'} of {cluster.name} relative to the profiled {profile.device}: "
             "assumed to be equal. Give --speed; with a faster device communication takes a larger share of a step."
         )
-    largest = max(step.batch for step in profile.steps)
-    found.append(f"Step times above local batch {largest:,}: not measured.")
+    if basis(profile, cluster) == "roofline":
+        found.append(f"Step times on the {cluster.device}: none was measured.")
+    else:
+        largest = max(step.batch for step in profile.steps)
+        found.append(f"Step times above local batch {largest:,}: not measured.")
     if profile.largest_batch is None:
         found.append("The largest batch that fits into memory.")
     if cluster.approximate:
