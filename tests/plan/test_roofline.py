@@ -75,7 +75,9 @@ def test_no_speed_promises_more_than_the_roofline(speed: float) -> None:
             assert row.images_per_second <= workers * 10_000 * (1 + 1e-12)
             assert row.compute_seconds >= launch_seconds(MEASURED)
     row = predict(plain(), replace(CARD, speed=speed), workers=1, local_batch=256)
-    warned = [text for text in row.warnings if "the roofline of the card allows at most 10,000 images/s" in text]
+    warned = [
+        text for text in row.warnings if "the roofline of the card allows at most 10,000 images/s of a worker" in text
+    ]
     assert len(warned) == (256 / 0.070 * speed > 10_000)
     assert all(f"a speed of {speed:g} would promise more" in text for text in warned)
     # Without a roofline, as of an older profile, only the launches bound it.
@@ -89,7 +91,7 @@ def test_without_a_speed_the_roofline_alone_predicts() -> None:
     loud, most = row.warnings
     assert loud.startswith("EXTRAPOLATED: nothing was measured on the card; times are those of its roofline")
     assert "57 % of its peak in float32 and 8 % of its memory bandwidth" in loud
-    assert most == "the roofline of the card allows at most 10,000 images/s at local batch 64"
+    assert most == "the roofline of the card allows at most 10,000 images/s of a worker at local batch 64"
     above = predict(plain(), CARD, workers=1, local_batch=1024)  # which no profile has to hold
     assert not any("no profile above" in text for text in above.warnings)
 

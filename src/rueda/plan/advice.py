@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan.choice import choose_recipe
@@ -11,18 +13,51 @@ from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
 from rueda.plan.prediction import basis
 from rueda.plan.rules import FEWEST_UPDATES
-from rueda.records.plan import Plan, PlanRow
+from rueda.records.plan import Plan
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
-from rueda.terminal.numbers import milliseconds, money, predicted_time, things
+from rueda.terminal.numbers import digits, milliseconds, money, predicted_time, things
 
 WORTH = 0.5
 """a plan is worth its cost if it costs at most 1 / WORTH times as much as the cheapest one"""
 
 
-def cost(row: PlanRow) -> float:
+NOTICEABLE = 1.05
+"""a plan counts as faster if it takes this many times less time"""
+
+
+class Priced(Protocol):
+    """A training, or a phase of one, with its time and its price."""
+
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+    @property
+    def hours(self) -> float: ...  # noqa: D102
+    @property
+    def money(self) -> float | None: ...  # noqa: D102
+
+
+Row = TypeVar("Row", bound=Priced)
+
+
+def cost(row: Priced) -> float:
     """Return the cost of a row's training: money, or hours x workers if the cluster has no price."""
     return row.hours * row.workers if row.money is None else row.money
+
+
+def fastest_worth_it(rows: Sequence[Row], cheapest: float) -> Row:
+    """Return the fastest of some rows that is worth its cost; the first one if none is.
+
+    Args:
+        rows: in the order of their number of workers; more workers must be noticeably faster.
+        cheapest: the cost of the cheapest plan.
+    """
+    affordable = [row for row in rows if cost(row) * WORTH <= cheapest] or rows[:1]
+    taken = affordable[0]
+    for row in affordable[1:]:
+        if NOTICEABLE * row.hours < taken.hours:
+            taken = row
+    return taken
 
 
 def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batch_norm: bool | None = None) -> Plan:
@@ -40,7 +75,7 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         recipe = recipe.change(reasons={**recipe.reasons, "workers": why})
     return replace(
         plan,
-        advice=(_workers(plan), *_useful(plan), _batch(plan), _rate(recipe)),
+        advice=(_workers(plan), *_useful(plan), _batch(plan), *_joining(plan), _rate(recipe)),
         warnings=(*_assumption(profile, cluster), *_warnings(plan)),
         unknown=tuple(_unknown(plan, profile, cluster)),
         recipe=recipe.to_toml(),
@@ -98,6 +133,29 @@ def _batch(plan: Plan) -> str:
         f", {where} the critical batch size of about {noise.value:,.0f}: each example contributes "
         f"{100 * row.statistical_efficiency:.0f} % of what it does in a batch of {plan.base_batch:,}."
     )
+
+
+def _joining(plan: Plan) -> list[str]:
+    """Say which workers may join later, as the batch grows, and what that saves."""
+    found, row = plan.joining, plan.chosen
+    if found is None:
+        return []
+    if not found.grows:
+        most = found.phases[-1].workers
+        if most == row.workers:
+            return [f"All {row.workers:,} workers pay from the start, while the batch is still small."]
+        return [f"In no phase of the growth more than {things(most, 'worker')} pay."]
+    times = f"{predicted_time(3600 * found.hours)} instead of {predicted_time(3600 * row.hours)}"
+    hours = f"{digits(found.node_hours)} node-hours instead of {digits(row.nodes * row.hours)}"
+    if found.money is None or row.money is None:
+        paid = f"{digits(found.worker_hours)} worker-hours instead of {digits(row.workers * row.hours)}, {hours}"
+    else:
+        paid = f"{money(found.money)} {plan.currency} instead of {money(row.money)}, {hours}"
+    return [
+        f"The early, small batches do not need all workers. They may join as the batch grows: {found.words()}; "
+        f"{times}, {paid}. This needs an elastic launcher, or stopping at these epochs and resuming with more workers "
+        "(`rueda train --resume`); the time for that is not included."
+    ]
 
 
 def _rate(recipe: Recipe) -> str:

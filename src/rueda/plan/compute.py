@@ -160,13 +160,13 @@ def _extrapolations(
             f"{100 * REACHED_BANDWIDTH:.0f} % of its memory bandwidth, which ResNet-50 reaches; small models reach less"
         )
     found = [text]
-    if roofline is not None:
-        most = batch / max(roofline.least(batch), launch_seconds(profile))
-        capped = speed is not None and _busy(_by_batch(profile.steps), batch, speed, roofline) <= roofline.least(batch)
+    if roofline is not None and roofline.least(batch) >= launch_seconds(profile):
+        least = roofline.least(batch)
+        capped = speed is not None and _at(_by_batch(profile.steps), "seconds", batch) / speed < least
         if capped or speed is None:
             found.append(
-                f"the roofline of the {roofline.device} allows at most {most:,.0f} {unit}/s at local batch {batch:,}"
-                + f"; a speed of {speed or 0:g} would promise more" * capped
+                f"the roofline of the {roofline.device} allows at most {batch / least:,.0f} {unit}/s of a worker at "
+                f"local batch {batch:,}" + f"; a speed of {speed or 0:g} would promise more" * capped
             )
     if is_launch_bound:
         found.append(

@@ -179,7 +179,7 @@ def _speed(
     name: str, work: StepWork, tensors: int, peaks: DevicePeaks | None, batch: int, published: float, precision: str
 ) -> PublishedSpeed:
     profile = replace(
-        single_device(name, batch, published, work.update_bytes), work=work, tensors=tensors, device="cpu",
+        single_device(name, batch, published, 1), work=work, tensors=tensors, device="cpu",
         recipe=Recipe(batch=batch, precision=precision).to_toml(),
     )  # fmt: skip
     roofline = roofline_of(profile, name, peaks)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import JsonRecord, NotNegative, PositiveInt, Rule, at_least, demand
+from rueda.records.json_record import JsonRecord, NotNegative, NotNegativeInt, PositiveInt, Rule, at_least, demand
 from rueda.records.task_file import TaskFile
 
 TwoOrMore = Annotated[int, at_least(2)]
@@ -85,7 +85,7 @@ class StepWork:
     saved_bytes: NotNegative
     """per example: what the forward pass keeps for the backward pass, in the data type of the parameters; a step writes
     it once and reads it once"""
-    update_bytes: NotNegative
+    update_bytes: NotNegativeInt
     """per update: trainable parameters, their gradients and the optimizer's state; each is read and written once"""
 
 
