@@ -15,7 +15,7 @@ from rueda.terminal.numbers import count, digits, milliseconds, money, percent, 
 def to_section(plan: Plan) -> Section:
     """Return the section about a plan."""
     section = Section(title=f"Plan for {plan.task} on {plan.cluster_title or plan.cluster}", task=plan.task)
-    section.told += [*plan.advice, *(f"Beware: {text}" for text in plan.warnings)]
+    section.told += [*plan.advice, *(f"Beware: {text.removesuffix('.')}." for text in plan.warnings)]
     section.tables += [
         _table(plan), *_joining(plan), _scaling(plan),
         Table.of("What this plan does not know", plan.unknown, {"not known": str}),
@@ -77,10 +77,13 @@ def _joining(plan: Plan) -> list[Table]:
         f"In all {predicted_time(3600 * found.hours)} instead of {predicted_time(3600 * chosen.hours)} with "
         f"{things(chosen.workers, 'worker')} from the start, {digits(found.node_hours)} instead of "
         f"{digits(chosen.nodes * chosen.hours)} node-hours{paid}. It needs an elastic launcher, or stopping at these "
-        f"epochs and resuming with more workers: {'; '.join(found.commands('TASK', 'planned.toml'))}. The time for "
-        "that is not included."
+        "epochs and resuming with more workers; the time for that is not included."
     )
-    return [Table.of("Workers that join as the batch grows", found.phases, columns, note)]
+    task = plan.task if plan.task_file is None else plan.task_file.argument()
+    return [
+        Table.of("Workers that join as the batch grows", found.phases, columns, note),
+        Table.of("Stopped and resumed with more workers", found.commands(task, "planned.toml"), {"command": str}),
+    ]
 
 
 def _scaling(plan: Plan) -> Table:

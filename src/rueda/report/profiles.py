@@ -24,6 +24,11 @@ def to_section(profile: Profile) -> Section:
         f"One worker on {profile.device} reaches {best.images_per_second:,.0f} {profile.unit} a second at a local "
         f"batch of {count(best.batch)}; an all-reduce of its gradients carries {amount(profile.gradient_bytes)}."
     )
+    if profile.work is not None:
+        section.told.append(
+            f"Counted for each of the {profile.unit}: {digits(profile.work.flops / 1e9)} Gflop and "
+            f"{amount(profile.work.saved_bytes)} of activations."
+        )
     section.told += [_noise_words(profile.noise[-1])] if profile.noise else []
     columns: dict[str, Callable[[StepTime], Cell]] = {
         "local batch": field_as("batch", count),
