@@ -10,13 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from plan.profiles import profile, step
 from rueda.errors import ProfileError
 from rueda.measure import count_work
-from rueda.measure.work import update_bytes, work_of
+from rueda.measure.work import work_of
 from rueda.records import Recipe
-from rueda.records.profile import Profile
+from rueda.records.profile import Profile, StepWork
 from rueda.tasks.task import Task
-from rueda.train.counting import count_pass
+from rueda.train.counting import count_pass, update_bytes
+from rueda.train.optimizers import build_optimizer
 from tinytask import clouds, tiny_task, training
 
 B = 6
@@ -86,8 +88,6 @@ def test_update_bytes_are_parameters_gradients_and_state(name: str) -> None:
     changes, state = OPTIMIZERS[name]
     model = nn.Linear(20, 30)
     recipe = Recipe(**{"optimizer": name, **changes})
-    from rueda.train.optimizers import build_optimizer
-
     optimizer = build_optimizer(recipe, model)
     model(torch.ones(2, 20)).sum().backward()
     optimizer.step()
@@ -134,9 +134,6 @@ def test_a_model_that_needs_values_has_no_counted_work_but_may_be_counted_in_a_r
 
 
 def test_a_profile_keeps_the_work_and_an_older_one_has_none(tmp_path: Path) -> None:
-    from plan.profiles import profile, step
-    from rueda.records.profile import StepWork
-
     work = StepWork(flops=67_608_576, saved_bytes=248_112.5, update_bytes=7_719_152)
     whole = profile([step(16, 0.01)], work=work)
     whole.save(tmp_path / "profile.json")

@@ -17,10 +17,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rueda.data.nest import tensors
 from rueda.errors import ProfileError
 from rueda.records.profile import StepWork
-from rueda.train.counting import PassCount, count_backward, count_pass
+from rueda.train.counting import PassCount, count_backward, count_pass, update_bytes
 from rueda.train.training import Training
 
 
@@ -66,22 +65,6 @@ def count_work(
     counted = count_backward(loss, (*model.parameters(), *model.buffers()))
     optimizer.zero_grad(set_to_none=True)
     return _per_example(counted, examples, update_bytes(model, optimizer))
-
-
-def update_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of the trainable parameters, of their gradients, and of the state that the optimizer has made.
-
-    >>> model = nn.Linear(20, 30)
-    >>> update_bytes(model, torch.optim.SGD(model.parameters(), lr=0.1)) == 2 * 4 * (20 * 30 + 30)
-    True
-    """
-    trained = [one for one in model.parameters() if one.requires_grad]
-    state = tensors(list(optimizer.state.values()))
-    return 2 * sum(map(_size, trained)) + sum(map(_size, state))
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _per_example(counted: PassCount, examples: int, of_update: int) -> StepWork:

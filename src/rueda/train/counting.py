@@ -1,4 +1,4 @@
-"""Count the flops of a forward and a backward pass, and the bytes that the first one keeps for the second.
+"""Count the work of a training step: its flops, the activations that it keeps, and the bytes of its update.
 
 ==================  ==================================================================================================
 flops               of matrix products ([m, k] times [k, n] takes 2mkn), convolutions and attention, in the forward and
@@ -7,6 +7,7 @@ flops               of matrix products ([m, k] times [k, n] takes 2mkn), convolu
 saved bytes         of the tensors that the forward pass keeps for the backward pass, seen by autograd's hooks. A tensor
                     that two operations keep, or of which one keeps a view, exists once and counts once; parameters and
                     buffers do not count.
+update bytes        of the trainable parameters, their gradients and the optimizer's state.
 ==================  ==================================================================================================
 
 :func:`count_pass` counts on the *meta* device, where tensors have shapes but no values: this takes no memory, changes
@@ -25,7 +26,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from rueda.data.nest import map_tensors
+from rueda.data.nest import map_tensors, tensors
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.step_module import StepModule
@@ -91,6 +92,22 @@ def count_pass(task: Task, model: nn.Module, batch: Any) -> PassCount:
 
     with _without_statistics(model), gathering_alone():
         return count_backward(loss, shapes.values())
+
+
+def update_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of the trainable parameters, of their gradients, and of the state that the optimizer has made.
+
+    >>> model = nn.Linear(20, 30)
+    >>> update_bytes(model, torch.optim.SGD(model.parameters(), lr=0.1)) == 2 * 4 * (20 * 30 + 30)
+    True
+    """
+    trained = [one for one in model.parameters() if one.requires_grad]
+    state = tensors(list(optimizer.state.values()))
+    return 2 * sum(map(_size, trained)) + sum(map(_size, state))
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def on_meta(tensor: Tensor) -> Tensor:
