@@ -58,7 +58,7 @@ def test_the_table_and_its_lines() -> None:
 def test_the_counted_work_is_told() -> None:
     counted = replace(PROFILE, work=StepWork(flops=67_608_576, saved_bytes=248_112.0, update_bytes=7_719_152))
     assert lines_of(counted)[1] == (
-        "counted: 0.0676 Gflop and 248 kB of activations for each of the images; 7.7 MB of parameters, gradients and "
+        "counted: 67.6 Mflop and 248 kB of activations for each of the images; 7.7 MB of parameters, gradients and "
         "optimizer state"
     )
 

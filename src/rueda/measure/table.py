@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, StepWork, Together
-from rueda.terminal.numbers import amount, digits, milliseconds, things
+from rueda.terminal.numbers import amount, milliseconds, operations, things
 
 if TYPE_CHECKING:
     from rueda.terminal.table import TextTable
@@ -78,7 +78,7 @@ def _joined(pair: Together, batch: int) -> str:
 
 def _work_line(work: StepWork, unit: str) -> str:
     return (
-        f"counted: {digits(work.flops / 1e9)} Gflop and {amount(work.saved_bytes)} of activations for each of the "
+        f"counted: {operations(work.flops)} and {amount(work.saved_bytes)} of activations for each of the "
         f"{unit}; {amount(work.update_bytes)} of parameters, gradients and optimizer state"
     )
 

@@ -21,7 +21,7 @@ from rueda.errors import ProfileError
 from rueda.plan.roofline import REACHED_BANDWIDTH, REACHED_FLOPS, Roofline
 from rueda.plan.stragglers import QUARTILE
 from rueda.records.profile import Profile, StepTime, update_seconds
-from rueda.terminal.numbers import amount
+from rueda.terminal.numbers import amount, operations
 
 STEP_SECONDS = 0.15e-3
 """time of the host for a step, apart from its layers: the loop, the loss, the optimizer's call. Rough."""
@@ -155,7 +155,7 @@ def _extrapolations(
         assert roofline is not None
         text = (
             f"EXTRAPOLATED: nothing was measured on the {roofline.device}; times are those of its roofline, from "
-            f"{roofline.work.flops / 1e9:.3g} Gflop and {amount(roofline.work.saved_bytes)} of activations for each of "
+            f"{operations(roofline.work.flops)} and {amount(roofline.work.saved_bytes)} of activations for each of "
             f"the {unit}, at {100 * REACHED_FLOPS:.0f} % of its peak in {roofline.precision} and "
             f"{100 * REACHED_BANDWIDTH:.0f} % of its memory bandwidth, which ResNet-50 reaches; small models reach less"
         )
@@ -169,9 +169,10 @@ def _extrapolations(
                 f"local batch {batch:,}" + f"; a speed of {speed or 0:g} would promise more" * capped
             )
     if is_launch_bound:
+        enough = smallest_batch(profile, speed, roofline)
         found.append(
-            f"at local batch {batch:,} the host's launches are assumed to take longer than the device, "
-            f"{1e3 * launch_seconds(profile):.2g} ms a step: take {smallest_batch(profile, speed, roofline):,} or more"
+            f"below local batch {enough:,} the host's launches are assumed to take longer than the device, "
+            f"{1e3 * launch_seconds(profile):.2g} ms a step: take {enough:,} or more"
         )
     return found
 
