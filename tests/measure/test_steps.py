@@ -88,7 +88,7 @@ def test_measured_steps_are_those_of_a_training(metric: bool, monkeypatch: pytes
     stepper.block(24, 7, stages=True)
     for step in range(7):
         rueda.world.seeds.seed_worker(0, 0, step)
-        batches = plain._next_batches()
+        batches = plain.next_batches()
         assert batches is not None
         plain.updater.update(batches, rate=0.1, step=step)
     assert torch.equal(parameters(stepper.training.model), parameters(plain.model))

@@ -10,7 +10,7 @@ from io import StringIO
 import pytest
 
 from rueda.measure.table import disturbed, lines_of, table_of
-from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime, Together
+from rueda.records.profile import AllReduceTime, Communication, NoiseScale, Profile, StepTime, StepWork, Together
 
 
 def step(batch: int, *, spread: float = 0.02, working: float = 1.0) -> StepTime:
@@ -53,6 +53,14 @@ def test_the_table_and_its_lines() -> None:
         "2 workers of 1 thread each: the exchange takes 20 ms per step, none of it overlapped; fitted to 0 %",
         "gradient noise scale at step 2,000: 980 examples (95 % interval 700 to ∞, over 100 steps)",
     ]
+
+
+def test_the_counted_work_is_told() -> None:
+    counted = replace(PROFILE, work=StepWork(flops=67_608_576, saved_bytes=248_112.0, update_bytes=7_719_152))
+    assert lines_of(counted)[1] == (
+        "counted: 67.6 Mflop and 248 kB of activations for each of the images; 7.7 MB of parameters, gradients and "
+        "optimizer state"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rueda.plan import load_cluster, predict
 from rueda.plan.data_needed import extrapolate
 from rueda.plan.on_cluster import time_on_cluster
 from rueda.records.forecast import Forecast
+from rueda.records.profile import StepWork
 
 MEASURED = profile([step(32, 0.05), step(64, 0.09)])
 BOX = replace(load_cluster("dgx-h100"), speed=2.0)
@@ -34,5 +35,8 @@ def test_what_it_assumes_is_noted() -> None:
     assert [word in " ".join(noted.notes) for word in ("glyphs-cnn", "taken as the same", "a global batch of 256")] == [
         True, True, True,
     ]  # fmt: skip
+    counted = replace(MEASURED, work=StepWork(flops=1e9, saved_bytes=1e6, update_bytes=0))
+    found = time_on_cluster(extrapolate(whole, 0.1), counted, replace(BOX, speed=None), workers=8, local_batch=32)
+    assert "those of its roofline" in " ".join(found.notes) and "taken as the same" not in " ".join(found.notes)
     refused = time_on_cluster(extrapolate(whole, 0.001), MEASURED, BOX, workers=8, local_batch=32)
     assert refused.cluster is None and refused.refusals

@@ -12,6 +12,7 @@ from rueda.plan import load_cluster, make_plan
 from rueda.report.collect import collect
 from rueda.report.model import Section
 from rueda.report.page import render
+from rueda.report.plot import Plot
 
 STEPS = [step(16, 0.020), step(64, 0.064), step(256, 0.220)]
 
@@ -62,3 +63,24 @@ def test_without_a_price_there_is_no_cost(tmp_path: Path, cluster: str) -> None:
 def test_names_are_shown_and_never_run(tmp_path: Path) -> None:
     page = render([section(tmp_path, [1], task="<script>alert(1)</script>")])
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
+
+
+def test_the_number_beyond_which_another_worker_is_wasted_is_marked(tmp_path: Path) -> None:
+    """Where the time falls no further, and nowhere if it still falls at the last number of workers."""
+
+    def time_plot(phi: float, seconds_of_example: float) -> Plot:
+        steps = [step(size, 0.01 + seconds_of_example * size) for size in (1, 64, 1024)]
+        measured = profile(steps, noise=(noise(phi),))
+        make_plan(measured, load_cluster("dgx-h100"), workers=[1, 8], epochs=50).save(tmp_path / "plan.json")
+        (found,) = collect([tmp_path])
+        return found.plots[1]
+
+    time = time_plot(1000, 0.0)
+    (mark,) = [trace for trace in time.traces if trace["name"] == "beyond it, wasted"]
+    hours = next(trace for trace in time.traces if trace["name"] == "best batch")
+    least = min(hours["y"])
+    enough = next(x for x, y in zip(hours["x"], hours["y"], strict=True) if y <= 1.05 * least)
+    assert mark["x"] == [enough] and mark["y"] == [hours["y"][hours["x"].index(enough)]]
+    assert f"Beyond {enough} workers another one is wasted" in time.note
+    assert set(hours["x"]) <= set(time.layout["xaxis"]["tickvals"])
+    assert not any(trace["name"] == "beyond it, wasted" for trace in time_plot(1e6, 1.0).traces)

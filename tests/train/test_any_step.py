@@ -66,7 +66,7 @@ def test_gradient_accumulation_averages_over_tokens(batch: int, accumulate: int)
     recipe = task.recipe.change(batch=batch, accumulate=accumulate, momentum=0.0)
     job = training(task, recipe, alone=True)
     again = training(task, recipe, alone=True)
-    batches = again._next_batches()
+    batches = again.next_batches()
     assert batches is not None and len(batches[0]) == accumulate
     if 1 < batch < 12:
         assert len({part.batch["tokens"].shape[1] for part in batches[0]}) > 1  # each is padded by itself

@@ -16,8 +16,9 @@ from rueda.nn import apply_ghost_batch_norm
 from rueda.records import Recipe, Run
 from rueda.report import write_report
 from rueda.tasks.task import Task
+from rueda.train.counting import count_pass
 from rueda.train.micro_batches import MicroBatch
-from rueda.train.utilisation import PEAK, Utilisation, count_flops, peak_flops, worker_peak
+from rueda.train.utilisation import PEAK, Utilisation, peak_flops, worker_peak
 from tinytask import clouds, tiny_task
 
 GPUS: list[tuple[str, dict[str, Any], float | None]] = [
@@ -109,7 +110,8 @@ def test_flops_are_those_of_the_closed_form_and_the_model_is_left_alone(name: st
     ghost = apply_ghost_batch_norm(model, ghost_batch=3)
     before = {key: value.clone() for key, value in ghost.state_dict().items()}
     random = torch.get_rng_state()
-    assert count_flops(task_of(ghost), ghost, (torch.empty(shape), torch.zeros(B, dtype=torch.int64))) == expected
+    counted = count_pass(task_of(ghost), ghost, (torch.empty(shape), torch.zeros(B, dtype=torch.int64)))
+    assert counted.flops == expected
     assert all(layer.training for layer in ghost.modules())
     assert all(torch.equal(value, before[key]) for key, value in ghost.state_dict().items())
     assert all(parameter.grad is None for parameter in ghost.parameters())

@@ -237,17 +237,28 @@ def _print_plan(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None
     typer.echo(f"recipe: {recipe}\nplan: {file}")
     if html is not None:
         typer.echo(f"page: {html}")
-    typer.echo(f"next: {_next_step(plan, shlex.quote(str(recipe)))}")
+    quoted, task = shlex.quote(str(recipe)), _trainable(plan)
+    if plan.joining is not None and plan.joining.grows and task is not None:
+        typer.echo("workers that join, stopped at each milestone and resumed with more:")
+        for command in plan.joining.commands(task, quoted):
+            typer.echo(f"  {command}")
+    typer.echo(f"next: {_next_step(plan, task, quoted)}")
 
 
-def _next_step(plan: Plan, recipe: str) -> str:
-    """Return the command that trains by the plan; `rueda train` needs a built-in task or the file that defines one."""
+def _trainable(plan: Plan) -> str | None:
+    """Return the task as `rueda train` takes it; None if only a script of the user knows how to train it."""
     from rueda.tasks.naming import BUILTIN_TASKS
 
+    if plan.task_file is not None:
+        return plan.task_file.argument()
+    return plan.task if plan.task in BUILTIN_TASKS else None
+
+
+def _next_step(plan: Plan, task: str | None, recipe: str) -> str:
+    """Return the command that trains by the plan."""
     workers = plan.chosen.workers
-    if plan.task_file is None and plan.task not in BUILTIN_TASKS:  # a profile of a user's own training loop
+    if task is None:  # a profile of a user's own training loop
         return f"use the values of {recipe} in your training script, then: rueda run -np {workers} python SCRIPT"
-    task = plan.task if plan.task_file is None else plan.task_file.argument()
     return f"rueda train {task} --recipe {recipe}{' --rehearse' * (workers > 1)}"
 
 

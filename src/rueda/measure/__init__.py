@@ -5,6 +5,7 @@
 ``communication``  time of an all-reduce at each message size, among real workers
 ``together``       slowdown of workers that share a machine, and overlap of communication
 ``noise``          the gradient noise scale, from a short training
+``work``           floating-point operations and bytes of a step, counted
 ``step_meter``     a profile from a user's own training loop
 ``worker_jobs``    the parts that run in worker processes: one worker alone, several together
 ``measure_task``   the whole measurement: :func:`measure`
@@ -21,9 +22,14 @@ if TYPE_CHECKING:
     from rueda.measure.communication import measure_communication
     from rueda.measure.measure_task import measure
     from rueda.measure.step_meter import StepMeter
+    from rueda.measure.work import count_work
 
-__all__ = ["StepMeter", "measure", "measure_communication"]
+__all__ = ["StepMeter", "count_work", "measure", "measure_communication"]
 
 __getattr__ = lazily(
-    __name__, {"StepMeter": "step_meter", "measure": "measure_task", "measure_communication": "communication"}
-)
+    __name__,
+    {
+        "StepMeter": "step_meter", "count_work": "work", "measure": "measure_task",
+        "measure_communication": "communication",
+    },
+)  # fmt: skip

@@ -34,7 +34,7 @@ from rueda.measure.steps import Block, summary
 from rueda.measure.together import gradient_bytes, num_buckets
 from rueda.records import Recipe
 from rueda.records.environment import environment
-from rueda.records.profile import Communication, NoiseScale, Profile, StepTime
+from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, StepWork
 from rueda.terminal.numbers import things
 from rueda.train.normalisation import has_batch_norm
 from rueda.train.numerics import settled
@@ -115,6 +115,7 @@ class StepMeter:
         recipe: Recipe | None = None,
         communication: Sequence[Communication] = (),
         noise: Sequence[NoiseScale] = (),
+        work: StepWork | None = None,
     ) -> Profile:
         """Return a profile for ``rueda plan``.
 
@@ -125,6 +126,7 @@ class StepMeter:
             recipe: how the model is trained; by default a recipe with the largest measured batch.
             communication: results of :func:`rueda.measure.measure_communication`, if there were several workers.
             noise: gradient noise scales, if they were measured.
+            work: the result of :func:`rueda.measure.count_work`, from which a plan predicts other devices.
         """
         steps = self.steps()
         if not steps:
@@ -134,7 +136,7 @@ class StepMeter:
         return describe(
             model, device, task=task, examples=examples, steps=steps,
             recipe=recipe or Recipe(batch=steps[-1].batch), largest=largest_batch(self._peaks, usable_bytes(device)),
-            communication=tuple(communication), noise=tuple(noise),
+            communication=tuple(communication), noise=tuple(noise), work=work,
         )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, Together
-from rueda.terminal.numbers import amount, milliseconds, things
+from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, StepWork, Together
+from rueda.terminal.numbers import amount, milliseconds, operations, things
 
 if TYPE_CHECKING:
     from rueda.terminal.table import TextTable
@@ -34,6 +34,8 @@ def lines_of(profile: Profile) -> list[str]:
     lines = []
     if profile.largest_batch is not None:
         lines.append(f"largest batch that fits: about {profile.largest_batch:,}")
+    if profile.work is not None:
+        lines.append(_work_line(profile.work, profile.unit))
     lines += [_link_line(link, profile) for link in profile.communication]
     lines += [_together_line(pair) for pair in profile.together]
     lines += [_noise_line(noise) for noise in profile.noise if noise.group is None]
@@ -72,6 +74,13 @@ def _row(step: StepTime) -> list[str]:
 def _joined(pair: Together, batch: int) -> str:
     found = [step for step in pair.joined if step.batch == batch]
     return f"{pair.workers * found[0].images_per_second:,.0f}" if found else ""
+
+
+def _work_line(work: StepWork, unit: str) -> str:
+    return (
+        f"counted: {operations(work.flops)} and {amount(work.saved_bytes)} of activations for each of the "
+        f"{unit}; {amount(work.update_bytes)} of parameters, gradients and optimizer state"
+    )
 
 
 def _link_line(link: Communication, profile: Profile) -> str:

@@ -14,6 +14,7 @@ from rueda.measure.request import AloneAnswer, MeasureRequest, TogetherAnswer, T
 from rueda.measure.step_meter import describe
 from rueda.measure.steps import Stepper, Steps, default_batches, measure_steps
 from rueda.measure.together import measure_together as measure_steps_together
+from rueda.measure.work import work_of
 from rueda.records import Recipe
 from rueda.records.profile import Profile, StepTime
 from rueda.records.recipe.values import refuse_settings
@@ -69,11 +70,12 @@ def measure_alone_here(task: Task | KerasTask, request: MeasureRequest) -> Alone
         stepper = Stepper(task, recipe, World(device=world.device))
         steps, largest = steps_of(stepper, recipe, stepper.num_examples)
         model, examples = stepper.training.model, stepper.num_examples
+        work = work_of(stepper.training, min(recipe.batch, max(step.batch for step in steps)))
         bar.phase("gradient noise scale, in a short training")
         noise = measure_noise(task, recipe, World(device=world.device), seconds=budget.noise)
         return describe(
             model, world.device, task=task.name, examples=examples, steps=steps, recipe=recipe, largest=largest,
-            noise=noise, task_file=task.file, unit=counted_unit(task.unit),
+            noise=noise, work=work, task_file=task.file, unit=counted_unit(task.unit),
         )  # fmt: skip
 
     def work_on_keras(task: KerasTask) -> Profile:

@@ -3,25 +3,61 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
+from rueda.plan.prediction import basis
 from rueda.plan.rules import FEWEST_UPDATES
-from rueda.records.plan import Plan, PlanRow
+from rueda.records.plan import Plan
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
-from rueda.terminal.numbers import milliseconds, money, predicted_time, things
+from rueda.terminal.numbers import digits, milliseconds, money, predicted_time, things
 
 WORTH = 0.5
 """a plan is worth its cost if it costs at most 1 / WORTH times as much as the cheapest one"""
 
 
-def cost(row: PlanRow) -> float:
+NOTICEABLE = 1.05
+"""a plan counts as faster if it takes this many times less time"""
+
+
+class Priced(Protocol):
+    """A training, or a phase of one, with its time and its price."""
+
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+    @property
+    def hours(self) -> float: ...  # noqa: D102
+    @property
+    def money(self) -> float | None: ...  # noqa: D102
+
+
+Row = TypeVar("Row", bound=Priced)
+
+
+def cost(row: Priced) -> float:
     """Return the cost of a row's training: money, or hours x workers if the cluster has no price."""
     return row.hours * row.workers if row.money is None else row.money
+
+
+def fastest_worth_it(rows: Sequence[Row], cheapest: float) -> Row:
+    """Return the fastest of some rows that is worth its cost; the first one if none is.
+
+    Args:
+        rows: in the order of their number of workers; more workers must be noticeably faster.
+        cheapest: the cost of the cheapest plan.
+    """
+    affordable = [row for row in rows if cost(row) * WORTH <= cheapest] or rows[:1]
+    taken = affordable[0]
+    for row in affordable[1:]:
+        if NOTICEABLE * row.hours < taken.hours:
+            taken = row
+    return taken
 
 
 def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batch_norm: bool | None = None) -> Plan:
@@ -39,8 +75,8 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         recipe = recipe.change(reasons={**recipe.reasons, "workers": why})
     return replace(
         plan,
-        advice=(_workers(plan), *_useful(plan), _batch(plan), _rate(recipe)),
-        warnings=tuple(_warnings(plan)),
+        advice=(_workers(plan), *_useful(plan), _batch(plan), *_joining(plan), _rate(recipe)),
+        warnings=(*_assumption(profile, cluster), *_warnings(plan)),
         unknown=tuple(_unknown(plan, profile, cluster)),
         recipe=recipe.to_toml(),
     )
@@ -99,6 +135,29 @@ def _batch(plan: Plan) -> str:
     )
 
 
+def _joining(plan: Plan) -> list[str]:
+    """Say which workers may join later, as the batch grows, and what that saves."""
+    found, row = plan.joining, plan.chosen
+    if found is None:
+        return []
+    if not found.grows:
+        most = found.phases[-1].workers
+        if most == row.workers:
+            return [f"All {row.workers:,} workers pay from the start, while the batch is still small."]
+        return [f"In no phase of the growth more than {things(most, 'worker')} pay."]
+    times = f"{predicted_time(3600 * found.hours)} instead of {predicted_time(3600 * row.hours)}"
+    hours = f"{digits(found.node_hours)} node-hours instead of {digits(row.nodes * row.hours)}"
+    if found.money is None or row.money is None:
+        paid = f"{digits(found.worker_hours)} worker-hours instead of {digits(row.workers * row.hours)}, {hours}"
+    else:
+        paid = f"{money(found.money)} {plan.currency} instead of {money(row.money)}, {hours}"
+    return [
+        f"The early, small batches do not need all workers. They may join as the batch grows: {found.words()}; "
+        f"{times}, {paid}. This needs an elastic launcher, or stopping at these epochs and resuming with more workers "
+        "(`rueda train --resume`); the time for that is not included."
+    ]
+
+
 def _rate(recipe: Recipe) -> str:
     factor = {"linear": recipe.scale, "sqrt": math.sqrt(recipe.scale)}.get(recipe.scaling, 1.0)
     text = f"Optimizer {recipe.optimizer}"
@@ -150,6 +209,21 @@ def _warnings(plan: Plan) -> list[str]:
     return found + sorted({text for row in plan.best() for text in row.warnings})
 
 
+def _assumption(profile: Profile, cluster: Cluster) -> list[str]:
+    """Say loudly that times of one device are used for another one of which nothing is known."""
+    if basis(profile, cluster) != "assumed":
+        return []
+    if cluster.peaks is None:
+        missing, do = "its peaks are not known", "give --speed, a profile that was measured there, or [device.peaks]"
+    else:
+        missing = "the profile has no counted flops and bytes for its roofline"
+        do = "measure again with `rueda measure`, or give --speed or a profile that was measured there"
+    return [
+        f"EXTRAPOLATED: nothing was measured on a {cluster.device or 'device'} of {cluster.name}, and {missing}: all "
+        f"times are those of {profile.device}, as if both were equally fast; {do}."
+    ]
+
+
 def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
     found = []
     noise = plan.noise
@@ -165,13 +239,16 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
         )
     if noise is not None and noise.high is None:
         found.append("An upper bound of the noise scale: measure more steps.")
-    if cluster.speed is None and cluster.profile is None:
+    if basis(profile, cluster) == "assumed":
         found.append(
             f"The speed of a {cluster.device or 'device'} of {cluster.name} relative to the profiled {profile.device}: "
             "assumed to be equal. Give --speed; with a faster device communication takes a larger share of a step."
         )
-    largest = max(step.batch for step in profile.steps)
-    found.append(f"Step times above local batch {largest:,}: not measured.")
+    if basis(profile, cluster) == "roofline":
+        found.append(f"Step times on the {cluster.device}: none was measured.")
+    else:
+        largest = max(step.batch for step in profile.steps)
+        found.append(f"Step times above local batch {largest:,}: not measured.")
     if profile.largest_batch is None:
         found.append("The largest batch that fits into memory.")
     if cluster.approximate:

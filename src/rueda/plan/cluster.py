@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from rueda.errors import ProfileError, suggest
+from rueda.plan.roofline import DevicePeaks
 from rueda.records.profile import Communication, Profile
 
 DEVICE_JITTER = 0.015
@@ -60,7 +61,10 @@ class Cluster:
     """the link of each node to the other nodes"""
     device: str = ""
     speed: float | None = None
-    """speed of a device relative to the profiled one; None: not known, so the plan assumes 1 and says so"""
+    """speed of a device relative to the profiled one; None: not known, so the plan uses the roofline, or else assumes 1
+    and says so"""
+    peaks: DevicePeaks | None = None
+    """the peaks of a device, for its roofline; None: not known"""
     jitter: float = DEVICE_JITTER
     """standard deviation of the step time among devices, as a fraction of a step"""
     library: str = "nccl"

@@ -14,6 +14,12 @@
     speed = 1.0                    # relative to the profiled device; leave it out if it is not known
     jitter = 0.015                 # standard deviation of step times among devices, as a fraction
 
+    [device.peaks]                 # as the manufacturer states them; leave the table out if they are not known
+    memory_bandwidth = 3.35e12     # bytes per second
+    float32 = 66.9e12              # flops per second, without tensor cores
+    tf32 = 494.7e12                # on tensor cores, dense; leave out what the device lacks: tf32, bf16, fp16, float64
+    bf16 = 989.4e12
+
     [inside]                       # between the devices of a node
     bandwidth = 450e9              # bytes per second in each direction
     latency = 3.4e-6               # seconds per hop
@@ -39,12 +45,14 @@ from typing import Any
 from rueda.errors import ProfileError, read_failure, suggest
 from rueda.files.text import read_text
 from rueda.plan.cluster import THIS_MACHINE, Cluster, Link, this_machine
+from rueda.plan.roofline import DevicePeaks
 from rueda.records.json_record import read_record
 from rueda.records.profile import Profile
 
-_DEVICE = {"name": "device", "speed": "speed", "jitter": "jitter", "profile": "profile"}
+_DEVICE = {"name": "device", "speed": "speed", "jitter": "jitter", "profile": "profile", "peaks": "peaks"}
 """names in the table ``[device]``, and the fields of :class:`Cluster` that they set"""
 _LINK = {field.name for field in fields(Link)}
+_PEAKS = {field.name for field in fields(DevicePeaks)}
 _TOP = {field.name for field in fields(Cluster)} - {"name", "measured", "is_profiled", *_DEVICE.values()} | {"device"}
 
 
@@ -108,6 +116,8 @@ def read_cluster(text: str, *, name: str, source: str, folder: Path | None = Non
             raise ProfileError(f"{source}: {part}", expected="a table", got=data[part], do=f"write [{part}]")
         _check_names(data.get(part, {}), known, f"{source}: [{part}]")
     device = {_DEVICE[key]: value for key, value in data.pop("device", {}).items()}
+    if isinstance(device.get("peaks"), dict):
+        _check_names(device["peaks"], _PEAKS, f"{source}: [device.peaks]")
     own_profile = device.pop("profile", None)
     try:
         cluster = read_record(Cluster, {**data, **device, "name": name}, source)

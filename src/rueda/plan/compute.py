@@ -4,10 +4,11 @@ Between measured batches the time is interpolated linearly. Below the smallest o
 time falls at most in proportion to the batch. Above the largest one its throughput is assumed; a warning
 says so.
 
-**Another device.** A profile that is carried to a device of another speed divides these times by the speed, but a step
-never takes less than the host needs to launch its kernels (:func:`launch_seconds`), which a faster device does not
-shorten. Below :func:`smallest_batch` a step is launch-bound: fewer examples take as long. All this is extrapolated, and
-a warning says so.
+**Another device.** A profile that is carried to a device of another speed divides these times by the speed. Where only
+the device's peaks are known, the expected time of its roofline is taken instead (:mod:`rueda.plan.roofline`). In both
+cases a step never takes less than the roofline allows, nor less than the host needs to launch its kernels
+(:func:`launch_seconds`), which a faster device does not shorten. Below :func:`smallest_batch` a step is launch-bound:
+fewer examples take as long. All this is extrapolated, and a warning says so.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rueda.errors import ProfileError
+from rueda.plan.roofline import REACHED_BANDWIDTH, REACHED_FLOPS, Roofline
 from rueda.plan.stragglers import QUARTILE
 from rueda.records.profile import Profile, StepTime, update_seconds
+from rueda.terminal.numbers import amount, operations
 
 STEP_SECONDS = 0.15e-3
 """time of the host for a step, apart from its layers: the loop, the loss, the optimizer's call. Rough."""
@@ -50,6 +53,7 @@ def compute_time(
     *,
     steps: Sequence[StepTime] = (),
     speed: float | None = None,
+    roofline: Roofline | None = None,
 ) -> Compute:
     """Return the compute time of one worker's step.
 
@@ -58,8 +62,10 @@ def compute_time(
         local_batch: examples in one forward pass.
         accumulate: gradient accumulation: local batches per update.
         steps: points to interpolate instead, such as those of several workers at once.
-        speed: the speed of another device relative to the profiled one, to which the times are carried; None: the
-            profiled device.
+        speed: the speed of another device relative to the profiled one, to which the times are carried; None: not
+            known, or the profiled device.
+        roofline: that of another device, which bounds the times that are carried to it; without ``speed`` they are its
+            expected times.
 
     Raises:
         ProfileError: the batch is not positive, or does not fit into the device's memory.
@@ -81,10 +87,12 @@ def compute_time(
     if local_batch < first:
         warnings.append(f"no profile below batch {first:,}: the time at {local_batch:,} is extrapolated")
     optimizer, backward = min(optimizer, seconds), min(backward, seconds)
-    if speed is not None:
-        carried = max(seconds / speed, launch_seconds(profile))
+    if speed is not None or roofline is not None:
+        busy, launches = _busy(points, local_batch, speed, roofline), launch_seconds(profile)
+        carried = max(busy, launches)
+        warnings = warnings if speed is not None else []  # a roofline has no largest batch
+        warnings += _extrapolations(profile, local_batch, speed, roofline, is_launch_bound=launches > busy)
         optimizer, backward = (part * carried / seconds for part in (optimizer, backward))
-        warnings.append(_extrapolation(profile, local_batch, speed, is_launch_bound=carried > seconds / speed))
         seconds = carried
     return Compute(
         seconds=update_seconds(seconds, optimizer, accumulate),
@@ -113,28 +121,60 @@ def launch_seconds(profile: Profile) -> float:
     return max(0.0, first.seconds - slope * first.batch)
 
 
-def smallest_batch(profile: Profile, speed: float) -> int:
-    """Return the local batch below which a step on a device of this speed takes no less time: it is launch-bound.
+def smallest_batch(profile: Profile, speed: float | None, roofline: Roofline | None = None) -> int:
+    """Return the local batch below which a step on another device takes no less time: it is launch-bound.
 
-    A smaller local batch wastes the device. It is a power of two, and at most the largest batch that fits.
+    There the device's own work, its computation or its memory traffic, takes as long as the launches. A smaller local
+    batch wastes the device. It is a power of two, and at most the largest batch that fits.
     """
     floor = launch_seconds(profile)
     points = _by_batch(profile.steps)
     limit = profile.largest_batch or max(profile.examples, points[-1].batch)
     batch = 1
-    while _at(points, "seconds", batch) / speed < floor and 2 * batch <= limit:
+    while _busy(points, batch, speed, roofline) < floor and 2 * batch <= limit:
         batch *= 2
     return batch
 
 
-def _extrapolation(profile: Profile, local_batch: int, speed: float, *, is_launch_bound: bool) -> str:
-    text = f"EXTRAPOLATED: times of {profile.device} divided by {speed:g}; nothing was measured on the other device"
-    if not is_launch_bound:
-        return text
-    return (
-        f"{text}; at local batch {local_batch:,} the host's launches are assumed to take longer than the device, "
-        f"{1e3 * launch_seconds(profile):.2g} ms a step: take {smallest_batch(profile, speed):,} or more"
-    )
+def _busy(points: list[StepTime], batch: int, speed: float | None, roofline: Roofline | None) -> float:
+    """Return how long another device itself is busy with a step: by its speed and its roofline, or by that alone."""
+    if speed is None:
+        return _at(points, "seconds", batch) if roofline is None else roofline.expected(batch)
+    carried = _at(points, "seconds", batch) / speed
+    return carried if roofline is None else max(carried, roofline.least(batch))
+
+
+def _extrapolations(
+    profile: Profile, batch: int, speed: float | None, roofline: Roofline | None, *, is_launch_bound: bool
+) -> list[str]:
+    """Say what the times on another device rest on, and what limits them at this batch."""
+    unit = profile.unit
+    if speed is not None:
+        text = f"EXTRAPOLATED: times of {profile.device} divided by {speed:g}; nothing was measured on the other device"
+    else:
+        assert roofline is not None
+        text = (
+            f"EXTRAPOLATED: nothing was measured on the {roofline.device}; times are those of its roofline, from "
+            f"{operations(roofline.work.flops)} and {amount(roofline.work.saved_bytes)} of activations for each of "
+            f"the {unit}, at {100 * REACHED_FLOPS:.0f} % of its peak in {roofline.precision} and "
+            f"{100 * REACHED_BANDWIDTH:.0f} % of its memory bandwidth, which ResNet-50 reaches; small models reach less"
+        )
+    found = [text]
+    if roofline is not None and roofline.least(batch) >= launch_seconds(profile):
+        least = roofline.least(batch)
+        capped = speed is not None and _at(_by_batch(profile.steps), "seconds", batch) / speed < least
+        if capped or speed is None:
+            found.append(
+                f"the roofline of the {roofline.device} allows at most {batch / least:,.0f} {unit}/s of a worker at "
+                f"local batch {batch:,}" + f"; a speed of {speed or 0:g} would promise more" * capped
+            )
+    if is_launch_bound:
+        enough = smallest_batch(profile, speed, roofline)
+        found.append(
+            f"below local batch {enough:,} the host's launches are assumed to take longer than the device, "
+            f"{1e3 * launch_seconds(profile):.2g} ms a step: take {enough:,} or more"
+        )
+    return found
 
 
 def _by_batch(steps: Sequence[StepTime]) -> list[StepTime]:

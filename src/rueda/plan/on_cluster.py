@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rueda.plan.cluster import Cluster
-from rueda.plan.prediction import predict
+from rueda.plan.prediction import basis, predict
 from rueda.records.forecast import Estimate, Forecast, OnCluster
 from rueda.records.profile import Profile
 
@@ -29,8 +29,10 @@ def time_on_cluster(
     notes = [*forecast.notes]
     if profile.task != forecast.task:
         notes.append(f"the profile is of task {profile.task}, not of {forecast.task}: the time is that of its model")
-    if cluster.speed is None and cluster.profile is None:
+    if basis(profile, cluster) == "assumed":
         notes.append(f"the speed of {cluster.name} against the profiled device is not known: taken as the same")
+    elif basis(profile, cluster) == "roofline":
+        notes += step.warnings
     if forecast.need is None:
         return replace(forecast, notes=tuple(notes))
 

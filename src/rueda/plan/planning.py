@@ -1,8 +1,9 @@
 """Make a plan: predict time and cost of every number of workers at every local batch, and recommend one of them.
 
 Phases: **base**, the training of one worker; **rows**, a prediction for each workers x batch; **choose**, the batch
-that takes the least time to one worker's result for each number of workers, then the number of workers; the **curve**
-of that time against the number of workers; **advise** in words, and list what is not known.
+that takes the least time to one worker's result for each number of workers, then the number of workers, and which of
+them may **join** later (:mod:`rueda.plan.joining`); the **curve** of that time against the number of workers;
+**advise** in words, and list what is not known.
 
 Every row says what its recipe runs, by the rules in :mod:`rueda.plan.rules`: whole epochs, their updates, and, where
 the batch grows, the time of each batch.
@@ -20,9 +21,10 @@ from typing import Any
 
 from rueda.errors import ProfileError, RecipeError
 from rueda.optim.batch_growth import BatchGrowth, num_updates
-from rueda.plan.advice import WORTH, advise, cost
+from rueda.plan.advice import advise, cost, fastest_worth_it
 from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
+from rueda.plan.joining import joining_of
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
 from rueda.plan.prediction import predict
 from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, epochs_needed, growth_to
@@ -87,7 +89,7 @@ def make_plan(
         noise=noise, rows=tuple(rows), curve=curve, sources=cluster.sources,
         currency=cluster.currency if cluster.price_per_hour is not None else None,
         command=(environment or {}).get("command", ""), environment=dict(environment or {}),
-        task_file=profile.task_file,
+        task_file=profile.task_file, joining=joining_of(taken, profile, cluster, base),
     )  # fmt: skip
     return advise(plan, profile, cluster, base, batch_norm=batch_norm)
 
@@ -243,10 +245,4 @@ def _choose(asked: Sequence[PlanRow], rows: Sequence[PlanRow]) -> PlanRow:
         rows: those and that of one worker.
     """
     candidates = [row for row in asked if row.updates >= FEWEST_UPDATES] or list(asked[:1])
-    cheapest = min(cost(row) for row in rows)
-    affordable = [row for row in candidates if cost(row) * WORTH <= cheapest] or candidates[:1]
-    taken = affordable[0]
-    for row in affordable[1:]:
-        if 1.05 * row.hours < taken.hours:
-            taken = row
-    return taken
+    return fastest_worth_it(candidates, min(cost(row) for row in rows))

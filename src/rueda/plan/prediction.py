@@ -2,7 +2,7 @@
 
 ::
 
-    compute    measured at this local batch, / device speed, x contention among the workers of a node
+    compute    measured at this local batch, / device speed, or the roofline's; x contention among the workers of a node
     sync       the all-reduce of the gradients, in buckets        (rueda.plan.collectives)
     exposed    by how much sync lengthens the step: what the backward pass does not hide, and what hiding costs
     step       compute + exposed + waiting for the slowest worker (rueda.plan.stragglers)
@@ -23,10 +23,13 @@ Scaling efficiency is the throughput per worker, divided by that of one worker a
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from rueda.errors import ProfileError
 from rueda.plan.cluster import Cluster
 from rueda.plan.collectives import all_reduce
 from rueda.plan.compute import compute_time
+from rueda.plan.roofline import is_same_device, roofline_of
 from rueda.plan.stragglers import slowdown
 from rueda.records.plan import Prediction
 from rueda.records.profile import Profile, overlapped
@@ -61,10 +64,12 @@ def predict(
     """
     if workers < 1:
         raise ProfileError("workers", expected="1 or more", got=workers, do="correct it")
+    rests_on = basis(profile, cluster)
     profile = cluster.profile or profile
-    # Its own profile was measured on the cluster's device; another one is carried to it.
-    speed = None if cluster.is_profiled or cluster.speed == 1 else cluster.speed
-    alone = compute_time(profile, local_batch, accumulate, speed=speed)
+    carried: dict[str, Any] = {}
+    if rests_on in ("speed", "roofline"):
+        carried = {"speed": cluster.speed, "roofline": roofline_of(profile, cluster.device, cluster.peaks)}
+    alone = compute_time(profile, local_batch, accumulate, **carried)
     together = next((one for one in profile.together if one.workers == workers), None) if cluster.is_profiled else None
     if workers == 1:
         compute, sync, exposed, late = alone.seconds, 0.0, 0.0, 0.0
@@ -91,6 +96,23 @@ def predict(
         exposed_seconds=exposed, straggler_seconds=late, step_seconds=step, images_per_second=images,
         efficiency=scaling_efficiency(images, workers, one), warnings=alone.warnings,
     )  # fmt: skip
+
+
+def basis(profile: Profile, cluster: Cluster) -> Literal["measured", "speed", "roofline", "assumed"]:
+    """Return what the compute times on a cluster rest on.
+
+    ``measured``: a profile of its device, or of one that is said to be equally fast (a speed of 1). ``speed``: the
+    times of another device, divided by the relative speed that was given. ``roofline``: counted work and the peaks of
+    the device. ``assumed``: none of these is known, so the profiled device is taken to be equally fast.
+    """
+    own = cluster.profile or profile
+    if cluster.is_profiled or cluster.speed == 1 or (cluster.profile is not None and cluster.speed is None):
+        return "measured"
+    if cluster.speed is not None:
+        return "speed"
+    if is_same_device(own.device, cluster.device):
+        return "measured"
+    return "assumed" if own.work is None or cluster.peaks is None else "roofline"
 
 
 def contention(cluster: Cluster, workers: int) -> float:

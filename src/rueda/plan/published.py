@@ -1,4 +1,6 @@
-"""Published scaling tables, predicted from their single-device speed and their cluster: one model for all of them.
+"""Published tables, predicted: scaling from single-device speeds, and those speeds themselves by the roofline.
+
+One model predicts all of them.
 
 The model's general constants (jitter between devices, interference of hidden all-reduces, latencies of a hop,
 efficiencies of links) come from other sources than these rows; ``docs/plan.md`` lists them, and what each row assumes.
@@ -12,8 +14,10 @@ from dataclasses import dataclass, replace
 from rueda.plan.cluster import Cluster, Link
 from rueda.plan.cluster_files import load_cluster
 from rueda.plan.collectives import all_reduce
+from rueda.plan.compute import compute_time
 from rueda.plan.prediction import predict
-from rueda.records.profile import Profile, StepTime
+from rueda.plan.roofline import DevicePeaks, roofline_of
+from rueda.records.profile import Profile, StepTime, StepWork
 from rueda.records.recipe.recipe import Recipe
 
 IMAGENET = 1_281_167
@@ -147,4 +151,62 @@ def published_rows() -> list[PublishedRow]:
         PublishedRow(
             name="DeepLabv3+, 27,360 V100", workers=27_360, published=0.907, predicted=_efficiency(deeplab, 27_360)
         ),
+    ]
+
+
+# Single devices, by the roofline.
+
+WIDE_RESNET = StepWork(flops=11_079_350_784, saved_bytes=11_208_176.0, update_bytes=3 * 4 * 17_116_346)
+"""``fashion-mnist-wrn`` with ``model.width=10``, counted by ``rueda measure``; SGD with momentum"""
+LECTURE_CNN = StepWork(flops=67_608_576, saved_bytes=248_112.0, update_bytes=4 * 4 * 482_442 + 4 * 20)
+"""``cifar10-cnn``, counted by ``rueda measure``; Adam"""
+RESNET_50 = StepWork(flops=24_299_077_632, saved_bytes=85_916_608.0, update_bytes=3 * 4 * 25_557_032)
+"""ResNet-50 at 224 x 224 pixels, counted in the same way; SGD with momentum"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSpeed:
+    """A published throughput of one device, and the expected and the largest one by its roofline, in images/s."""
+
+    name: str
+    batch: int
+    published: float
+    expected: float
+    most: float
+
+
+def _speed(
+    name: str, work: StepWork, tensors: int, peaks: DevicePeaks | None, batch: int, published: float, precision: str
+) -> PublishedSpeed:
+    profile = replace(
+        single_device(name, batch, published, 1), work=work, tensors=tensors, device="cpu",
+        recipe=Recipe(batch=batch, precision=precision).to_toml(),
+    )  # fmt: skip
+    roofline = roofline_of(profile, name, peaks)
+    expected, most = (compute_time(profile, batch, roofline=roofline, speed=speed).seconds for speed in (None, 1e9))
+    return PublishedSpeed(name=name, batch=batch, published=published, expected=batch / expected, most=batch / most)
+
+
+def published_speeds() -> list[PublishedSpeed]:
+    """Predict the published speeds of single devices; the two of ResNet-50 in 32 bits are those behind the fractions.
+
+    The Wide ResNet and the two CNNs are from a course on one V100 in float32; ResNet-50 is that of NVIDIA's
+    DeepLearningExamples for PyTorch, whose batch, 256 (128 in float32 on 16 GB), hardly matters.
+
+    >>> row = published_speeds()[7]
+    >>> row.batch, row.published, round(row.expected), round(row.most)
+    (700, 683, 808, 1417)
+    """
+    v100, a100 = load_cluster("dgx-1-v100").peaks, load_cluster("dgx-a100").peaks
+    assert a100 is not None
+    a100 = replace(a100, memory_bandwidth=2.039e12)  # of the one with 80 GB
+    wide = {8: 322, 16: 485, 32: 575, 64: 628, 128: 652, 256: 657, 512: 680, 700: 683}
+    return [
+        *(_speed("Wide ResNet, V100", WIDE_RESNET, 44, v100, batch, speed, "float32") for batch, speed in wide.items()),
+        _speed("lecture CNN, V100", LECTURE_CNN, 20, v100, 512, 37_500, "float32"),
+        _speed("small CNN, V100", LECTURE_CNN, 20, v100, 2048, 71_149, "float32"),
+        _speed("ResNet-50, V100, float32", RESNET_50, 161, v100, 128, 367, "float32"),
+        _speed("ResNet-50, V100, fp16", RESNET_50, 161, v100, 256, 1200, "fp16"),
+        _speed("ResNet-50, A100, TF32", RESNET_50, 161, a100, 256, 938, "float32"),
+        _speed("ResNet-50, A100, fp16", RESNET_50, 161, a100, 256, 2470, "fp16"),
     ]

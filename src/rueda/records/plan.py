@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import JsonRecord, NotNegative, Positive, PositiveInt, demand
+from rueda.records.json_record import JsonRecord, NotNegative, NotNegativeInt, Positive, PositiveInt, demand
 from rueda.records.task_file import TaskFile
 
 
@@ -105,6 +105,81 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JoiningPhase:
+    """The epochs between two milestones of a growing batch, and the number of workers that pays there."""
+
+    first_epoch: NotNegativeInt
+    """epochs made before this phase"""
+    end_epoch: PositiveInt
+    """epochs made after it"""
+    global_batch: PositiveInt
+    workers: PositiveInt
+    nodes: PositiveInt
+    batch: PositiveInt
+    """``batch`` of the recipe with this number of workers: with ``accumulate`` it makes the *first* global batch, from
+    which the batch grows"""
+    accumulate: PositiveInt
+    updates: PositiveInt
+    hours: Positive
+    money: NotNegative | None
+    """hours x nodes x price"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """Workers that join as the batch grows: the recommended training, with only as many workers as pay in each phase.
+
+    The batches, the rate and the updates are those of the recommended row, so only time and cost differ. Stopping and
+    resuming at the milestones is not part of the hours.
+    """
+
+    phases: tuple[JoiningPhase, ...]
+    hours: Positive
+    node_hours: Positive
+    worker_hours: Positive
+    money: NotNegative | None
+
+    @property
+    def grows(self) -> bool:
+        """Whether workers join."""
+        return self.phases[0].workers < self.phases[-1].workers
+
+    def words(self) -> str:
+        """Return the schedule in words: ``epochs 0-5: 8 workers, 5-10: 16, 10-20: 64``.
+
+        Successive phases with equally many workers are one.
+        """
+        merged: list[list[int]] = []
+        for phase in self.phases:
+            if merged and merged[-1][2] == phase.workers:
+                merged[-1][1] = phase.end_epoch
+            else:
+                merged.append([phase.first_epoch, phase.end_epoch, phase.workers])
+        parts = [f"{first}-{end}: {workers:,}" for first, end, workers in merged]
+        return f"epochs {parts[0]} worker{'s' * (merged[0][2] != 1)}" + "".join(f", {part}" for part in parts[1:])
+
+    def commands(self, task: str, recipe: str) -> list[str]:
+        """Return the commands that run it, each one to the milestone at which workers join, then resumed with more.
+
+        The batch from which the growth starts is the same in all of them, so the local batch changes with the workers.
+
+        Args:
+            task: the task as `rueda train` takes it.
+            recipe: the path of the planned recipe.
+        """
+        found: list[str] = []
+        for number, phase in enumerate(self.phases):
+            later = self.phases[number + 1 :]
+            if later and later[0].workers == phase.workers:
+                continue  # nobody joins at the end of this phase
+            parts = [f"rueda train {task} --recipe {recipe} --workers {phase.workers} --set batch={phase.batch}"]
+            parts += [f"--set accumulate={phase.accumulate}"] * (phase.accumulate > 1)
+            parts += [f"--epochs {phase.end_epoch}"] * bool(later)
+            found.append(" ".join([*parts, "--run runs/joining", *["--resume"] * bool(found)]))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(JsonRecord):
     """The result of ``rueda plan``."""
 
@@ -130,6 +205,8 @@ class Plan(JsonRecord):
     rows: tuple[PlanRow, ...]
     curve: tuple[CurvePoint, ...] = ()
     """time to one worker's result for 1, 2, 4 ... workers, also beyond those asked for"""
+    joining: Joining | None = None
+    """the recommended row with workers that join as its batch grows; None: its batch does not grow"""
     currency: str | None = None
     """currency of ``money``, if the cluster has a price"""
     advice: tuple[str, ...] = ()

@@ -7,6 +7,8 @@
     together         the same steps with several workers on the machine, without and with the all-reduce
     overlap          how much of the communication overlaps with the backward pass
     noise            the gradient noise scale at some steps of a training
+    work             floating-point operations and bytes of a step, counted, from which a device that was not measured
+                     is predicted (:mod:`rueda.plan.roofline`)
 
 All times are seconds, all sizes bytes or examples, on one device unless said otherwise.
 """
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from rueda.errors import ProfileError
-from rueda.records.json_record import JsonRecord, PositiveInt, Rule, at_least, demand
+from rueda.records.json_record import JsonRecord, NotNegative, NotNegativeInt, PositiveInt, Rule, at_least, demand
 from rueda.records.task_file import TaskFile
 
 TwoOrMore = Annotated[int, at_least(2)]
@@ -72,6 +74,19 @@ def update_seconds(seconds: float, optimizer: float, accumulate: int) -> float:
     (0.5, 1.25)
     """
     return accumulate * (seconds - optimizer) + optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """The work of a training step, counted from the shapes of its tensors: it is the same on every device."""
+
+    flops: NotNegative
+    """per example: matrix products, convolutions and attention of one forward and one backward pass"""
+    saved_bytes: NotNegative
+    """per example: what the forward pass keeps for the backward pass, in the data type of the parameters; a step writes
+    it once and reads it once"""
+    update_bytes: NotNegativeInt
+    """per update: trainable parameters, their gradients and the optimizer's state; each is read and written once"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +260,9 @@ class Profile(JsonRecord):
     """compute time of a step with all workers of the first of ``together``, divided by that of one worker alone (median
     over the batches); 1: the workers do not slow each other; None: not measured"""
     noise: tuple[NoiseScale, ...] = ()
+    work: StepWork | None = None
+    """the counted work of a step; None: not known, as of a Keras model, of a model that needs values to compute shapes,
+    and in older files"""
 
     def check(self) -> None:
         """Raise ValueError if a step's optimizer takes longer than the step."""

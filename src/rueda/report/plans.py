@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rueda.records.plan import Plan, PlanRow
+from rueda.records.plan import CurvePoint, JoiningPhase, Plan, PlanRow
 from rueda.report.figures.parts import colour, curve, log_axis, shade
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
@@ -15,9 +15,10 @@ from rueda.terminal.numbers import count, digits, milliseconds, money, percent, 
 def to_section(plan: Plan) -> Section:
     """Return the section about a plan."""
     section = Section(title=f"Plan for {plan.task} on {plan.cluster_title or plan.cluster}", task=plan.task)
-    section.told += [*plan.advice, *(f"Beware: {text}" for text in plan.warnings)]
+    section.told += [*plan.advice, *(f"Beware: {text.removesuffix('.')}." for text in plan.warnings)]
     section.tables += [
-        _table(plan), _scaling(plan), Table.of("What this plan does not know", plan.unknown, {"not known": str}),
+        _table(plan), *_joining(plan), _scaling(plan),
+        Table.of("What this plan does not know", plan.unknown, {"not known": str}),
         Table.of("Sources of the cluster's figures", plan.sources, {"source": str}),
     ]  # fmt: skip
     section.plots += [_efficiency(plan), _time(plan), _batches(plan)]
@@ -53,6 +54,36 @@ def _table(plan: Plan) -> Table:
         f"{plan.base_epochs} epochs at batch {count(plan.base_batch)}."
     )
     return Table.of("The best local batch for each number of workers", plan.best(), columns, note)
+
+
+def _joining(plan: Plan) -> list[Table]:
+    """Return the table of the workers that join as the batch grows, against all of them from the start."""
+    found, chosen = plan.joining, plan.chosen
+    if found is None or not found.grows:
+        return []
+    columns: dict[str, Callable[[JoiningPhase], Cell]] = {
+        "epochs": lambda phase: f"{phase.first_epoch} to {phase.end_epoch}",
+        "global batch": field_as("global_batch", count),
+        "workers": field_as("workers", count),
+        "nodes": field_as("nodes", count),
+        "updates": field_as("updates", count),
+        "time": field_as("hours", lambda hours: predicted_time(3600 * hours)),
+        "node-hours": lambda phase: (phase.nodes * phase.hours, digits(phase.nodes * phase.hours)),
+    }
+    if plan.currency is not None:
+        columns[f"cost ({plan.currency})"] = field_as("money", money)
+    paid = "" if found.money is None else f", {money(found.money)} instead of {money(chosen.money)} {plan.currency}"
+    note = (
+        f"In all {predicted_time(3600 * found.hours)} instead of {predicted_time(3600 * chosen.hours)} with "
+        f"{things(chosen.workers, 'worker')} from the start, {digits(found.node_hours)} instead of "
+        f"{digits(chosen.nodes * chosen.hours)} node-hours{paid}. It needs an elastic launcher, or stopping at these "
+        "epochs and resuming with more workers; the time for that is not included."
+    )
+    task = plan.task if plan.task_file is None else plan.task_file.argument()
+    return [
+        Table.of("Workers that join as the batch grows", found.phases, columns, note),
+        Table.of("Stopped and resumed with more workers", found.commands(task, "planned.toml"), {"command": str}),
+    ]
 
 
 def _scaling(plan: Plan) -> Table:
@@ -105,7 +136,11 @@ def _time(plan: Plan) -> Plot:
     if plan.useful_workers is not None:
         curve = [(point.workers, size * point.hours) for point in plan.curve]
         traces.insert(1, _line([x for x, _ in curve], [y for _, y in curve], "best batch", "@green", shown, "dash"))
+    if _wasted(plan):
+        useful = next(point for point in plan.curve if point.workers == plan.useful_workers)
+        traces.insert(-1, _last_useful(useful, size * useful.hours))
     layout = _against_workers(plan, {"title": unit, "type": "log"})
+    layout["xaxis"] = log_axis("workers", sorted({*workers, *(point.workers for point in plan.curve)}))
     return Plot(
         name="plan-time", title="Time to the target", traces=traces, layout=layout, half=True, note=_wasted(plan)
     )
@@ -157,6 +192,16 @@ def _mark(row: PlanRow, y: float, x: float | None = None) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "markers", "x": [row.workers if x is None else x], "y": [y], "name": "recommended",
         "marker": {"size": 15, "symbol": "star", "color": "@red"}, "text": [text], "hovertemplate": "%{text}",
+    }  # fmt: skip
+
+
+def _last_useful(point: CurvePoint, y: float) -> dict[str, Any]:
+    """Mark the number of workers beyond which another one is wasted."""
+    text = f"beyond {things(point.workers, 'worker')} another one is wasted"
+    return {
+        "type": "scatter", "mode": "markers", "x": [point.workers], "y": [y], "name": "beyond it, wasted",
+        "marker": {"size": 12, "symbol": "diamond-open", "color": "@orange", "line": {"width": 2.5}}, "text": [text],
+        "hovertemplate": "%{text}",
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from rueda.report.figures.parts import colour, curve, error_bars, log_axis, roun
 from rueda.report.figures.throughput import speed_plot
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.plot import Plot
-from rueda.terminal.numbers import NONE, amount, count, digits, milliseconds
+from rueda.terminal.numbers import NONE, amount, count, digits, milliseconds, operations
 
 _STAGES = {"data": "@orange", "forward": "@sky", "backward": "@blue", "optimizer": "@green"}
 
@@ -24,6 +24,11 @@ def to_section(profile: Profile) -> Section:
         f"One worker on {profile.device} reaches {best.images_per_second:,.0f} {profile.unit} a second at a local "
         f"batch of {count(best.batch)}; an all-reduce of its gradients carries {amount(profile.gradient_bytes)}."
     )
+    if profile.work is not None:
+        section.told.append(
+            f"Counted for each of the {profile.unit}: {operations(profile.work.flops)} and "
+            f"{amount(profile.work.saved_bytes)} of activations."
+        )
     section.told += [_noise_words(profile.noise[-1])] if profile.noise else []
     columns: dict[str, Callable[[StepTime], Cell]] = {
         "local batch": field_as("batch", count),

@@ -157,6 +157,18 @@ def with_spread(value: float | None, spread: float | None) -> str:
     return fixed(value, max(0, 1 - math.floor(math.log10(found))), found)
 
 
+def operations(count: float) -> str:
+    """Return a number of floating-point operations with its unit.
+
+    >>> operations(1664), operations(67_608_576), operations(24.3e9), operations(12)
+    ('1.66 kflop', '67.6 Mflop', '24.3 Gflop', '12 flop')
+    """
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{digits(count / size)} {prefix}flop"
+    return f"{digits(count)} flop"
+
+
 def amount(num_bytes: float) -> str:
     """Write a number of bytes in B, kB, MB or GB.
 

@@ -140,9 +140,7 @@ class Training:
         state, updater, optimizer = self.state, self.updater, self.optimizer
         self.begin_epoch()
         updater.begin(state.step)
-        while (batches := self._next_batches()) is None:
-            self.end_epoch()
-            self.begin_epoch()
+        batches = self.next_batches()
         if timer is not None:
             timer.mark("data")
         if self.utilisation is not None:
@@ -179,8 +177,14 @@ class Training:
         rows = [] if self.noise is None else self._follow_noise(self.noise, is_logged)
         return StepResult(self.rate, num_examples, self.epoch_ended, self.updater.reading, rows)
 
-    def _next_batches(self) -> WorkerBatches | None:
-        return next_micro_batches(self.loader, self.train_data, self.updater.micro_batch, self.dtype)
+    def next_batches(self) -> WorkerBatches:
+        """Return the micro-batches of the next update, in the next epoch if the last one has ended."""
+        while True:
+            batches = next_micro_batches(self.loader, self.train_data, self.updater.micro_batch, self.dtype)
+            if batches is not None:
+                return batches
+            self.end_epoch()
+            self.begin_epoch()
 
     def restart(self, state: TrainingState) -> None:
         """Continue from a state; model, optimizer and loader have been restored from the same checkpoint."""

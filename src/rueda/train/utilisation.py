@@ -2,10 +2,9 @@
 
     MFU = flops per example * examples/s / (peak flops of a GPU * workers)
 
-(Chowdhery et al. 2022, PaLM, appendix B). The flops of an example are those of the matrix products, convolutions and
-attention of one forward and one backward pass; what is computed twice to save memory, to measure noise, or for an
-evaluation does not count. They are counted once, on the *meta* device, where tensors have shapes but no values: this
-takes no memory, changes neither the model nor random numbers, and does not use the GPU.
+(Chowdhery et al. 2022, PaLM, appendix B). The flops of an example are those of one forward and one backward pass; what
+is computed twice to save memory, to measure noise, or for an evaluation does not count. They are counted once, from the
+shapes of the tensors (:mod:`rueda.train.counting`).
 
 The peak is the one that the manufacturer states for dense matrices in the precision of the recipe: that of tensor cores
 with float32 accumulation for bf16, fp16 and TF32. It is known for the GPUs of a table. For others, for a part of a GPU
@@ -16,23 +15,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.batchnorm import _NormBase
+from torch import nn
 
 from rueda.data.nest import map_tensors
 from rueda.errors import WorldError
 from rueda.records import Recipe
 from rueda.tasks import Task
-from rueda.tasks.step import Losses
+from rueda.train.counting import count_pass, first_line, on_meta
 from rueda.train.micro_batches import MicroBatch
-from rueda.train.step_module import StepModule
-from rueda.world.gathering import gathering_alone
 
 PEAK = "RUEDA_PEAK_TFLOPS"
 
@@ -131,39 +125,6 @@ def worker_peak(device: torch.device, recipe: Recipe, environ: Mapping[str, str]
     return peak_flops(torch.cuda.get_device_name(device), recipe) if device.type == "cuda" else None
 
 
-def count_flops(task: Task, model: nn.Module, batch: Any) -> int:
-    """Count the flops of one forward and backward pass from the shapes of the tensors; no values are computed.
-
-    A matrix product of [m, k] and [k, n] takes 2mkn. Gradients of frozen parameters and of the inputs are not counted,
-    since they are not computed.
-    """
-    from torch.utils.flop_counter import FlopCounterMode  # only here: most trainings do not need it
-
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    shapes = {f"model.{name}": _on_meta(tensor) for name, tensor in tensors.items()}
-    with _without_statistics(model), FlopCounterMode(display=False) as counter, gathering_alone():
-        result: Losses = functional_call(StepModule(task, model), shapes, (map_tensors(_on_meta, batch),))
-        result.total().backward()  # type: ignore[no-untyped-call]
-    return int(counter.get_total_flops())
-
-
-def _on_meta(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
-
-
-@contextmanager
-def _without_statistics(model: nn.Module) -> Iterator[None]:
-    """Let batch norm use its running statistics, since those of all workers cannot be exchanged without values."""
-    layers = [layer for layer in model.modules() if isinstance(layer, _NormBase) and layer.training]
-    for layer in layers:
-        layer.training = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.training = True
-
-
 class Utilisation:
     """Computes the MFU of a training.
 
@@ -184,20 +145,16 @@ class Utilisation:
     def note_shapes(self, first: MicroBatch) -> None:
         """Keep the shapes of the first micro-batch; later calls do nothing."""
         if self._shapes is None:
-            self._shapes = first._replace(batch=map_tensors(_on_meta, first.batch))
+            self._shapes = first._replace(batch=map_tensors(on_meta, first.batch))
 
     def at(self, images_per_second: float) -> float | None:
         """Return the MFU at this throughput of all workers; the first call counts the flops."""
         if self._per_example is None and self._shapes is not None and self.remark is None:
             try:
-                num_flops = count_flops(self._task, self._model, self._shapes.batch)
-                self._per_example = num_flops / self._shapes.num_examples
+                counted = count_pass(self._task, self._model, self._shapes.batch)
+                self._per_example = counted.flops / self._shapes.num_examples
             except Exception as error:  # the code of the model or of its loss needs values
-                self.remark = f"model flops utilisation is unknown: the model cannot be traced ({_first_line(error)})"
+                self.remark = f"model flops utilisation is unknown: the model cannot be traced ({first_line(error)})"
         if self._per_example is None:
             return None
         return self._per_example * images_per_second / (self._peak * self._workers)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
