@@ -29,13 +29,13 @@ Make = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 def task_of(
     name: str, unit: str, make: Make, model: Callable[[], nn.Module], *, num: tuple[int, int] = (4096, 1024),
-    **recipe: Any,
+    seed: int | None = None, **recipe: Any,
 ) -> Task:  # fmt: skip
-    """Return a task whose data are made from a seed; float targets mean regression."""
+    """Return a task whose data are made from a seed, by default the length of its name; regressions are named so."""
 
     @cache
     def data() -> tuple[Arrays, Arrays]:
-        inputs, targets = make(sum(num), torch.Generator().manual_seed(len(name)))
+        inputs, targets = make(sum(num), torch.Generator().manual_seed(len(name) if seed is None else seed))
         return Arrays(inputs[: num[0]], targets[: num[0]]), Arrays(inputs[num[0] :], targets[num[0] :])
 
     values: dict[str, Any] = {"batch": 32, "epochs": 12, **recipe}
