@@ -14,7 +14,7 @@ import tokenize
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from plan_tasks import Attention, Reader, convolutions, library, perceptron, task_of
@@ -32,7 +32,7 @@ def planes_regression(num: int, draws: torch.Generator) -> tuple[Tensor, Tensor]
 
 
 def chessboard(num: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The colour of a field of a turned board of 4 x 4, one of three by turns, beside four inputs that do not matter."""
+    """The colour, one of three, of a field of a turned board of 4 x 4, beside four inputs that do not matter."""
     x = 4 * torch.rand(num, 2, generator=draws)
     labels = (x.floor().sum(1) % 3).long()
     wrong = torch.rand(num, generator=draws) < 0.05

@@ -1,4 +1,4 @@
-"""Six tasks that join the panel (:mod:`plans`) in its second use: written, and not trained, before the rules were frozen.
+"""Six tasks that join the panel (:mod:`plans`) in its second use: not trained before the rules were frozen.
 
 The twelve tasks of :mod:`plan_tasks` had been looked at when the rules were mended, though the mends were chosen on
 :mod:`plan_development`. These six are judged for the first time.
@@ -15,7 +15,7 @@ from rueda.tasks import Task
 
 
 def orbits_regression(num: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Place and speed of a planet in the plane, with noise; the logarithm of its orbit's energy above -3, to estimate."""
+    """Place and speed of a planet, with noise; the logarithm of its orbit's energy above -3, to estimate."""
     place, speed = 1.5 * torch.randn(num, 2, generator=draws), torch.randn(num, 2, generator=draws)
     energy = speed.square().sum(1) / 2 - 1 / (0.4 + place.norm(dim=1))
     seen = torch.cat([place, speed], 1) + 0.02 * torch.randn(num, 4, generator=draws)
@@ -43,7 +43,7 @@ def module_reader(num: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def quadrants(num: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images of 16 x 16 of noise, one quarter of which is a fine chequered pattern: which quarter, and of which kind."""
+    """Images of 16 x 16 of noise; one quarter has a fine or a coarse chequered pattern: which, and where."""
     labels = torch.randint(0, 8, (num,), generator=draws)
     images = torch.randn(num, 16, 16, generator=draws)
     rows, columns = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")

@@ -1,10 +1,10 @@
 """The panel: do planned recipes keep one worker's result on tasks that were not used to choose the planner's rules?
 
-Twelve small tasks of different kinds (:mod:`plan_tasks`): tables, text, images and sequences; classification and
-regression; SGD and Adam; with and without batch norm. Each is measured for its gradient noise scale, then planned for 8
-and for 64 workers, and the planned recipes are rehearsed as they are, without search. They are compared with one worker
-that trains by the task's recipe with the same cooldown (a tenth of the rate in the last fifth of the epochs), with
-three seeds.
+Eighteen small tasks of different kinds (twelve of :mod:`plan_tasks`, six of :mod:`plan_new_tasks`): tables, text,
+images and sequences; classification and regression; SGD and Adam; with and without batch norm. Each is measured for its
+gradient noise scale, then planned for 8 and for 64 workers, and the planned recipes are rehearsed as they are, without
+search. They are compared with one worker that trains by the task's recipe with the same cooldown (a tenth of the rate
+in the last fifth of the epochs), with three seeds.
 
 A result is **kept** if the mean accuracy is at most 1 point lower, or, in regression, the mean test loss at most 2 %
 higher. The difference is given with its 95 % interval (Welch); the verdict is by the mean.
@@ -18,6 +18,7 @@ differs). Batch norm with a worker's own statistics is always rehearsed worker b
 
     OMP_NUM_THREADS=1 nice -n 10 python benchmarks/plans.py
     python benchmarks/plans.py --only shapes --seeds 1          one task
+    python benchmarks/plans.py --development                    the tasks on which rules are chosen, not the panel's
     python benchmarks/plans.py --table                          the table of the docs, from the saved result
     python benchmarks/plans.py --confirm                        how often `rueda plan --confirm` foresees that result
 """
@@ -38,6 +39,8 @@ import torch
 
 import rueda
 from _common import COMMITTED, RESULTS, earlier, save
+from plan_development import DEVELOPMENT
+from plan_new_tasks import NEW
 from plan_tasks import TASKS
 from rueda.measure import measure
 from rueda.measure.request import Budget
@@ -54,6 +57,7 @@ from rueda.train.recorder import Recorder
 from rueda.train.training import Training
 from rueda.world import World
 
+PANEL = (*TASKS, *NEW)
 WORKERS = (8, 64)
 STEP_SECONDS = 0.010
 BUDGET = Budget(steps=0.2, communication=0.1, together=0.1, noise=120.0, longest_step=0.3, sizes=(4, 4096))
@@ -177,7 +181,7 @@ def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[st
 def confirm_all(cases: Sequence[dict[str, Any]]) -> None:
     """Confirm every plan of the saved panel, and save how often that was right."""
     rows = []
-    for task in TASKS:
+    for task in PANEL:
         for case in [case for case in cases if case["task"] == task.name]:
             rows += [confirmed(task, case, plan) for plan in case["plans"]]
             print(rows[-2:], file=sys.stderr, flush=True)
@@ -224,9 +228,13 @@ def main() -> None:
     parser.add_argument("--unfolded", action="store_true", help="rehearse all workers one by one, which takes hours")
     parser.add_argument("--confirm", action="store_true", help="confirm the plans of the committed result")
     parser.add_argument("--table", action="store_true", help="print the table of the saved result")
+    parser.add_argument("--development", action="store_true", help="the development tasks instead of the panel's")
     options = parser.parse_args()
+    tasks = DEVELOPMENT if options.development else PANEL
+    name = "plans_development" if options.development else "plans"
+    name += "_unfolded" * options.unfolded
     if options.table:
-        print(table(json.loads((RESULTS / "plans.json").read_text())["cases"]))
+        print(table(json.loads((RESULTS / f"{name}.json").read_text())["cases"]))
         return
     torch.set_num_threads(1)
     rueda.init()
@@ -234,22 +242,25 @@ def main() -> None:
         confirm_all(json.loads((COMMITTED / "plans.json").read_text())["cases"])
         return
     seeds = range(options.seeds)
-    name = "plans_unfolded" if options.unfolded else "plans"
     cases = {case["task"]: case for case in earlier(name).get("cases", [])}
-    for task in [task for task in TASKS if options.only in task.name]:
+    for task in [task for task in tasks if options.only in task.name]:
         cases[task.name] = case_of(task, seeds, unfolded=options.unfolded)
-        found = [cases[task.name] for task in TASKS if task.name in cases]
-        save(name, {"cases": found, "kept": counts(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
-    print(table([cases[task.name] for task in TASKS if task.name in cases]))
+        found = [cases[task.name] for task in tasks if task.name in cases]
+        save(name, {"cases": found, **summary(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
+    print(table([cases[task.name] for task in tasks if task.name in cases]))
 
 
-def counts(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return how many cases were kept for each number of workers."""
-    plans = [plan for case in cases for plan in case["plans"]]
-    return {
-        str(workers): f"{sum(plan['kept'] for plan in plans if plan['workers'] == workers)} of {len(cases)}"
-        for workers in WORKERS
-    }
+def summary(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how many plans were kept, of all tasks and of the new ones, and their geometric mean speed-up."""
+    new = {task.name for task in NEW}
+    found: dict[str, Any] = {"kept": {}, "kept_of_new_tasks": {}, "faster": {}}
+    for workers in WORKERS:
+        plans = [(case["task"], plan) for case in cases for plan in case["plans"] if plan["workers"] == workers]
+        fresh = [plan["kept"] for name, plan in plans if name in new]
+        found["kept"][str(workers)] = f"{sum(plan['kept'] for _, plan in plans)} of {len(plans)}"
+        found["kept_of_new_tasks"][str(workers)] = f"{sum(fresh)} of {len(fresh)}"
+        found["faster"][str(workers)] = statistics.geometric_mean(plan["predicted_speedup"] for _, plan in plans)
+    return found
 
 
 if __name__ == "__main__":
