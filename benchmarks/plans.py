@@ -20,7 +20,7 @@ differs). Batch norm with a worker's own statistics is always rehearsed worker b
     python benchmarks/plans.py --only shapes --seeds 1          one task
     python benchmarks/plans.py --development                    the tasks on which rules are chosen, not the panel's
     python benchmarks/plans.py --table                          the table of the docs, from the saved result
-    python benchmarks/plans.py --confirm                        how often `rueda plan --confirm` foresees that result
+    python benchmarks/plans_confirm.py                          how often `rueda plan --confirm` foresees that result
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any
 import torch
 
 import rueda
-from _common import COMMITTED, RESULTS, earlier, save
+from _common import RESULTS, earlier, save
 from plan_development import DEVELOPMENT
 from plan_new_tasks import NEW
 from plan_tasks import TASKS
@@ -47,10 +47,8 @@ from rueda.measure.request import Budget
 from rueda.plan import load_cluster, make_plan
 from rueda.plan.choice import with_cooldown
 from rueda.records import Recipe, Row
-from rueda.records.metric import ACCURACY, LOSS
 from rueda.records.profile import Profile, StepTime
 from rueda.records.welch import Sample, half_width
-from rueda.study.confirmation import Confirmation, short_pair
 from rueda.tasks import Task
 from rueda.train.loop import run_epochs
 from rueda.train.recorder import Recorder
@@ -162,34 +160,6 @@ def margin(*groups: Sequence[float]) -> float:
     return half_width(first, second, confidence=0.95)
 
 
-def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-    """Train a tenth of the epochs with a seed that the panel has not used; compare with what the panel found."""
-    whole = task.recipe.with_values(plan["recipe"])
-    one, planned = (each.change(seed=100) for each in short_pair(with_cooldown(task.recipe), whole))
-    values = [trained(task, one), trained(task, folded(planned, case["batch_norm"]))]
-    metric, tolerance = (ACCURACY, POINTS) if case["metric"] == "accuracy" else (LOSS, SHARE)
-    found = Confirmation(
-        epochs=(one.epochs, planned.epochs), metric=metric, one_worker=values[0],
-        planned=None if math.isnan(values[1]) else values[1], tolerance=tolerance,
-    )  # fmt: skip
-    return {
-        "task": task.name, "workers": plan["workers"], "epochs": found.epochs, "values": values,
-        "change": found.change, "holds": found.holds, "kept": plan["kept"], "right": found.holds == plan["kept"],
-    }  # fmt: skip
-
-
-def confirm_all(cases: Sequence[dict[str, Any]]) -> None:
-    """Confirm every plan of the saved panel, and save how often that was right."""
-    rows = []
-    for task in PANEL:
-        for case in [case for case in cases if case["task"] == task.name]:
-            rows += [confirmed(task, case, plan) for plan in case["plans"]]
-            print(rows[-2:], file=sys.stderr, flush=True)
-    right = sum(row["right"] for row in rows)
-    print(f"right in {right} of {len(rows)} plans")
-    save("plans_confirm", {"rows": rows, "right": right, "of": len(rows)}, seeds=(100,))
-
-
 def table(cases: Sequence[dict[str, Any]]) -> str:
     """Return the cases as a table in Markdown; *warned* means of the result, not of the cost."""
     lines = ["| task | one worker | workers | global batch | epochs | updates | faster | planned | difference | |"]
@@ -226,7 +196,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a task's name; the other cases of this commit are kept")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--unfolded", action="store_true", help="rehearse all workers one by one, which takes hours")
-    parser.add_argument("--confirm", action="store_true", help="confirm the plans of the committed result")
     parser.add_argument("--table", action="store_true", help="print the table of the saved result")
     parser.add_argument("--development", action="store_true", help="the development tasks instead of the panel's")
     options = parser.parse_args()
@@ -238,9 +207,6 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     rueda.init()
-    if options.confirm:
-        confirm_all(json.loads((COMMITTED / "plans.json").read_text())["cases"])
-        return
     seeds = range(options.seeds)
     cases = {case["task"]: case for case in earlier(name).get("cases", [])}
     for task in [task for task in tasks if options.only in task.name]:
