@@ -4,8 +4,8 @@ Both schedules are compressed: warm-up, milestones and cooldown keep their share
 its own cooldown, so that a recipe that diverges, or one whose long updates lose what they gained, is seen. Both make
 the same share of their own training, since a plan that needs more epochs than one worker is behind it until the end.
 
-With so few updates the values vary more than at the end, so the plan is doubted only if it is worse by more than three
-times the tolerance. It is one seed, and a quarter of a training: it finds plans that will lose much (they make too few
+With so few updates the values vary more than at the end, so the plan is doubted only if it is worse by more than twice
+the tolerance. It is one seed, and a quarter of a training: it finds plans that will lose much (they make too few
 updates, or too long ones), and cannot decide about a point or two. Where a task has validation data, these decide.
 """
 
@@ -30,7 +30,7 @@ SHARE = 0.25
 """the smallest share of the epochs that is trained"""
 UNEQUAL = 0.05
 """by how much the shares of the two trainings may differ"""
-DOUBTED = 3.0
+DOUBTED = 2.0
 """a plan is doubted if it is worse by more than so many times the tolerance"""
 
 
@@ -58,7 +58,7 @@ class Confirmation:
         """Whether the plan is not to be doubted.
 
         >>> from rueda.records.metric import ACCURACY
-        >>> [Confirmation(epochs=(1, 2), metric=ACCURACY, one_worker=0.9, planned=p).holds for p in (0.88, 0.86, None)]
+        >>> [Confirmation(epochs=(1, 2), metric=ACCURACY, one_worker=0.9, planned=p).holds for p in (0.89, 0.87, None)]
         [True, False, False]
         """
         if self.change is None:
