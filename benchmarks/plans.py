@@ -166,7 +166,8 @@ def table(cases: Sequence[dict[str, Any]]) -> str:
     lines.append("|---|---|---|---|---|---|---|---|---|---|")
     for case in cases:
         norm = ", batch norm" if case["batch_norm"] else ""
-        name = f"{case['task']} ({case['optimizer']}{norm})"
+        new = "*new*, " * (case["task"] in {task.name for task in NEW})
+        name = f"{case['task']} ({new}{case['optimizer']}{norm})"
         base = case["epochs"] * (case["examples"] // case["batch"])
         alone = f"{shown(case['one_worker'], case['metric'])}, batch {case['batch']}, {base:,} updates"
         for plan in case["plans"]:
