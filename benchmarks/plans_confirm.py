@@ -2,11 +2,13 @@
 
 Every plan of the saved panel (:mod:`plans`) is confirmed as the command does it, about a quarter of the training with a
 seed that the panel has not used, and compared with what the panel found at the end. Plans are made to be kept, so these
-say little about plans that will not be. On the development tasks, where the design was chosen, each is therefore also
-given a plan that is known to be too bold: 16 times the batch, as if every example counted fully.
+say little about plans that will not be. Two others do: the plans of the panel's first use, by former rules, some of
+which were lost (``results/plans_first_use.json``); and, on the development tasks, where the design was chosen, plans
+that are too bold: 16 times the batch, as if every example counted fully.
 
     OMP_NUM_THREADS=1 python benchmarks/plans_confirm.py
     OMP_NUM_THREADS=1 python benchmarks/plans_confirm.py --development
+    OMP_NUM_THREADS=1 python benchmarks/plans_confirm.py --first-use
 """
 
 from __future__ import annotations
@@ -93,10 +95,12 @@ def main() -> None:
     """Confirm the plans of the committed result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--development", action="store_true", help="the development tasks instead of the panel's")
+    parser.add_argument("--first-use", action="store_true", help="the plans of the panel's first use, by former rules")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rueda.init()
     name, tasks = ("plans_development", DEVELOPMENT) if options.development else ("plans", PANEL)
+    name += "_first_use" * options.first_use
     cases = json.loads((COMMITTED / f"{name}.json").read_text())["cases"]
     rows = confirm_all(tasks, cases, with_bold=options.development)
     found = {"plans": counts([row for row in rows if not row["bold"]])}
