@@ -1,10 +1,10 @@
 """The panel: do planned recipes keep one worker's result on tasks that were not used to choose the planner's rules?
 
-Twelve small tasks of different kinds (:mod:`plan_tasks`): tables, text, images and sequences; classification and
-regression; SGD and Adam; with and without batch norm. Each is measured for its gradient noise scale, then planned for 8
-and for 64 workers, and the planned recipes are rehearsed as they are, without search. They are compared with one worker
-that trains by the task's recipe with the same cooldown (a tenth of the rate in the last fifth of the epochs), with
-three seeds.
+Eighteen small tasks of different kinds (twelve of :mod:`plan_tasks`, six of :mod:`plan_new_tasks`): tables, text,
+images and sequences; classification and regression; SGD and Adam; with and without batch norm. Each is measured for its
+gradient noise scale, then planned for 8 and for 64 workers, and the planned recipes are rehearsed as they are, without
+search. They are compared with one worker that trains by the task's recipe with the same cooldown (a tenth of the rate
+in the last fifth of the epochs), with three seeds.
 
 A result is **kept** if the mean accuracy is at most 1 point lower, or, in regression, the mean test loss at most 2 %
 higher. The difference is given with its 95 % interval (Welch); the verdict is by the mean.
@@ -18,8 +18,9 @@ differs). Batch norm with a worker's own statistics is always rehearsed worker b
 
     OMP_NUM_THREADS=1 nice -n 10 python benchmarks/plans.py
     python benchmarks/plans.py --only shapes --seeds 1          one task
+    python benchmarks/plans.py --development                    the tasks on which rules are chosen, not the panel's
     python benchmarks/plans.py --table                          the table of the docs, from the saved result
-    python benchmarks/plans.py --confirm                        how often `rueda plan --confirm` foresees that result
+    python benchmarks/plans_confirm.py                          how often `rueda plan --confirm` foresees that result
 """
 
 from __future__ import annotations
@@ -37,23 +38,24 @@ from typing import Any
 import torch
 
 import rueda
-from _common import COMMITTED, RESULTS, earlier, save
+from _common import RESULTS, earlier, save
+from plan_development import DEVELOPMENT
+from plan_new_tasks import NEW
 from plan_tasks import TASKS
 from rueda.measure import measure
 from rueda.measure.request import Budget
 from rueda.plan import load_cluster, make_plan
 from rueda.plan.choice import with_cooldown
 from rueda.records import Recipe, Row
-from rueda.records.metric import ACCURACY, LOSS
 from rueda.records.profile import Profile, StepTime
 from rueda.records.welch import Sample, half_width
-from rueda.study.confirmation import Confirmation, short_pair
 from rueda.tasks import Task
 from rueda.train.loop import run_epochs
 from rueda.train.recorder import Recorder
 from rueda.train.training import Training
 from rueda.world import World
 
+PANEL = (*TASKS, *NEW)
 WORKERS = (8, 64)
 STEP_SECONDS = 0.010
 BUDGET = Budget(steps=0.2, communication=0.1, together=0.1, noise=120.0, longest_step=0.3, sizes=(4, 4096))
@@ -158,41 +160,14 @@ def margin(*groups: Sequence[float]) -> float:
     return half_width(first, second, confidence=0.95)
 
 
-def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-    """Train a tenth of the epochs with a seed that the panel has not used; compare with what the panel found."""
-    whole = task.recipe.with_values(plan["recipe"])
-    one, planned = (each.change(seed=100) for each in short_pair(with_cooldown(task.recipe), whole))
-    values = [trained(task, one), trained(task, folded(planned, case["batch_norm"]))]
-    metric, tolerance = (ACCURACY, POINTS) if case["metric"] == "accuracy" else (LOSS, SHARE)
-    found = Confirmation(
-        epochs=(one.epochs, planned.epochs), metric=metric, one_worker=values[0],
-        planned=None if math.isnan(values[1]) else values[1], tolerance=tolerance,
-    )  # fmt: skip
-    return {
-        "task": task.name, "workers": plan["workers"], "epochs": found.epochs, "values": values,
-        "change": found.change, "holds": found.holds, "kept": plan["kept"], "right": found.holds == plan["kept"],
-    }  # fmt: skip
-
-
-def confirm_all(cases: Sequence[dict[str, Any]]) -> None:
-    """Confirm every plan of the saved panel, and save how often that was right."""
-    rows = []
-    for task in TASKS:
-        for case in [case for case in cases if case["task"] == task.name]:
-            rows += [confirmed(task, case, plan) for plan in case["plans"]]
-            print(rows[-2:], file=sys.stderr, flush=True)
-    right = sum(row["right"] for row in rows)
-    print(f"right in {right} of {len(rows)} plans")
-    save("plans_confirm", {"rows": rows, "right": right, "of": len(rows)}, seeds=(100,))
-
-
 def table(cases: Sequence[dict[str, Any]]) -> str:
     """Return the cases as a table in Markdown; *warned* means of the result, not of the cost."""
     lines = ["| task | one worker | workers | global batch | epochs | updates | faster | planned | difference | |"]
     lines.append("|---|---|---|---|---|---|---|---|---|---|")
     for case in cases:
         norm = ", batch norm" if case["batch_norm"] else ""
-        name = f"{case['task']} ({case['optimizer']}{norm})"
+        new = "*new*, " * (case["task"] in {task.name for task in NEW})
+        name = f"{case['task']} ({new}{case['optimizer']}{norm})"
         base = case["epochs"] * (case["examples"] // case["batch"])
         alone = f"{shown(case['one_worker'], case['metric'])}, batch {case['batch']}, {base:,} updates"
         for plan in case["plans"]:
@@ -222,34 +197,37 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a task's name; the other cases of this commit are kept")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--unfolded", action="store_true", help="rehearse all workers one by one, which takes hours")
-    parser.add_argument("--confirm", action="store_true", help="confirm the plans of the committed result")
     parser.add_argument("--table", action="store_true", help="print the table of the saved result")
+    parser.add_argument("--development", action="store_true", help="the development tasks instead of the panel's")
     options = parser.parse_args()
+    tasks = DEVELOPMENT if options.development else PANEL
+    name = "plans_development" if options.development else "plans"
+    name += "_unfolded" * options.unfolded
     if options.table:
-        print(table(json.loads((RESULTS / "plans.json").read_text())["cases"]))
+        print(table(json.loads((RESULTS / f"{name}.json").read_text())["cases"]))
         return
     torch.set_num_threads(1)
     rueda.init()
-    if options.confirm:
-        confirm_all(json.loads((COMMITTED / "plans.json").read_text())["cases"])
-        return
     seeds = range(options.seeds)
-    name = "plans_unfolded" if options.unfolded else "plans"
     cases = {case["task"]: case for case in earlier(name).get("cases", [])}
-    for task in [task for task in TASKS if options.only in task.name]:
+    for task in [task for task in tasks if options.only in task.name]:
         cases[task.name] = case_of(task, seeds, unfolded=options.unfolded)
-        found = [cases[task.name] for task in TASKS if task.name in cases]
-        save(name, {"cases": found, "kept": counts(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
-    print(table([cases[task.name] for task in TASKS if task.name in cases]))
+        found = [cases[task.name] for task in tasks if task.name in cases]
+        save(name, {"cases": found, **summary(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
+    print(table([cases[task.name] for task in tasks if task.name in cases]))
 
 
-def counts(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return how many cases were kept for each number of workers."""
-    plans = [plan for case in cases for plan in case["plans"]]
-    return {
-        str(workers): f"{sum(plan['kept'] for plan in plans if plan['workers'] == workers)} of {len(cases)}"
-        for workers in WORKERS
-    }
+def summary(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how many plans were kept, of all tasks and of the new ones, and their geometric mean speed-up."""
+    new = {task.name for task in NEW}
+    found: dict[str, Any] = {"kept": {}, "kept_of_new_tasks": {}, "faster": {}}
+    for workers in WORKERS:
+        plans = [(case["task"], plan) for case in cases for plan in case["plans"] if plan["workers"] == workers]
+        fresh = [plan["kept"] for name, plan in plans if name in new]
+        found["kept"][str(workers)] = f"{sum(plan['kept'] for _, plan in plans)} of {len(plans)}"
+        found["kept_of_new_tasks"][str(workers)] = f"{sum(fresh)} of {len(fresh)}"
+        found["faster"][str(workers)] = statistics.geometric_mean(plan["predicted_speedup"] for _, plan in plans)
+    return found
 
 
 if __name__ == "__main__":

@@ -63,6 +63,28 @@ def test_updates_times_rate_is_that_of_one_worker(optimizer: str) -> None:
     assert fewer == pytest.approx(gain, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("base", "betas"),
+    [
+        (BASE.change(optimizer="adam"), (0.9, 0.999)),
+        (BASE.change(optimizer="adamw", betas=(0.95, 0.98)), (0.95, 0.98)),
+        (BASE.change(optimizer="novograd", betas=(0.95, 0.98)), None),
+        (BASE, None),
+    ],
+)
+def test_adam_remembers_as_many_examples_as_one_worker(base: Recipe, betas: tuple[float, float] | None) -> None:
+    """1 - beta is multiplied by the gain k e, by which the updates are divided."""
+    chosen = choose(base)
+    if betas is None:
+        assert chosen.betas == base.betas
+        return
+    gain = 8 * (1000 + 64) / (1000 + 512)
+    assert [1 - beta for beta in chosen.betas] == pytest.approx([gain * (1 - beta) for beta in betas], abs=1e-5)
+    assert "equally fast in examples" in chosen.reasons["betas"]
+    assert choose(base, workers=4, batch=16).betas == base.betas
+    assert choose(base, workers=64, noise=None).betas[0] == 0.0  # no further than forgetting at once
+
+
 @pytest.mark.parametrize(("epochs", "warmup"), [(5, 0.278), (18, 1.0), (90, 5.0), (300, 5.0)])
 def test_a_short_training_warms_up_shortly(epochs: int, warmup: float) -> None:
     chosen = choose(BASE.change(epochs=epochs), noise=None)
@@ -96,11 +118,13 @@ def test_ghost_batches_where_the_local_batch_grew() -> None:
     ("base", "local", "sync", "ghost"),
     [
         (BASE, 64, False, None),
-        (BASE, 16, False, None),
+        (BASE, 63, True, None),
+        (BASE, 16, True, None),
         (BASE, 8, True, None),
         (BASE.change(batch=8), 8, False, None),
         (BASE.change(ghost_batch=32), 64, False, 32),
-        (BASE.change(ghost_batch=32), 16, False, None),
+        (BASE.change(ghost_batch=32), 32, False, 32),
+        (BASE.change(ghost_batch=32), 16, True, None),
         (BASE.change(ghost_batch=32), 4, True, None),
         (BASE.change(noise_scale_every=10), 4, False, None),
     ],

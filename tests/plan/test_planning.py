@@ -71,12 +71,26 @@ def test_without_a_noise_scale_the_local_batch_stays() -> None:
     assert make_plan(profile(STEPS), FAST, workers=[8]).chosen.local_batch == 64
 
 
-@pytest.mark.parametrize(("phi", "batch"), [(20, 64), (300, 256), (1e6, 512)])
-def test_an_early_noise_scale_is_a_lower_bound(phi: float, batch: int) -> None:
-    """Not above it, and not above 8 times the batch of one worker, where a step lasts equally long at any batch."""
+@pytest.mark.parametrize("phi", [0.5, 20, 300, 1e6])
+@pytest.mark.parametrize("epochs", [0.02, 2.0])
+def test_the_batch_in_which_an_example_contributes_half(phi: float, epochs: float) -> None:
+    """B <= φ + 2 B0 by the lower end of φ, here φ / 2; an early one is a lower bound: at most 8 times the batch."""
     steps = [step(size, 0.01) for size in (1, 64, 1024)]
-    plan = make_plan(profile(steps, noise=(noise(phi, at=20, epochs=0.02),)), FAST, workers=[8])
-    assert plan.chosen.global_batch == batch
+    plan = make_plan(profile(steps, noise=(noise(phi, at=20, epochs=epochs),)), FAST, workers=[8])
+    sizes = {row.global_batch for row in plan.rows if row.workers == 8 and row.updates >= 128}
+    half = {size for size in sizes if size == 64 or (phi / 2 + 64) / (phi / 2 + size) >= 0.5}
+    assert plan.chosen.global_batch == max(size for size in half if size <= 8 * 64 or epochs == 2.0)
+
+
+def test_one_large_uncertain_noise_scale_does_not_make_a_large_batch() -> None:
+    steps = [step(size, 0.01) for size in (1, 64, 1024)]
+    jump = replace(noise(20_000, at=2000), low=120.0, high=math.inf)
+    plans = [
+        make_plan(profile(steps, noise=measured), FAST, workers=[8])
+        for measured in ((noise(100, at=1000), noise(100, at=2000)), (noise(100, at=1000), jump))
+    ]
+    assert [plan.chosen.global_batch for plan in plans] == [128, 128]
+    assert plans[1].noise is not None and plans[1].noise.value < 2 * 100 + 64
 
 
 def test_the_batch_grows_where_the_workers_exceed_what_the_start_bears() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from plan.profiles import line, noise, profile, step
 from rueda.errors import ProfileError
 from rueda.plan import Cluster, Link, predict, this_machine
 from rueda.plan.compute import compute_time, launch_seconds, smallest_batch
-from rueda.plan.noise import noise_of, statistical_efficiency, updates_needed
+from rueda.plan.noise import mean_noise_scale, noise_of, statistical_efficiency, updates_needed
 from rueda.plan.prediction import INTERFERENCE
 from rueda.records.profile import StepTime, Together
 
@@ -164,9 +165,29 @@ def test_statistical_efficiency_is_the_hyperbola_of_mccandlish() -> None:
     assert statistical_efficiency(1000, 1000, 5.0) == 1.0
 
 
-def test_the_latest_noise_scale_counts_and_a_bad_one_does_not() -> None:
-    bad = replace(noise(1.0, at=9000), value=float("inf"))
+@pytest.mark.parametrize("values", [(86.0,), (50.0, 900.0), (86.0, 8844.0), (900.0, 50.0, 20.0, 4e5)])
+def test_one_noise_scale_needs_as_many_updates_as_those_that_it_replaces(values: tuple[float, ...]) -> None:
+    """Each part needs (1 + φ / B) / (1 + φ / B0) times its updates; the mean φ gives their sum at every batch."""
+    base, updates = 32, 1000.0
+    mean = mean_noise_scale(values, base)
+    for batch in (32, 64, 512, 10_000):
+        by_parts = sum(updates_needed(batch, base, updates, phi) for phi in values)
+        assert updates_needed(batch, base, updates * len(values), mean) == pytest.approx(by_parts)
+    assert min(values) <= mean <= max(values)
+
+
+def test_all_noise_scales_count_and_an_infinite_one_is_bounded_by_the_others() -> None:
+    endless = replace(noise(1.0, at=9000), value=math.inf, low=300.0, high=math.inf)
     group = replace(noise(7.0, at=8000), group="conv")
-    found = noise_of(profile(ALONE, noise=(noise(50, at=10), noise(900, at=2000), bad, group)))
-    assert found is not None and (found.value, found.first, found.step) == (900, 50, 2000)
-    assert noise_of(profile(ALONE, noise=(bad,))) is None
+    two = noise_of(profile(ALONE, noise=(noise(50, at=10), noise(900, at=2000), group)), 64)
+    assert two is not None and (two.first, two.step) == (50, 2000)
+    assert two.value == pytest.approx(mean_noise_scale((50, 900), 64))
+    assert two.low == pytest.approx(mean_noise_scale((25, 450), 64))
+    assert two.high == pytest.approx(mean_noise_scale((100, 1800), 64))
+    three = noise_of(profile(ALONE, noise=(noise(50, at=10), noise(900, at=2000), endless)), 64)
+    assert three is not None and three.step == 9000
+    assert three.value == pytest.approx(mean_noise_scale((50, 900, 1e12), 64), rel=1e-6)
+    assert three.high == pytest.approx(mean_noise_scale((100, 1800, 1e12), 64), rel=1e-6)
+    unbounded = noise_of(profile(ALONE, noise=(replace(noise(50), high=math.inf),)), 64)
+    assert unbounded is not None and unbounded.high is None
+    assert noise_of(profile(ALONE, noise=(endless,)), 64) is None

@@ -67,7 +67,7 @@ def plan(
     ] = Path("planned.toml"),
     confirm: Annotated[
         bool,
-        typer.Option("--confirm", help="Rehearse the recipe against one worker on a tenth of the epochs."),
+        typer.Option("--confirm", help="Rehearse the recipe against one worker on a quarter of the epochs."),
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Also write the plan as an HTML page with figures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
@@ -129,7 +129,7 @@ def _confirm(plan: Plan, profile: Profile, epochs: int | None) -> None:
     from rueda.plan.choice import with_cooldown
     from rueda.plan.planning import base_recipe
     from rueda.records.recipe.recipe import Recipe
-    from rueda.study.confirmation import confirm
+    from rueda.study.confirmation import DOUBTED, confirm
     from rueda.terminal.metrics import write_number
     from rueda.terminal.table import print_prose
 
@@ -142,6 +142,11 @@ def _confirm(plan: Plan, profile: Profile, epochs: int | None) -> None:
     text = f"confirm: {name}: one worker {write_number(found.metric, found.one_worker)} after "
     text += f"{things(found.epochs[0], 'epoch')}, planned {reached} after {things(found.epochs[1], 'epoch')}: "
     print_prose(text + ("the plan holds so far." if found.holds else "doubtful; use fewer workers or more epochs."))
+    limit = f"{100 * DOUBTED * found.tolerance:g} {'points' if found.metric.percent else '%'}"
+    print_prose(
+        f"This is one seed at {100 * found.share:.0f} % of the training. It finds a plan that diverges or falls behind "
+        f"by more than {limit}; it cannot tell whether a smaller difference remains at the end."
+    )
 
 
 def _check_confirmable(profile: Profile, *, as_json: bool) -> None:

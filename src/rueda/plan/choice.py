@@ -10,11 +10,12 @@ from typing import Any
 from rueda.optim.batch_growth import BatchGrowth, num_updates
 from rueda.plan.noise import statistical_efficiency
 from rueda.plan.rules import (
+    ADAM,
     COOLDOWN,
-    FEWEST_STATISTICS,
     epochs_needed,
     rate_correction,
     rate_scaling,
+    scaled_betas,
     warmup_epochs,
 )
 from rueda.records.plan import PlanNoise
@@ -115,7 +116,13 @@ def _rate(
             f"{base.rate:g} of one worker x {correction:.3g}, since an example contributes {100 * (worth or 1):.0f} % "
             f"in this batch; {rate * factor:.4g} after scaling"
         )
-    return {"rate": rate, "scaling": scaling, "optimizer": optimizer, "keep_updates": False}
+    gain = scale * min(worth or 1.0, 1.0)
+    if base.optimizer in ADAM:
+        reasons["betas"] = f"the moving averages forget {gain:.3g} times as fast in updates, equally fast in examples"
+    return {
+        "rate": rate, "scaling": scaling, "optimizer": optimizer, "keep_updates": False,
+        "betas": scaled_betas(base.optimizer, base.betas, gain),
+    }  # fmt: skip
 
 
 def _optimizer(base: Recipe, batch: int, noise: PlanNoise | None, batch_norm: bool | None) -> tuple[str, str]:
@@ -166,9 +173,9 @@ def _normalisation(base: Recipe, local_batch: int, scale: float, reasons: dict[s
         changes["recalibrate"] = "always"
         reasons["recalibrate"] = "running averages lag behind few and long updates"
     own = base.ghost_batch or base.batch
-    if local_batch < min(FEWEST_STATISTICS, own) and base.noise_scale_every is None:
+    if local_batch < own and base.noise_scale_every is None:
         changes |= {"sync_batch_norm": True, "ghost_batch": None}
-        reasons["sync_batch_norm"] = f"{local_batch} examples are too few for the statistics; one worker has {own}"
+        reasons["sync_batch_norm"] = f"{local_batch} examples give noisier statistics than the {own} of one worker"
     elif base.ghost_batch is not None and base.ghost_batch > local_batch:
         changes["ghost_batch"] = None
     elif local_batch > base.batch and base.ghost_batch is None and not base.sync_batch_norm:
@@ -186,4 +193,5 @@ def _epochs_text(base: Recipe, worth: float | None) -> str:
 def _noise_text(noise: PlanNoise | None) -> str:
     if noise is None:
         return "noise scale not measured"
-    return f"noise scale {noise.value:,.0f} at step {noise.step:,}"
+    low = "" if noise.low is None else f" (at least {noise.low:,.0f})"
+    return f"noise scale {noise.value:,.0f}{low} in the first {noise.step:,} updates"

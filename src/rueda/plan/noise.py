@@ -17,6 +17,7 @@ half as much; far above it more workers bring next to nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rueda.records.plan import PlanNoise
 from rueda.records.profile import Profile
@@ -46,19 +47,50 @@ def updates_needed(batch: float, base_batch: float, base_updates: float, noise_s
     return same_examples / statistical_efficiency(batch, base_batch, noise_scale)
 
 
-def noise_of(profile: Profile) -> PlanNoise | None:
-    """Return the noise scale of the whole model that was measured last; None if the profile has no finite one.
+def mean_noise_scale(values: Sequence[float], base_batch: float) -> float:
+    """Return the noise scale of a whole training, of which each measurement stands for an equal number of updates.
 
-    The noise scale grows during training, so the last one is the best estimate for most of the training.
+    Where the noise scale is φ, an update at the batch B0 makes 1 / (1 + φ / B0) of the progress of one without noise,
+    and a batch B needs 1 + φ / B updates for that progress. Summed over a training whose noise scale changes, the
+    updates S(B) and the examples E(B) are again those of a single noise scale, its mean over the progress (McCandlish
+    et al. 2018, whose Smin and Emin are integrals over the training):
+
+        φ = sum w_i φ_i / sum w_i,    w_i = 1 / (1 + φ_i / B0)
+
+    Far above B0 this is the harmonic mean. A value that is large, or infinite because the gradient could not be
+    distinguished from 0, therefore counts for little: that part of the training makes little progress anyway.
+
+    >>> mean_noise_scale([86, 86], 32), round(mean_noise_scale([86, 8844], 32)), mean_noise_scale([86, math.inf], 32)
+    (86.0, 201, 204.0)
     """
-    usable = [one for one in profile.noise if one.group is None and math.isfinite(one.value) and one.value > 0]
-    if not usable:
+    if all(math.isinf(value) for value in values):
+        return math.inf
+    progress = [base_batch / (base_batch + value) for value in values]
+    # w φ is B0 - B0 w, which an infinite φ does not spoil.
+    return sum(base_batch - base_batch * each for each in progress) / sum(progress)
+
+
+def noise_of(profile: Profile, base_batch: float) -> PlanNoise | None:
+    """Return the noise scale of the whole model, averaged over its measurements; None if none of them is finite.
+
+    Its interval is the mean of the lower and that of the upper ends: the mean rises with each value.
+
+    Args:
+        profile: the measured task.
+        base_batch: the global batch of one worker's training, in which it was measured.
+    """
+    usable = [one for one in profile.noise if one.group is None and one.value > 0]
+    finite = [one for one in usable if math.isfinite(one.value)]
+    if not finite:
         return None
-    first, last = (choose(usable, key=lambda one: one.step) for choose in (min, max))
-    low, high = (value if math.isfinite(value) else None for value in (last.low, last.high))
-    return PlanNoise(
-        value=last.value, first=first.value, low=low, high=high, step=last.step, epochs=last.epochs, source=last.source
+    first, last = min(finite, key=lambda one: one.step), max(usable, key=lambda one: one.step)
+    value, low, high = (
+        mean_noise_scale([getattr(one, name) for one in usable], base_batch) for name in ("value", "low", "high")
     )
+    return PlanNoise(
+        value=value, first=first.value, low=low, high=high if math.isfinite(high) else None, step=last.step,
+        epochs=last.epochs, source=last.source,
+    )  # fmt: skip
 
 
 def is_early(noise: PlanNoise, epochs: float) -> bool:

@@ -27,7 +27,7 @@ from rueda.plan.cluster import Cluster
 from rueda.plan.joining import joining_of
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
 from rueda.plan.prediction import predict
-from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, epochs_needed, growth_to
+from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, epochs_needed, growth_to, largest_batch
 from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -65,7 +65,7 @@ def make_plan(
     # Base.
     base = base_recipe(profile)
     base = base if epochs is None else base.change(epochs=epochs)
-    noise = noise_of(profile)
+    noise = noise_of(profile, base.global_batch)
     for known in (profile.batch_norm, knows_batch_norm(base)):
         batch_norm = known if batch_norm is None else batch_norm
     planned = _Planned(profile, cluster, base, noise, batch, batch_norm is True)
@@ -183,7 +183,7 @@ class _Planned:
         base, least = self.base, min(rows, key=lambda row: row.local_batch)
         usable = [row for row in rows if row.updates >= FEWEST_UPDATES] or [least]
         if self.noise is not None:
-            most = max(self.noise.value, base.global_batch)
+            most = largest_batch(self.noise, base.global_batch)
             usable = [row for row in usable if row.global_batch <= most] or [least]
         if self.is_cautious:
             safe = [row for row in usable if row.global_batch <= MOST_SCALE * base.global_batch] or [least]

@@ -4,12 +4,18 @@ B0 is the global batch with which one worker trains well, B that of the plan, k 
 example in a batch of B contributes e = (φ + B0) / (φ + B) of what it does in one of B0 (:mod:`rueda.plan.noise`).
 
 ==================  ===================================================================================================
+noise scale         φ is the mean over the measurements, each weighted by the progress that one worker makes in that
+                    part of the training, which is near the harmonic mean (McCandlish et al. 2018): one large and
+                    uncertain value does not make a large φ.
 epochs              those of one worker / e, rounded up: as many updates as the table promises (McCandlish et al.
                     2018). Where φ is not known, those of one worker.
 rate, SGD           x k e: each update replaces k e of one worker, and k e times fewer are made (the gain of AdaScale,
                     Johnson et al. 2020). Where φ is not known e = 1: the linear rule (Goyal et al. 2017).
 rate, others        x sqrt(k e) for Adam and its variants, which divide by the gradient's size (Malladi et al. 2022;
                     AdaptDL, the code of Pollux, takes the same root of the gain)
+betas of Adam       1 - beta is multiplied by k e, and is at most 1: the moving averages forget as fast in examples as
+                    those of one worker, and are full after as large a share of the training (Malladi et al. 2022).
+                    Their rule divides eps by sqrt(k) as well; a recipe has no eps, and torch's 1e-8 hardly matters.
 optimizer           SGD becomes LARC, which limits the update of each layer to a fraction of its weights (You et al.
                     2017), unless the first updates at the larger rate are known to be stable: a network with batch
                     norm, whose output does not depend on the scale of its weights, or a noise scale of at least B from
@@ -20,7 +26,9 @@ cooldown            a constant rate is divided by ten for the last fifth: short 
                     long ones away. It works as well as a cosine (Hägele et al. 2024) and keeps the rate high before.
                     Other schedules are kept.
 largest batch       a training has at least 128 updates (Shallue et al. 2018: a CNN on Fashion-MNIST needs about 2^7 at
-                    any batch). B <= φ, the critical batch size: beyond it an example contributes less than half.
+                    any batch). B <= φ + 2 B0, beyond which an example contributes less than half of what it does in
+                    one worker's batch, with the lower end of the interval of φ: what is not known well enough to
+                    exclude a small φ does not justify a large batch.
                     Where φ is not known, or was measured in the first tenth of the training and so is only a lower
                     bound, B <= 8 B0, and no local batch above that of one worker. B0 itself is always allowed.
 batch growth        if the workers, at the local batch of one worker, would make a larger batch than the start bears:
@@ -29,19 +37,20 @@ batch growth        if the workers, at the local batch of one worker, would make
                     not known or early, at a tenth of the examples, the paper's limit. Growth of less than 4 times
                     would anneal less than the cooldown that it replaces, so it is not used. Only with batch norm:
                     without it the study of CIFAR-10 lost 5.6 points at 8 workers and 10.0 at 64 by growth.
-batch norm          statistics over about as many examples as one worker has: ghost batches of that size where the
-                    local batch is larger (Hoffer et al. 2017); synchronised statistics where it has fewer than 16
-                    examples and one worker has more (Wu and He 2018: the error of batch norm rises fast as the batch
-                    of a worker shrinks from 16 to 2). They are recalibrated before each evaluation: running averages
-                    lag behind few and long updates.
+batch norm          statistics over at least as many examples as one worker has, and not over many more: ghost batches
+                    of that size where the local batch is larger (Hoffer et al. 2017), synchronised statistics where
+                    it is smaller (Wu and He 2018: the error of batch norm rises as the batch of a worker shrinks).
+                    They are recalibrated before each evaluation: running averages lag behind few and long updates.
 ==================  ===================================================================================================
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rueda.optim.batch_growth import BatchGrowth
+from rueda.records.plan import PlanNoise
 
 FEWEST_UPDATES = 128
 """the fewest updates that a training may have: a batch that leaves fewer is not chosen"""
@@ -53,10 +62,11 @@ COOLDOWN = 0.2
 """the share of the epochs at a tenth of the rate"""
 LEAST_GROWTH = 4
 """the smallest final batch / first batch for which the batch grows"""
-FEWEST_STATISTICS = 16
-"""examples below which the statistics of batch norm are synchronised"""
 LINEAR = ("sgd", "larc")
 """optimizers whose step is the gradient times the rate"""
+ADAM = ("adam", "adamw")
+ADAM_BETAS = (0.9, 0.999)
+"""what torch's Adam uses where a recipe names no others"""
 
 
 def epochs_needed(epochs: int, worth: float | None) -> int:
@@ -88,6 +98,32 @@ def rate_correction(optimizer: str, worth: float | None) -> float:
     if worth is None or worth >= 1:
         return 1.0
     return worth if optimizer in LINEAR else math.sqrt(worth)
+
+
+def scaled_betas(optimizer: str, betas: Sequence[float], gain: float) -> tuple[float, ...]:
+    """Return the decays of Adam's moving averages, which forget as fast in examples as those of one worker.
+
+    Each update replaces ``gain`` = k e updates of one worker: 1 - beta is multiplied by it, and is at most 1 (Malladi
+    et al. 2022). Other optimizers keep theirs.
+
+    >>> scaled_betas("adam", (), 4.0), scaled_betas("adamw", (0.9, 0.95), 16.0), scaled_betas("lamb", (), 4.0)
+    ((0.6, 0.996), (0.0, 0.2), ())
+    """
+    if optimizer not in ADAM or gain <= 1:
+        return tuple(betas)
+    return tuple(round(max(0.0, 1 - gain * (1 - beta)), 6) for beta in betas or ADAM_BETAS)
+
+
+def largest_batch(noise: PlanNoise, base_batch: int) -> float:
+    """Return the batch up to which an example contributes at least half of what it does in one worker's batch.
+
+    e = (φ + B0) / (φ + B) >= 1/2 for B <= φ + 2 B0, with the lower end of the interval of φ.
+
+    >>> noise = PlanNoise(value=300, first=200, low=130, high=None, step=256, epochs=2.0, source="halves")
+    >>> largest_batch(noise, 32)
+    194
+    """
+    return (noise.value if noise.low is None else noise.low) + 2 * base_batch
 
 
 def warmup_epochs(epochs: int) -> float:

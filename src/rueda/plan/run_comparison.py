@@ -101,7 +101,8 @@ def compare_run(run: Run, profile: Profile, cluster: Cluster) -> RunComparison:
         ("updates", "", updates, float(last.step)),
         ("training time", "s", last.examples / one.images_per_second, None if rehearsed else last.seconds),
     )
-    noise, base = noise_of(profile), base_recipe(profile)
+    base = base_recipe(profile)
+    noise = noise_of(profile, base.global_batch)
     if noise is not None and one.global_batch > base.global_batch:
         worth = statistical_efficiency(one.global_batch, base.global_batch, noise.value)
         notes.append(

@@ -21,12 +21,13 @@ class PlanNoise:
     """The gradient noise scale that a plan uses, and when in the training it was measured."""
 
     value: Positive
-    """the latest measurement, in examples: roughly the critical batch size"""
+    """the mean over the measurements, in examples: roughly the critical batch size"""
     first: float
     """the earliest measurement"""
     low: float | None
     high: float | None
     step: int
+    """the update of the last measurement"""
     epochs: float
     source: str
 

@@ -1,13 +1,17 @@
-"""Confirm a plan before anybody pays for it: rehearse its recipe against one worker on a tenth of the epochs.
+"""Confirm a plan before anybody pays for it: rehearse its recipe against one worker on a quarter of the epochs.
 
 Both schedules are compressed: warm-up, milestones and cooldown keep their shares of the epochs. Each training ends with
-its own cooldown, so that a recipe that diverges, or one whose long updates lose what they gained, is seen. With so few
-updates the values vary more than at the end, so the plan is doubted only if it is worse by more than three times the
-tolerance.
+its own cooldown, so that a recipe that diverges, or one whose long updates lose what they gained, is seen. Both make
+the same share of their own training, since a plan that needs more epochs than one worker is behind it until the end.
+
+With so few updates the values vary more than at the end, so the plan is doubted only if it is worse by more than twice
+the tolerance. It is one seed, and a quarter of a training: it finds plans that will lose much (they make too few
+updates, or too long ones), and cannot decide about a point or two. Where a task has validation data, these decide.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +26,22 @@ from rueda.study.runs import last_row
 if TYPE_CHECKING:
     from rueda.tasks import Task
 
-SHARE = 0.1
-"""the share of one worker's epochs"""
-DOUBTED = 3.0
+SHARE = 0.25
+"""the smallest share of the epochs that is trained"""
+UNEQUAL = 0.05
+"""by how much the shares of the two trainings may differ"""
+DOUBTED = 2.0
 """a plan is doubted if it is worse by more than so many times the tolerance"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """The short rehearsal of a plan beside that of one worker."""
+    """The short rehearsal of a plan beside that of one worker, at the same share of their trainings."""
 
     epochs: tuple[int, int]
     """of one worker and of the planned recipe"""
+    share: float = SHARE
+    """the share of one worker's training"""
     metric: MetricInfo
     one_worker: float | None
     planned: float | None
@@ -50,7 +58,7 @@ class Confirmation:
         """Whether the plan is not to be doubted.
 
         >>> from rueda.records.metric import ACCURACY
-        >>> [Confirmation(epochs=(1, 2), metric=ACCURACY, one_worker=0.9, planned=p).holds for p in (0.88, 0.86, None)]
+        >>> [Confirmation(epochs=(1, 2), metric=ACCURACY, one_worker=0.9, planned=p).holds for p in (0.89, 0.87, None)]
         [True, False, False]
         """
         if self.change is None:
@@ -73,21 +81,31 @@ def shortened(recipe: Recipe, epochs: int) -> Recipe:
 
 
 def short_pair(one: Recipe, planned: Recipe) -> tuple[Recipe, Recipe]:
-    """Return both recipes on a tenth of one worker's epochs, at least one epoch.
+    """Return both recipes on a quarter of their epochs or a little more, at equal shares of their trainings.
 
-    The ratio of their epochs is kept as far as whole epochs allow, which is not far in a training of a dozen epochs.
+    A plan with 1.4 times the epochs of one worker is behind it at any number of epochs but the last: both must have
+    made the same share of their own training. Whole epochs give that share only for some lengths, so the shortest one
+    from a quarter to a half is taken at which the two shares differ by at most 5 %, or else where they differ least.
 
-    >>> [recipe.epochs for recipe in short_pair(Recipe(epochs=20), Recipe(epochs=32))]
-    [2, 3]
+    >>> [[recipe.epochs for recipe in short_pair(Recipe(epochs=12), Recipe(epochs=n))] for n in (12, 16, 17, 19)]
+    [[3, 3], [3, 4], [5, 7], [5, 8]]
+    >>> [recipe.epochs for recipe in short_pair(Recipe(epochs=90), Recipe(epochs=128))]
+    [23, 33]
     """
-    few = max(1, round(SHARE * one.epochs))
-    return shortened(one, few), shortened(planned, max(1, round(few * planned.epochs / one.epochs)))
+    ratio = planned.epochs / one.epochs
+
+    def unequal(few: int) -> float:
+        return abs(math.log(max(1, round(few * ratio)) / (few * ratio)))
+
+    lengths = range(math.ceil(SHARE * one.epochs), max(math.ceil(SHARE * one.epochs), one.epochs // 2) + 1)
+    few = next((each for each in lengths if unequal(each) <= UNEQUAL), min(lengths, key=unequal))
+    return shortened(one, few), shortened(planned, max(1, round(few * ratio)))
 
 
 def confirm(
     task: Task | str, one: Recipe, planned: Recipe, *, tolerance: float = TOLERANCE, progress: bool = False
 ) -> Confirmation:
-    """Train one worker and rehearse the planned workers, each for a tenth of its epochs.
+    """Train one worker and rehearse the planned workers, each for about a quarter of its epochs.
 
     Args:
         task: a name, a file, or the task itself.
@@ -113,6 +131,7 @@ def confirm(
     if first is None or second is None or first.diverged:
         raise RunError("one worker's training diverged, so there is nothing to compare with; lower its rate")
     return Confirmation(
-        epochs=(recipes[0].epochs, recipes[1].epochs), metric=first.metric, one_worker=first.value(),
-        planned=None if second.diverged else second.value(), tolerance=tolerance,
+        epochs=(recipes[0].epochs, recipes[1].epochs), share=recipes[0].epochs / one.epochs,
+        metric=first.metric, one_worker=first.deciding(),
+        planned=None if second.diverged else second.deciding(), tolerance=tolerance,
     )  # fmt: skip
