@@ -19,9 +19,13 @@ RESULTS = ROOT / "docs" / "results"
 CIFAR = {
     ("1", "nothing"): ("cifar10-8-workers", "one-worker"),
     ("1", "batch norm: the fair control"): ("cifar10-8-workers-control", "one-worker+batch-norm"),
+    ("1", "batch norm, rate falls where that batch grows: the control of growth"): (
+        "cifar10-8-workers-fresh",
+        "one-worker+batch-norm+decay",
+    ),
     ("8", "nothing"): ("cifar10-8-workers", "naive"),
     ("8", "batch norm, rate x 8, warm-up"): ("cifar10-8-workers", "batch-norm+linear-warmup"),
-    ("8", "batch norm, growing batch"): ("cifar10-8-workers", "batch-norm+batch-growth"),
+    ("8", "batch norm, growing batch"): ("cifar10-8-workers-fresh", "batch-norm+batch-growth"),
     ("64", "nothing"): ("cifar10-64-workers", "naive"),
     ("64", "batch norm, growing batch"): ("cifar10-64-workers", "batch-norm+batch-growth"),
 }
