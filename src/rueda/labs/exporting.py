@@ -52,6 +52,9 @@ def _one_thread() -> Iterator[None]:
     """Compute with one thread: the models are so small that several threads wait for each other most of the time."""
     import torch
 
+    from rueda.world import open_world
+
+    open_world()  # it chooses the number of threads, once: the first training of a lab would do so otherwise
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
