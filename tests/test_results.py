@@ -36,8 +36,6 @@ OLDER = {
     "docs/results/cifar10-8-workers/study.json": "308d57b0edb52d84",
     "docs/results/fashion-mnist-64-workers/runs.jsonl": "365fc9f81b0bfa5a",
     "docs/results/fashion-mnist-64-workers/study.json": "d0db196df70550fc",
-    "docs/results/fashion-mnist-8-workers/runs.jsonl": "6acab52c1daaf817",
-    "docs/results/fashion-mnist-8-workers/study.json": "b18ace2a94dd261c",
     "docs/results/examine-cifar10/curvature.json": "886cc865ee47e62a",
     "docs/results/examine-cifar10/landscape.json": "e32b5bcf5fa0186a",
     "docs/results/examine-fashion-mnist/curvature.json": "3c41dd788f70133f",
