@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from rueda.errors import LaunchError
+from rueda.world.idle_threads import wait_at_exit
 
 
 def run_script(command: Sequence[str], *, module: bool = False) -> None:
@@ -16,7 +17,8 @@ def run_script(command: Sequence[str], *, module: bool = False) -> None:
 
     The module stays loaded afterwards, unlike with :mod:`runpy`: if its globals were freed at its end, the process
     group of a DistributedDataParallel would be destroyed while Python's lock is held, for which a thread of Gloo may
-    wait (torch 2.13).
+    wait (torch 2.13). For the same reason the process waits for such threads when it ends: a script whose last
+    collective comes just before its end would otherwise be aborted now and then (:mod:`rueda.world.idle_threads`).
 
     Args:
         command: the script and its arguments.
@@ -26,6 +28,7 @@ def run_script(command: Sequence[str], *, module: bool = False) -> None:
     sys.argv = [str(main.__file__) if module else command[0], *command[1:]]
     sys.path[0] = first
     sys.modules["__main__"] = main
+    wait_at_exit()
     exec(code, vars(main))
 
 
