@@ -44,7 +44,7 @@ def confirmed(task: Task, case: dict[str, Any], plan: dict[str, Any]) -> dict[st
     values = [trained(task, one), trained(task, planned)]
     metric, tolerance = (ACCURACY, POINTS) if case["metric"] == "accuracy" else (LOSS, SHARE)
     found = Confirmation(
-        epochs=(one.epochs, planned.epochs), share=one.epochs / first.epochs, metric=metric, one_worker=values[0],
+        epochs=(one.epochs, planned.epochs), metric=metric, one_worker=values[0],
         planned=None if math.isnan(values[1]) else values[1], tolerance=tolerance,
     )  # fmt: skip
     return {

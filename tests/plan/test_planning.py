@@ -12,6 +12,7 @@ from rueda.errors import ProfileError
 from rueda.plan import Cluster, Link, make_plan, this_machine
 from rueda.records import Recipe
 from rueda.records.plan import Plan
+from rueda.records.profile import NoiseScale
 
 FAST = Cluster(
     name="fast", devices_per_node=8, jitter=0.0, speed=1.0, price_per_hour=10.0,
@@ -65,6 +66,34 @@ def test_the_batch_has_the_most_progress_a_second() -> None:
     of_eight = [row for row in plan.rows if row.workers == 8]
     assert plan.chosen.goodput == max(row.goodput or 0 for row in of_eight)
     assert len(of_eight) >= 3
+
+
+def test_batches_between_the_measured_ones_are_tried() -> None:
+    """Where every step takes equally long, any number of workers can have the same global batch in the same time."""
+    flat = [step(16, 0.020), step(1024, 0.020)]
+    plan = make_plan(profile(flat, noise=(noise(2000, epochs=25.0),)), FAST, workers=[1, 2, 4, 8], epochs=50)
+    assert {row.global_batch for row in plan.best()} == {1024}
+    assert [row.local_batch for row in plan.best()] == [1024, 512, 256, 128]
+    assert [point.hours for point in plan.curve[:4]] == pytest.approx([plan.curve[0].hours] * 4, rel=1e-3)
+    only = make_plan(profile(flat, noise=(noise(2000, epochs=25.0),)), FAST, workers=[8], epochs=50)
+    assert "8 workers are taken because the choice was among those asked for" in " ".join(only.advice)
+
+
+@pytest.mark.parametrize(
+    ("measured", "allowed", "because"),
+    [
+        ((noise(300),), 278, "contributes less than half"),
+        ((replace(noise(300), low=100.0),), 228, "contributes less than half"),
+        ((), 512, "is not known well enough"),
+    ],
+)
+def test_a_batch_that_is_asked_for_may_exceed_what_the_rules_allow(
+    measured: tuple[NoiseScale, ...], allowed: int, because: str
+) -> None:
+    for workers, is_told in ((allowed // 64, False), (allowed // 64 + 1, True)):
+        plan = make_plan(profile(STEPS, noise=measured), FAST, workers=[workers], batch=64)
+        found = [text for text in plan.warnings if f"larger than {allowed:,}, the largest that the rules allow" in text]
+        assert len(found) == is_told and all(because in text for text in found)
 
 
 def test_without_a_noise_scale_the_local_batch_stays() -> None:

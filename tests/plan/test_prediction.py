@@ -55,7 +55,7 @@ def test_a_faster_device_waits_for_the_launches() -> None:
     assert smallest_batch(replace(small, largest_batch=100), 40.0) == 64
     loud, bound = compute_time(small, 16, speed=40.0).warnings
     assert loud == "EXTRAPOLATED: times of cpu divided by 40; nothing was measured on the other device"
-    assert bound.endswith("0.75 ms a step: take 128 or more")
+    assert bound.endswith("0.75 ms a step: a smaller one is no faster")
     (free,) = compute_time(small, 256, speed=40.0).warnings
     assert free.startswith("EXTRAPOLATED") and "launches" not in free
     assert compute_time(small, 64, speed=1.0).seconds == compute_time(small, 64).seconds

@@ -148,12 +148,35 @@ def test_the_seeds_that_are_asked_for_decide_four_times_of_five(distance: float)
     [(ACCURACY, lambda change: 0.9 + change / 100), (LOSS, lambda change: 2.0 * (1 + change / 100))],
     ids=["accuracy", "loss"],
 )
-def test_values_without_any_spread_decide_by_themselves(metric: MetricInfo, made: Callable[[float], float]) -> None:
+def test_seeds_that_agree_exactly_decide_nothing_by_themselves(
+    metric: MetricInfo, made: Callable[[float], float]
+) -> None:
+    """Seeds agree by chance on a small test set; the interval is then that of the spread of the study's other rows."""
     base = Measured(value=made(0.0), spread=0.0, num_seeds=3)
     worse = -1.0 if metric.higher_is_better else 1.0
+    shared = abs(made(0.2) - made(0.0)), 6
     for change, verdict in ((0.5, "kept"), (1.5, "lost")):
         row = Measured(value=made(worse * change), spread=0.0, num_seeds=3)
-        assert compare(row, base, metric, 0.01).verdict == verdict
+        alone, found = compare(row, base, metric, 0.01), compare(row, base, metric, 0.01, shared)
+        assert (alone.verdict, alone.interval) == ("undecided", None)
+        assert found.verdict == verdict and found.interval is not None and found.is_pooled
+        low, high = found.interval
+        # Student's 95 % quantile with 6 degrees of freedom is 1.943; the mean of 3 seeds against that of 3.
+        assert high - low == pytest.approx(2 * 1.943 * 0.2 * math.sqrt(2 / 3), rel=0.02)
+
+
+def test_seeds_of_one_row_that_agree_leave_the_spread_of_the_other() -> None:
+    found = compare(
+        Measured(value=0.1, spread=0.0, num_seeds=3), Measured(value=0.9, spread=0.003, num_seeds=3), ACCURACY, 0.01
+    )
+    assert found.verdict == "lost" and found.interval is not None and found.interval[1] > found.interval[0]
+
+
+def test_a_positive_value_falls_by_at_most_a_hundred_percent() -> None:
+    found = compare(
+        Measured(value=1.0, spread=3.0, num_seeds=2), Measured(value=1.0, spread=3.0, num_seeds=2), LOSS, 0.01
+    )
+    assert found.interval is not None and found.interval[0] == -100 and found.interval[1] > 100
 
 
 def test_values_that_are_not_numbers_decide_nothing() -> None:

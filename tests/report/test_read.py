@@ -207,7 +207,7 @@ WEAK = {name: {"test_accuracy": 0.5} for name, accuracy, _ in TABLE[2:] if accur
             {**WEAK, "lamb": {"test_accuracy": 0.841}},
             "still ends 3.0 points below one worker (84.1",
         ),
-        ({**WEAK, "naive": {"test_accuracy": 0.6}}, "no remedy recovers any of them"),
+        ({**WEAK, "naive": {"test_accuracy": 0.6}}, "batch-norm, does no better (50.0"),
         (
             {"naive": {"test_accuracy": 0.863}},
             "end 0.8 points below one worker's test accuracy, undecided (−1.5 to −0.1)",

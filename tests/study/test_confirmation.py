@@ -25,7 +25,7 @@ def test_a_plan_that_holds_and_plans_that_do_not() -> None:
     one = with_cooldown(task.recipe.change(epochs=20))
     planned = choose_recipe(task.recipe.change(epochs=20), workers=4, local_batch=6, noise=None, examples=960)
     found = confirm(task, one, planned)
-    assert found.epochs == (5, 5) and found.share == 0.25
+    assert found.epochs == (5, 5) and found.shares == (0.25, 0.25) and not found.on_validation
     assert found.holds and found.change is not None and abs(found.change) <= 2
     assert not confirm(task, one, planned.change(rate=1e-5, scaling="none")).holds
     lost = confirm(task, one, planned.change(rate=1e30, scaling="none"))
@@ -63,6 +63,7 @@ def test_validation_data_decide() -> None:
     planned = choose_recipe(task.recipe.change(epochs=20), workers=4, local_batch=6, noise=None, examples=960)
     by_test, by_validation = confirm(task, one, planned), confirm(hidden, one, planned)
     assert (by_test.one_worker, by_test.planned) == (by_validation.one_worker, by_validation.planned)
+    assert by_validation.on_validation and not by_test.on_validation
 
 
 def test_the_command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -74,5 +75,5 @@ def test_the_command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     assert "leave --confirm out" in capfd.readouterr().err
     assert rueda(*words, "--confirm") == 0
     shown = " ".join(capfd.readouterr().out.split())
-    assert "confirm: accuracy, %: one worker " in shown and "after 3 epochs, planned " in shown
+    assert "confirm: test accuracy, %: one worker " in shown and "after 3 epochs, planned " in shown
     assert "one seed at 30 % of the training" in shown and "cannot tell" in shown

@@ -128,6 +128,7 @@ def _confirm(plan: Plan, profile: Profile, epochs: int | None) -> None:
     """Rehearse a plan against one worker with the same cooldown, and say whether it holds so far."""
     from rueda.plan.choice import with_cooldown
     from rueda.plan.planning import base_recipe
+    from rueda.records.metric import TOLERANCE
     from rueda.records.recipe.recipe import Recipe
     from rueda.study.confirmation import DOUBTED, confirm
     from rueda.terminal.metrics import write_number
@@ -136,17 +137,29 @@ def _confirm(plan: Plan, profile: Profile, epochs: int | None) -> None:
     base = base_recipe(profile)
     one = with_cooldown(base if epochs is None else base.change(epochs=epochs))
     task = plan.task if plan.task_file is None else plan.task_file.path
-    found = confirm(task, one, Recipe.from_toml(plan.recipe), progress=True)
+    tolerance = TOLERANCE if profile.tolerance is None else profile.tolerance
+    found = confirm(task, one, Recipe.from_toml(plan.recipe), tolerance=tolerance, progress=True)
+    on = "validation" if found.on_validation else "test"
     reached = "diverged" if found.planned is None else write_number(found.metric, found.planned)
     name = f"{found.metric.name}{', %' * found.metric.percent}"
-    text = f"confirm: {name}: one worker {write_number(found.metric, found.one_worker)} after "
+    text = f"confirm: {on} {name}: one worker {write_number(found.metric, found.one_worker)} after "
     text += f"{things(found.epochs[0], 'epoch')}, planned {reached} after {things(found.epochs[1], 'epoch')}: "
     print_prose(text + ("the plan holds so far." if found.holds else "doubtful; use fewer workers or more epochs."))
     limit = f"{100 * DOUBTED * found.tolerance:g} {'points' if found.metric.percent else '%'}"
     print_prose(
-        f"This is one seed at {100 * found.share:.0f} % of the training. It finds a plan that diverges or falls behind "
+        f"This is one seed at {_shares(found.shares)} of the training. It finds a plan that diverges or falls behind "
         f"by more than {limit}; it cannot tell whether a smaller difference remains at the end."
     )
+
+
+def _shares(shares: tuple[float, float]) -> str:
+    """Write the shares of the trainings of one worker and of the plan, as one if they are equal.
+
+    >>> _shares((0.25, 0.25)), _shares((0.25, 2 / 7))
+    ('25 %', '25 % (one worker) and 29 % (planned)')
+    """
+    one, planned = (f"{100 * share:.0f} %" for share in shares)
+    return one if one == planned else f"{one} (one worker) and {planned} (planned)"
 
 
 def _check_confirmable(profile: Profile, *, as_json: bool) -> None:

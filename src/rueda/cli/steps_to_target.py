@@ -68,4 +68,4 @@ def steps_to_target(
 def _target(found: StepsToTarget) -> str:
     """Write the target, for the title of the table."""
     value = f"{100 * found.value:g} %" if found.metric.percent else f"{found.value:g}"
-    return f"test {found.metric.name} {value}"
+    return f"{found.data} {found.metric.name} {value}"

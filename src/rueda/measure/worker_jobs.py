@@ -75,7 +75,7 @@ def measure_alone_here(task: Task | KerasTask, request: MeasureRequest) -> Alone
         noise = measure_noise(task, recipe, World(device=world.device), seconds=budget.noise)
         return describe(
             model, world.device, task=task.name, examples=examples, steps=steps, recipe=recipe, largest=largest,
-            noise=noise, work=work, task_file=task.file, unit=counted_unit(task.unit),
+            noise=noise, work=work, task_file=task.file, tolerance=task.tolerance, unit=counted_unit(task.unit),
         )  # fmt: skip
 
     def work_on_keras(task: KerasTask) -> Profile:

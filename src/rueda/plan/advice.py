@@ -12,8 +12,8 @@ from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
 from rueda.plan.prediction import basis
-from rueda.plan.rules import FEWEST_UPDATES
-from rueda.records.plan import Plan
+from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, largest_batch
+from rueda.records.plan import Plan, PlanNoise
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
 from rueda.terminal.numbers import digits, milliseconds, money, predicted_time, things
@@ -114,7 +114,10 @@ def _useful(plan: Plan) -> list[str]:
     times = ", ".join(f"{point.workers:,}: {predicted_time(3600 * point.hours)}" for point in plan.curve)
     text = f"Time to one worker's result by number of workers: {times}."
     if plan.useful_workers < plan.curve[-1].workers:
-        return [f"{text} Beyond {plan.useful_workers:,} another worker is wasted: the time falls by less than 5 %."]
+        text += f" Beyond {plan.useful_workers:,} another worker is wasted: the time falls by less than 5 %."
+        if plan.chosen.workers > plan.useful_workers:
+            text += f" {things(plan.chosen.workers, 'worker')} are taken because the choice was among those asked for."
+        return [text]
     last = plan.curve[-1].workers
     ended = 2 * last <= max(row.workers for row in plan.rows)
     return [f"{text} It still falls at {last:,}{', the most that the updates or the cluster allow' * ended}."]
@@ -171,6 +174,17 @@ def _rate(recipe: Recipe) -> str:
     return text + (f", ghost batches of {recipe.ghost_batch}." if recipe.ghost_batch else ".")
 
 
+def allowed_batch(noise: PlanNoise | None, base_batch: int, base_epochs: float) -> float:
+    """Return the largest global batch that the rules allow (:mod:`rueda.plan.rules`).
+
+    >>> allowed_batch(None, 32, 10)
+    256
+    """
+    most = math.inf if noise is None else largest_batch(noise, base_batch)
+    is_cautious = noise is None or is_early(noise, base_epochs)
+    return min(most, MOST_SCALE * base_batch) if is_cautious else most
+
+
 def _warnings(plan: Plan) -> list[str]:
     """List where more workers are slower or not worth their cost, and where the profile is extrapolated."""
     found = []
@@ -200,6 +214,16 @@ def _warnings(plan: Plan) -> list[str]:
     elif row.global_batch > plan.base_batch and row.updates < 2 * FEWEST_UPDATES:
         found.append(
             f"{row.updates:,.0f} updates are few: the result may be worse than that of one worker; rehearse the recipe."
+        )
+    most = allowed_batch(plan.noise, plan.base_batch, plan.base_epochs)
+    if row.global_batch > max(most, plan.base_batch):
+        found.append(
+            f"the global batch of {row.global_batch:,} is larger than {most:,.0f}, the largest that the rules allow: "
+            + (
+                "beyond it an example contributes less than half of what it does in one worker's batch."
+                if plan.noise is not None and not is_early(plan.noise, plan.base_epochs)
+                else "the noise scale is not known well enough for more."
+            )
         )
     if row.global_batch > plan.base_batch and plan.noise is None:
         found.append(

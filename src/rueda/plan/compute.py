@@ -172,7 +172,7 @@ def _extrapolations(
         enough = smallest_batch(profile, speed, roofline)
         found.append(
             f"below local batch {enough:,} the host's launches are assumed to take longer than the device, "
-            f"{1e3 * launch_seconds(profile):.2g} ms a step: take {enough:,} or more"
+            f"{1e3 * launch_seconds(profile):.2g} ms a step: a smaller one is no faster"
         )
     return found
 

@@ -143,8 +143,11 @@ class _Planned:
         if self.batch is not None:
             sizes = {self.batch}
         else:
+            measured = {step.batch for step in self.profile.steps}
             halves = {weak >> power for power in range(weak.bit_length())}
-            sizes = halves | {step.batch for step in self.profile.steps} | ({strong} if strong else set())
+            # Doublings as far as times are interpolated: else the best batch would be that of the profile's gaps.
+            doubles = {weak << power for power in range((max(measured) // weak).bit_length())}
+            sizes = halves | doubles | measured | ({strong} if strong else set())
             largest = self.profile.largest_batch
             sizes = {size for size in sizes if largest is None or size <= largest}
             sizes = {size for size in sizes if size * workers <= self.profile.examples} or {1}

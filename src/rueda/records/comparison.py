@@ -7,7 +7,7 @@ is *undecided*, and the comparison says how many seeds would decide it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rueda.records.metric import MetricInfo
 from rueda.records.welch import Sample, half_width, values_to_decide
@@ -50,7 +50,13 @@ class Measured:
             return Sample(mean=self.value, deviation=self.spread, count=self.num_seeds, freedom=self.num_seeds - 1)
         if shared is None:
             return None
-        return Sample(mean=self.value, deviation=shared[0], count=1, freedom=shared[1], is_pooled=True)
+        count = max(1, self.num_seeds)
+        return Sample(mean=self.value, deviation=shared[0], count=count, freedom=shared[1], is_pooled=True)
+
+
+def are_tied(row: Measured, base: Measured) -> bool:
+    """Return whether the seeds of both rows agree exactly, so that no spread is known."""
+    return row.has_spread and base.has_spread and row.spread == base.spread == 0
 
 
 def compare(
@@ -66,7 +72,9 @@ def compare(
         base: that of the row with which it is compared.
         metric: which metric it is.
         tolerance: how much worse is still kept: 0.01 is a point, or one percent.
-        shared: for a row of one seed, a deviation and its degrees of freedom (:func:`rueda.records.welch.pooled`).
+        shared: for a row of one seed, a deviation and its degrees of freedom (:func:`rueda.records.welch.pooled`). It
+            is also used if the seeds of both rows agree exactly, which happens by chance on small test sets: two
+            spreads of 0 would make an interval without a length.
 
     >>> from rueda.records.metric import ACCURACY
     >>> one = Measured(value=0.9, spread=0.003, num_seeds=3)
@@ -77,12 +85,14 @@ def compare(
     change = metric.change(row.value, base.value)
     if change is None or not math.isfinite(change) or row.value is None or base.value is None:
         return Comparison(change=change, verdict=None if change is None else "undecided")
-    first, second = row.sample(shared), base.sample(shared)
+    first, second = ((replace(one, spread=None) if are_tied(row, base) else one).sample(shared) for one in (row, base))
     if first is None or second is None:
         return Comparison(change=change, verdict="undecided")
     slope, unit = (1.0, 100.0) if metric.percent else (row.value / base.value, 100 / abs(base.value))
     half = unit * half_width(first, second, slope)
-    interval = round(change - half, 6), round(change + half, 6)
+    # A positive value cannot fall by more than 100 %.
+    least = -math.inf if metric.percent or min(row.value, base.value) <= 0 else -100.0
+    interval = round(max(least, change - half), 6), round(change + half, 6)
     verdict = metric.judge(interval, tolerance)
     seeds = None
     if verdict == "undecided":

@@ -238,6 +238,8 @@ class Profile(JsonRecord):
     """bytes of one all-reduce of all gradients"""
     batch_norm: bool | None = None
     """whether the model has batch norm; None: not known, as of a Keras model and in older files"""
+    tolerance: NotNegative | None = None
+    """how much worse a result may be and still be kept, as the task says; None: the default"""
     examples: PositiveInt
     """size of the training set"""
     recipe: str

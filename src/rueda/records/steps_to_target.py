@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.json_record import JsonRecord, Positive, PositiveInt, Rule, demand
 from rueda.records.metric import ACCURACY, MetricInfo
+from rueda.records.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class StepsToTarget(JsonRecord):
     """the base recipe of all trainings as TOML"""
     epochs: int
     """the epochs after which a training is given up"""
+    evaluated_on: str | None = None
+    """the data on which the target was to be reached, ``validation`` or ``test``; None in older files"""
     task_file: str | None = None
     """SHA-256 of the file that defines the task; None for a built-in one, and in older files"""
     points: tuple[BatchPoint, ...]
@@ -63,6 +66,11 @@ class StepsToTarget(JsonRecord):
     def value(self) -> float:
         """The value to reach."""
         return (self.target_accuracy if self.target is None else self.target) or 0.0
+
+    @property
+    def data(self) -> str:
+        """The data on which the target was to be reached; older files say it only by what their recipe holds out."""
+        return self.evaluated_on or ("test" if Recipe.from_toml(self.recipe).validation is None else "validation")
 
     def check(self) -> None:
         """Refuse a record without a target."""

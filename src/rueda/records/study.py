@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from rueda.errors import RecipeError, RunError
-from rueda.records.comparison import Comparison, Measured, compare
+from rueda.records.comparison import Comparison, Measured, are_tied, compare
 from rueda.records.json_record import JsonRecord, NotNegativeInt, PositiveInt, one_of
 from rueda.records.metric import ACCURACY, TOLERANCE, MetricInfo
 from rueda.records.recipe.named import NAMED
@@ -216,9 +216,9 @@ class Study(JsonRecord):
 
     def compare(self, row: StudyRow, base: StudyRow) -> Comparison:
         """Compare a row with another; a row of one seed borrows the spread of the study's rows with several."""
-        alone = [one for one in (row, base) if not one.measured.has_spread]
+        borrows = any(not one.measured.has_spread for one in (row, base)) or are_tied(row.measured, base.measured)
         several = [one.measured for one in self.rows if one.measured.has_spread and not one.diverged]
-        shared = pooled([(one.spread or 0.0, one.num_seeds) for one in several]) if alone else None
+        shared = pooled([(one.spread or 0.0, one.num_seeds) for one in several]) if borrows else None
         return compare(row.measured, base.measured, self.metric, self.tolerance, shared)
 
     def _judge(self, row: StudyRow, base: StudyRow | None) -> StudyRow:

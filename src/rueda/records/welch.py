@@ -75,7 +75,8 @@ def values_to_decide(first: Sample, second: Sample, distance: float, slope: floa
         slope: a factor, 1 for a plain difference.
 
     Returns:
-        A number from 2 to 100, or None if more are needed.
+        A number from 3 to 100, or None if more are needed. Two are never enough: with one degree of freedom each, the
+        approximation by quantiles promises more than it holds.
 
     >>> one = Sample(mean=0.90, deviation=0.01, count=3, freedom=2)
     >>> values_to_decide(one, one, 0.02), values_to_decide(one, one, 0.001)
@@ -88,7 +89,7 @@ def values_to_decide(first: Sample, second: Sample, distance: float, slope: floa
         quantiles = quantile(freedom) + quantile(freedom, POWER)
         return quantiles * math.sqrt(sum(variances) / count) <= abs(distance)
 
-    count = 2 + bisect_left(range(2, MOST + 1), True, key=decide)
+    count = 3 + bisect_left(range(3, MOST + 1), True, key=decide)
     return count if count <= MOST else None
 
 

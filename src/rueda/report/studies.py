@@ -16,7 +16,7 @@ from rueda.report.runs import read_run, typical
 from rueda.report.study_tables import ADDED
 from rueda.report.table import further_figures
 from rueda.terminal.numbers import number, things
-from rueda.terminal.study_words import borrowed, how_chosen, reported, undecided
+from rueda.terminal.study_words import borrowed, how_chosen, other_lengths, reported, undecided
 
 MEASURED = {
     "epochs": "epochs", "updates": "updates", "test": "value", "test_spread": "spread", "train": "training",
@@ -65,7 +65,7 @@ def _add_study(section: Section, study: Study, folder: Path) -> None:
         )  # fmt: skip
         _take_runs(section, folder, archived, row)
     _give_roles(section, study)
-    section.told += filter(None, [how_chosen(study), undecided(study.rows), borrowed(study.rows)])
+    section.told += filter(None, [how_chosen(study), other_lengths(study), undecided(study.rows), borrowed(study.rows)])
     section.tables += further_figures(section)
 
 

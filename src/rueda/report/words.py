@@ -96,7 +96,7 @@ def _techniques(section: Section) -> str:
         same = f" in the same {count(best.epochs)} epochs" if best.epochs and best.epochs == base.epochs else ""
         return f"{start}; {best.name}{chosen} recovers {lost}{same} ({ends})."
     if not is_better:
-        return f"{start}, and no remedy recovers any of {lost if lost != 'it' else 'the difference'}."
+        return f"{start}; {which}, {best.name}, does no better ({ends})."
     if found.verdict == "undecided":
         return f"{start}; whether {best.name}{chosen} recovers {lost} is undecided ({ends})."
     who = "one worker" if strongest is base else "the strongest row of one worker"

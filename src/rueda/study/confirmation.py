@@ -36,12 +36,14 @@ DOUBTED = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """The short rehearsal of a plan beside that of one worker, at the same share of their trainings."""
+    """The short rehearsal of a plan beside that of one worker, at about the same share of their trainings."""
 
     epochs: tuple[int, int]
     """of one worker and of the planned recipe"""
-    share: float = SHARE
-    """the share of one worker's training"""
+    shares: tuple[float, float] = (SHARE, SHARE)
+    """the shares of both trainings that were made, which whole epochs make nearly equal"""
+    on_validation: bool = False
+    """whether the values are those of validation data; otherwise of test data"""
     metric: MetricInfo
     one_worker: float | None
     planned: float | None
@@ -131,7 +133,7 @@ def confirm(
     if first is None or second is None or first.diverged:
         raise RunError("one worker's training diverged, so there is nothing to compare with; lower its rate")
     return Confirmation(
-        epochs=(recipes[0].epochs, recipes[1].epochs), share=recipes[0].epochs / one.epochs,
-        metric=first.metric, one_worker=first.deciding(),
-        planned=None if second.diverged else second.deciding(), tolerance=tolerance,
+        epochs=(recipes[0].epochs, recipes[1].epochs), on_validation="validation" in first.figures,
+        shares=(recipes[0].epochs / one.epochs, recipes[1].epochs / planned.epochs), metric=first.metric,
+        one_worker=first.deciding(), planned=None if second.diverged else second.deciding(), tolerance=tolerance,
     )  # fmt: skip

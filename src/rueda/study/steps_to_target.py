@@ -192,6 +192,7 @@ def study_steps_to_target(
     result = StepsToTarget(
         task=loaded.name, target_accuracy=value if metric.name == ACCURACY.name else None, metric=metric,
         target=None if metric.name == ACCURACY.name else value, recipe=base.to_toml(), epochs=epochs,
+        evaluated_on="test" if loaded.for_recipe(base).validation is None else "validation",
         task_file=None if loaded.file is None else loaded.file.sha256, points=(), environment=environment(),
     )  # fmt: skip
     points = {} if file is None else _read(file, result)
@@ -269,7 +270,8 @@ def _measure(
 
     def trial(rate: float, most: float) -> float | None:
         found = updates_to_target(task, recipe.change(rate=rate), target, most, metric)
-        ended = "not better than the best so far" if found is None else f"{found.updates:,.0f} updates"
+        missed = "not better than the best so far" if reached else "not reached"
+        ended = missed if found is None else f"{found.updates:,.0f} updates"
         say(f"batch {recipe.batch:,}, rate {rate:.4g}: {ended}")
         if found is None:
             return None

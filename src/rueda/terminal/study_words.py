@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rueda.records.comparison import Comparison
 from rueda.records.metric import MetricInfo
-from rueda.records.study import BASELINE, Study, StudyRow, control_of, missing_control
+from rueda.records.recipe.recipe import Recipe
+from rueda.records.study import BASELINE, Study, StudyRow, control_of, missing_control, remedies
 from rueda.records.welch import MOST
 from rueda.terminal.metrics import describe_kept, write_change, write_interval, write_value
 from rueda.terminal.numbers import things
@@ -48,6 +49,24 @@ def borrowed(rows: Iterable[StudyRow]) -> str:
     return "A row of one seed borrows the spread that is pooled over the rows of several." if is_so else ""
 
 
+def other_lengths(study: Study) -> str:
+    """Say of AdaScale's rows how long they trained, and that their gain is a theory of SGD; empty without such rows.
+
+    >>> row = StudyRow(name="adascale", summary="", workers=8, global_batch=64, epochs=14, updates=561, seconds=4.0,
+    ...     images_per_second=9.0, rehearsed=True)
+    >>> print(other_lengths(Study(task="", workers=8, epochs=4, rows=(row,), recipe="optimizer = 'adam'")))
+    adascale ended at the end of its own clock, after 14 epochs instead of 4; its gain is derived for SGD, and with adam
+    it has no theory.
+    """
+    rows = [row for row in study.rows if "adascale" in remedies(row.name)]
+    told = [f"{row.name} ended at the end of its own clock, after {things(round(row.epochs), 'epoch')} instead of "
+            f"{study.epochs}" for row in rows if round(row.epochs) != study.epochs]  # fmt: skip
+    optimizer = Recipe.from_toml(study.recipe).optimizer
+    if rows and optimizer != "sgd":
+        told.append(f"its gain is derived for SGD, and with {optimizer} it has no theory")
+    return f"{'; '.join(told)}." if told else ""
+
+
 def reported(study: Study, best: StudyRow) -> StudyRow:
     """Return the row whose figure stands for the best one: its repetition on fresh seeds, if there is one."""
     return study.confirmed(best) or best
@@ -84,7 +103,8 @@ def against_strongest(study: Study) -> str:
     metric = study.metric
     first = "" if base is None or base is strongest else _gain(study.compare(shown, base), metric)
     number = len([row for row in study.rows if row.workers == 1])
-    which = f"the strongest of {number} rows of one worker" if number > 1 else "the only row of one worker"
+    on = " on validation data" * (strongest.validation is not None)
+    which = f"the strongest of {number} rows of one worker{on}" if number > 1 else "the only row of one worker"
     return (
         f"{shown.name} {write_value(metric, shown.value, shown.spread)} against {which}, {strongest.name} "
         f"{write_value(metric, strongest.value, strongest.spread)}: {describe(found, metric)}{first}."
@@ -116,5 +136,8 @@ def control_missing(study: Study) -> str:
 
 def remarks(study: Study) -> Sequence[str]:
     """Return the sentences below the table of a study on a terminal."""
-    parts = [against_strongest(study), control_missing(study), how_chosen(study), undecided(study.rows)]
+    parts = [
+        against_strongest(study), control_missing(study), how_chosen(study), other_lengths(study),
+        undecided(study.rows),
+    ]  # fmt: skip
     return [part for part in parts if part]

@@ -97,6 +97,8 @@ class Training:
             self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
         if (line := numerics.remark(self.given_recipe, recipe)) is not None:
             self.updater.remarks.append(line)
+        if recipe.adascale and recipe.optimizer != "sgd":
+            self.updater.remarks.append(f"AdaScale's gain is derived for SGD; with {recipe.optimizer} it has no theory")
         num_examples = self.loader.num_examples
         self.noise = (
             None if recipe.noise_scale_every is None else NoiseLog(recipe, world, num_examples, tuple(groups))

@@ -55,7 +55,7 @@ def steps(found: StepsToTarget) -> Plot:
 def target_words(found: StepsToTarget) -> str:
     """Write the target: its value and the metric."""
     value = f"{100 * found.value:.3g} %" if found.metric.percent else f"{found.value:.4g}"
-    return f"{value} test {found.metric.name}"
+    return f"{value} {found.data} {found.metric.name}"
 
 
 def _about(point: BatchPoint) -> Label:
