@@ -106,6 +106,10 @@ def test_the_same_global_batch_changes_nothing_but_the_workers_and_cools_down() 
     assert chosen == BASE.change(workers=4, batch=16, base_batch=64, **cooled)
     assert chosen.scale == 1.0
     assert choose(workers=1) == BASE
+    larger, many = (choose(workers=n, batch=512 // n, batch_norm=True, noise=noise(100)) for n in (1, 8))
+    assert larger.global_batch == many.global_batch == 512 and larger.ghost_batch == 64
+    for name in ("rate", "scale", "optimizer", "epochs", "warmup_epochs", "schedule", "milestones", "decay"):
+        assert getattr(larger, name) == getattr(many, name), name
 
 
 def test_ghost_batches_where_the_local_batch_grew() -> None:

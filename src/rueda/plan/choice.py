@@ -65,10 +65,10 @@ def choose_recipe(
     batch_norm = knows_batch_norm(base) if batch_norm is None else batch_norm
     if scale > 1:
         changes |= _rate(base, batch, worth, noise, batch_norm, reasons)
-    if workers > 1:
+    if workers > 1 or scale > 1:  # one worker with a larger batch has the same long updates as many
         changes |= _schedule(base, epochs, growth, reasons, warm_up=scale > 1)
-    if workers > 1 and batch_norm:
-        changes |= _normalisation(base, local_batch, scale, reasons)
+        if batch_norm:
+            changes |= _normalisation(base, local_batch, scale, reasons)
     chosen = base.change(**changes)
     return chosen.change(reasons={**chosen.reasons, **reasons})
 
