@@ -319,7 +319,7 @@ class Executor:
             group.allreduce_into(
                 result, tensor, group_operation,
                 lambda part: reduce.finish(part, operation, len(members), postscale),
-            )  # fmt: skip
+            ).wait()  # fmt: skip
         if entry.outputs is None:
             entry.result[index] = result
         else:

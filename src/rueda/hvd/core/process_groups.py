@@ -155,9 +155,10 @@ class SharedTransfers:
 
     def allreduce_into(
         self, result: torch.Tensor, tensor: torch.Tensor, operation: Any, finish: Callable[[torch.Tensor], object]
-    ) -> None:
+    ) -> SharedTransfer:
         """Reduce a tensor into ``result``, which may be the tensor itself; ``finish`` changes each part in place."""
-        self._group.all_reduce(tensor, _NAMES[operation], result=result, finish_part=finish)
+        begun = self._group.begin_all_reduce(tensor, _NAMES[operation], result=result, finish_part=finish)
+        return SharedTransfer(begun)
 
     def fused_bytes(self, dtype: torch.dtype, operation: Any) -> int:
         """Return how many bytes :meth:`fused_allreduce` reduces at once; 0 if it cannot reduce this dtype."""

@@ -102,16 +102,22 @@ class SharedGroup:
             result: a contiguous tensor for the result; by default it overwrites ``tensor``.
             finish_part: changes a part of the result in place, such as by a factor; called for each part once.
         """
+        self.begin_all_reduce(tensor, operation, divisor=divisor, result=result, finish_part=finish_part)()
+
+    def begin_all_reduce(
+        self,
+        tensor: Tensor,
+        operation: str = "sum",
+        *,
+        divisor: float | None = None,
+        result: Tensor | None = None,
+        finish_part: Callable[[Tensor], object] = _nothing,
+    ) -> Finish:
+        """Begin to reduce a tensor; it must not be changed until the returned function has finished it."""
         flat, finish = _flat(tensor)
         target, finish = (flat, finish) if result is None else _flat(result)
         elements = self._elements(flat)
-        self._finish(self._begin(AllReduce(self._place, target, flat, elements, operation, divisor, finish_part)))
-        finish()
-
-    def begin_all_reduce(self, tensor: Tensor, operation: str = "sum", *, divisor: float | None = None) -> Finish:
-        """Begin to reduce a tensor in place; it must not be changed until the returned function has finished it."""
-        flat, finish = _flat(tensor)
-        begun = self._begin(AllReduce(self._place, flat, flat, self._elements(flat), operation, divisor))
+        begun = self._begin(AllReduce(self._place, target, flat, elements, operation, divisor, finish_part))
 
         def finish_all() -> None:
             self._finish(begun)
