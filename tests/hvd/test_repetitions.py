@@ -208,8 +208,9 @@ def steps_of(num_steps: int, shapes: list[tuple[int, ...]], process_set: Any, ra
         for n in order:
             in_place, op = n % 2 == 0, (hvd.Sum, hvd.Average, hvd.Max)[n % 3]
             start = hvd.allreduce_async_ if in_place else hvd.allreduce_async
+            before = dict(queue.repeated)
             handles[n] = start(tensors[n], name=f"repeated{n}", op=op, process_set=process_set)
-            taken += bool(queue.repeated) and queue.repeated[-1].key[2] == f"repeated{n}"
+            taken += bool(queue.repeated) and queue.repeated != before
         choose.shuffle(order)
         for n in order:
             found = hvd.synchronize(handles[n])

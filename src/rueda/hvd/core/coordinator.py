@@ -390,11 +390,10 @@ class Coordinator:
         if not (limit or end):
             return None
         now = time.monotonic()
-        if self._repetitions:
-            first = now - self._settings.first_stall_seconds
-            since = [table.oldest for table in self._repetitions.values()]
-            since += [pending.since for pending in self.pending.values()]
-            if any(each is not None and each < first for each in since):
+        waiting = [oldest for table in self._repetitions.values() if (oldest := table.oldest) is not None]
+        if waiting:
+            waiting += [pending.since for pending in self.pending.values()]
+            if min(waiting) < now - self._settings.first_stall_seconds:
                 self._write_out_all()
         if not self.pending:
             return None

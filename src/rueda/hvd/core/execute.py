@@ -47,6 +47,7 @@ from rueda.world.shared_memory.operations import Fusion
 
 Piece: TypeAlias = tuple[Entry, int]  # an entry and the index of one of its tensors
 _NO_PHASE = nullcontext()
+_NO_TENSORS: list[Tensor] = []
 _MOST_PLANS = 64  # steps whose ranks are never in step have many
 
 
@@ -118,7 +119,7 @@ class Executor:
             for entry in entries:
                 if on_gpu:
                     entry.event = record_event(entry.tensors)
-                entry.tensors = []
+                entry.tensors = _NO_TENSORS
         return entries
 
     # All-reduces, many at once.

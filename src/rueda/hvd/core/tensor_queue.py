@@ -29,7 +29,7 @@ class TensorQueue:
     def __init__(self, cache_capacity: int) -> None:
         self.entries: dict[Key, Entry] = {}
         self.outbox: list[Message] = []
-        self.repeated: list[Repetition] = []  # what is unsent beside the outbox
+        self.repeated: dict[int, int] = {}  # by process set: the bits that are unsent, beside the outbox
         self.repetitions = KnownRepetitions()
         self.signatures: dict[Signature, tuple[int, Signature]] = {}  # its number, and the first equal object
         self.failure: HorovodInternalError | None = None
@@ -93,9 +93,11 @@ class TensorQueue:
 
     def add_repetition(self, entry: Entry, repetition: Repetition) -> bool:
         """Record the submission of what has a number; otherwise as :meth:`add`."""
+        key, _, bit = repetition
         with self._lock:
-            first = self._open(entry, repetition.key)
-            self.repeated.append(repetition)
+            first = self._open(entry, key)
+            repeated = self.repeated
+            repeated[key[0]] = repeated.get(key[0], 0) | bit
         return first
 
     def _open(self, entry: Entry, key: Key) -> bool:
@@ -144,13 +146,8 @@ class TensorQueue:
         """Return all unsent messages and empty the outbox; repetitions come first, ahead of a join of this rank."""
         with self._lock:
             batch, self.outbox = self.outbox, []
-            repeated, self.repeated = self.repeated, []
-        if repeated:
-            bits: dict[int, int] = {}
-            for (process_set, _, _), _, bit in repeated:
-                bits[process_set] = bits.get(process_set, 0) | bit
-            return [*map(Repeat._make, bits.items()), *batch]
-        return batch
+            repeated, self.repeated = self.repeated, {}
+        return [*map(Repeat._make, repeated.items()), *batch] if repeated else batch
 
     # Failures.
 
@@ -166,7 +163,7 @@ class TensorQueue:
         self._lock = threading.Lock()
         self.failure = failure
         self.entries.clear()
-        self.outbox, self.repeated = [], []
+        self.outbox, self.repeated = [], {}
 
     def fail(self, failure: HorovodInternalError) -> bool:
         """End all collectives with an error, and return False if they had failed before: the first error is kept."""
