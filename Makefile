@@ -26,8 +26,9 @@ test-keras: .venv-keras/installed  # what needs TensorFlow, Keras 3, JAX, Lightn
 	.venv-keras/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder tests/frameworks tests/assess tests/report/test_browser.py \
 		$(wildcard src/rueda/keras src/rueda/integrations src/rueda/hvd/bridge src/rueda/hvd/tensorflow src/rueda/hvd/keras src/rueda/hvd/jax)
 
-fuzz: .venv/installed  # 10,000 damaged files and wrong command lines; the tests try 500
-	RUEDA_FUZZ=10000 $(BIN)/python -m pytest tests/test_fuzz.py
+fuzz: .venv/installed  # 10,000 damaged files and wrong command lines (the tests try 500), and 100 kills in a reduction, twice (3)
+	RUEDA_FUZZ=10000 $(BIN)/python -m pytest tests/test_fuzz.py tests/hvd/test_random_collectives.py tests/world/test_random_collectives.py
+	RUEDA_FUZZ=1000 $(BIN)/python -m pytest tests/hvd/test_kills.py tests/world/test_shared_memory.py --keyword killed
 
 check: .venv/installed
 	$(BIN)/ruff check .

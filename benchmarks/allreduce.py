@@ -6,13 +6,25 @@ what                                         against                            
 ``world.all_reduce_`` in shared memory       ``torch.distributed.all_reduce`` by Gloo            2 processes: at least
                                                                                                  2 times as fast;
                                                                                                  4: never slower
+``world.all_reduce``, into a new tensor      the same                                            beside it
 ``hvd.allreduce_`` in shared memory          the same with ``RUEDA_TRANSPORT=gloo``              as above
-bytes per second                             a copy of the tensor within one process             beside it
+``hvd.allreduce``, into a new tensor         the same with ``RUEDA_TRANSPORT=gloo``              beside it
+bytes per second                             a copy of the tensor, by all processes at once      beside it
 ===========================================  ==================================================  ======================
 
 Each size is timed in turns within the same processes, after a barrier each time; the ratio is the median over the
 turns. The hvd engine is started twice for each number of processes, once with each transport, and its two runs take
-turns only as wholes. With ``--busy`` one process per core computes beside them.
+turns only as wholes. With ``--busy`` one process per core computes beside them; these end with this one.
+
+A copy reads each byte once and writes it once. An all-reduce over N processes cannot do with less than reading the
+N - 1 buffers of the others and writing the result, if its own is in the cache: N transfers instead of 2, so it takes at
+least N / 2 copies. This is the limit of which the share is given. The processes here do more: with N = 2, a process
+reads and writes to fill its slot, and reads two buffers and writes one to add them, which are 5 transfers where the
+cache keeps nothing, and 2 / 5 of the limit. Where other programs run, the share of the processor's time says more than
+that of the clock; both are given.
+
+A large tensor has fewer turns, and no more are begun for a size after ``--seconds``; a size for which the memory does
+not suffice is left out.
 """
 
 from __future__ import annotations
@@ -30,8 +42,9 @@ from typing import Any
 from _common import answer_of, save
 
 KILOBYTE = 1024
-SIZES = [4 * KILOBYTE * 4**power for power in range(8)]  # 4 KB to 64 MB
-SPIN = "while True: pass"
+SIZES = [4 * KILOBYTE * 4**power for power in range(9)]  # 4 KB to 256 MB
+COPIES = 5  # that a process has of a tensor: its own, the source of a copy, a result, and those of Gloo
+SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
 
 
 def main() -> None:
@@ -39,11 +52,12 @@ def main() -> None:
     parser.add_argument("--processes", default="2,4", help="numbers of processes")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest tensor")
     parser.add_argument("--turns", type=int, default=31, help="turns of a tensor below 4 MB; larger ones have fewer")
+    parser.add_argument("--seconds", type=float, default=20.0, help="after which no more turns of a size are begun")
     parser.add_argument("--busy", action="store_true", help="let other processes occupy all cores")
     parser.add_argument("--part", choices=["world", "hvd"], help="(of a worker)")
     arguments = parser.parse_args()
     if arguments.part:
-        (by_world if arguments.part == "world" else by_hvd)(arguments.turns, arguments.largest)
+        (by_world if arguments.part == "world" else by_hvd)(arguments)
         return
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1) if arguments.busy]
     try:
@@ -61,7 +75,7 @@ def measure(num_processes: int, arguments: argparse.Namespace) -> dict[str, Any]
     def run(part: str, **variables: str) -> Any:
         command = [__file__, "--part", part, "--turns", str(arguments.turns), "--largest", str(arguments.largest)]
         os.environ.update(variables)
-        answer = answer_of(command, num_processes)
+        answer = answer_of([*command, "--seconds", str(arguments.seconds)], num_processes)
         os.environ.pop("RUEDA_TRANSPORT", None)
         if answer is None:
             sys.exit(f"{part}: a worker failed")
@@ -69,29 +83,45 @@ def measure(num_processes: int, arguments: argparse.Namespace) -> dict[str, Any]
 
     rows: dict[str, dict[str, Any]] = run("world")
     gloo, shared = run("hvd", RUEDA_TRANSPORT="gloo"), run("hvd", RUEDA_TRANSPORT="shared")
-    print(f"{num_processes} processes: ms by Gloo, in shared memory, ratio; bytes/s as a share of a copy; hvd likewise")
+    print(
+        f"{num_processes} processes, ms: by Gloo, in place, share of the limit by the clock and by the processor, times"
+        " as fast; fresh result, times as fast; hvd: by Gloo, in place, times as fast, fresh, times as fast"
+    )
+    rows = {size: row for size, row in rows.items() if size in gloo and size in shared}  # free memory may have changed
     for size, row in rows.items():
-        row |= {"hvd_gloo": gloo[size], "hvd_shared": shared[size], "hvd_ratio": gloo[size] / shared[size]}
+        row["share_of_a_copy"] = row["copy"] / row["shared"]
+        row["share_of_the_limit"] = num_processes / 2 * row["copy"] / row["shared"]
+        row["share_of_the_limit_processor"] = num_processes / 2 * row["copy_processor"] / row["shared_processor"]
+        for form in ("", "_fresh"):
+            row |= {f"hvd_gloo{form}": gloo[size]["hvd" + form], f"hvd_shared{form}": shared[size]["hvd" + form]}
+            row[f"hvd_ratio{form}"] = row[f"hvd_gloo{form}"] / row[f"hvd_shared{form}"]
         print(
-            f"{int(size) // KILOBYTE:>8} KB {1e3 * row['gloo']:9.3f} {1e3 * row['shared']:9.3f} {row['ratio']:6.2f}"
-            f" {row['copy'] / row['shared']:6.2f}   {1e3 * row['hvd_gloo']:9.3f} {1e3 * row['hvd_shared']:9.3f}"
-            f" {row['hvd_ratio']:6.2f}",
+            f"{int(size) // KILOBYTE:>8} KB {1e3 * row['gloo']:9.3f} {1e3 * row['shared']:9.3f}"
+            f" {row['share_of_the_limit']:6.2f} {row['share_of_the_limit_processor']:6.2f}"
+            f" {row['ratio']:6.2f} {1e3 * row['fresh']:9.3f} {row['ratio_fresh']:6.2f}"
+            f"   {1e3 * row['hvd_gloo']:9.3f} {1e3 * row['hvd_shared']:9.3f} {row['hvd_ratio']:6.2f}"
+            f" {1e3 * row['hvd_shared_fresh']:9.3f} {row['hvd_ratio_fresh']:6.2f}",
             flush=True,
         )
     return rows
 
 
 def turns_of(size: int, turns: int) -> int:
-    return turns if size < 1 << 22 else max(7, turns // 3)
+    """Return the turns of a tensor: 3 at 256 MB, if a small one has 31."""
+    return turns if size < 1 << 22 else max(3, turns // (3 if size < 1 << 26 else 10))
 
 
-def sizes_up_to(largest: int) -> list[int]:
+def sizes_up_to(largest: int, num_processes: int) -> list[int]:
+    from rueda.world.host_memory import available_bytes
+
     sizes = [size for size in SIZES if size <= largest]
-    return sizes if largest in sizes else [*sizes, largest]
+    sizes = sizes if largest in sizes else [*sizes, largest]
+    free = available_bytes()
+    return [size for size in sizes if free is None or COPIES * size * num_processes < free]
 
 
-def by_world(turns: int, largest: int) -> None:
-    """Time Gloo, shared memory and a copy, in turns."""
+def by_world(arguments: argparse.Namespace) -> None:
+    """Time Gloo, shared memory in place and into a new tensor, and a copy, in turns."""
     import torch
     import torch.distributed as dist
 
@@ -101,23 +131,34 @@ def by_world(turns: int, largest: int) -> None:
     world = rueda.init()
     assert world_group() is not None, "the workers have no shared memory"
     rows = {}
-    for size in sizes_up_to(largest):
+    for size in world.broadcast_object(sizes_up_to(arguments.largest, world.size)):
         torch.manual_seed(world.rank)
         first = torch.randn(size // 4)
-        tensors = {name: first.clone() for name in ("gloo", "shared", "copy")}
+        tensor = first.clone()
         reduced: dict[str, Callable[[], object]] = {
-            "gloo": lambda: dist.all_reduce(tensors["gloo"]),  # noqa: B023
-            "shared": lambda: world.all_reduce_(tensors["shared"]),  # noqa: B023
-            "copy": lambda: tensors["copy"].copy_(first),  # noqa: B023
+            "gloo": lambda: dist.all_reduce(tensor),  # noqa: B023
+            "shared": lambda: world.all_reduce_(tensor),  # noqa: B023
+            "fresh": lambda: world.all_reduce(tensor),  # noqa: B023
+            "copy": lambda: tensor.copy_(first),  # noqa: B023
         }
-        for name in ("gloo", "shared"):
-            reduced[name]()
-        assert torch.allclose(tensors["gloo"], tensors["shared"], rtol=1e-5, atol=1e-5)
-        bits = tensors["shared"].view(torch.int32)
+        reduced["gloo"]()
+        assert torch.allclose(tensor, world.all_reduce(first), rtol=1e-5, atol=1e-5)
+        reduced["copy"]()
+        reduced["shared"]()
+        bits = tensor.view(torch.int32)
         assert torch.equal(world.all_reduce(bits, "max"), world.all_reduce(bits, "min")), "the bits differ"
-        seconds = in_turns(reduced, turns_of(size, turns), dist.barrier, tensors)
+        del bits
+
+        def longest(seconds: float) -> float:
+            elapsed = torch.tensor(seconds, dtype=torch.float64)
+            dist.all_reduce(elapsed, dist.ReduceOp.MAX)
+            return elapsed.item()
+
+        seconds = in_turns(reduced, turns_of(size, arguments.turns), arguments.seconds, longest, tensor)
         row = {name: statistics.median(values) for name, values in seconds.items()}
-        row["ratio"] = statistics.median(g / s for g, s in zip(seconds["gloo"], seconds["shared"], strict=True))
+        row["turns"] = len(seconds["gloo"])
+        for ratio, name in (("ratio", "shared"), ("ratio_fresh", "fresh")):
+            row[ratio] = statistics.median(g / s for g, s in zip(seconds["gloo"], seconds[name], strict=True))
         rows[str(size)] = row
     if world.is_main:
         print(json.dumps(rows))
@@ -125,33 +166,58 @@ def by_world(turns: int, largest: int) -> None:
 
 
 def in_turns(
-    candidates: Mapping[str, Callable[[], object]], turns: int, barrier: Callable[[], object], tensors: dict[str, Any]
+    candidates: Mapping[str, Callable[[], object]],
+    turns: int,
+    limit: float,
+    longest: Callable[[float], float],
+    tensor: Any,
 ) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(2 + turns):
+    """Time all candidates once in each turn, by the clock and (``NAME_processor``) by the time of the processor.
+
+    Args:
+        candidates: what is timed, by name.
+        turns: how many turns, after a first one that does not count, nor does a second one of small tensors.
+        limit: the seconds after which no more turns are begun.
+        longest: returns the largest of all processes' numbers, which is also the barrier.
+        tensor: what they work on.
+    """
+    seconds: dict[str, list[float]] = {f"{name}{by}": [] for name in candidates for by in ("", "_processor")}
+    start = time.perf_counter()
+    unmeasured = 2 if tensor.nbytes < 1 << 26 else 1
+    for turn in range(unmeasured + turns):
+        if turn > unmeasured and longest(time.perf_counter() - start) > limit:
+            break
         for name, run in candidates.items():
-            tensors[name].fill_(1.0)  # else the sums would grow without bounds
-            barrier()
-            begun = time.perf_counter()
+            tensor.fill_(1.0)  # else the sums would grow without bounds
+            longest(0.0)
+            begun, used = time.perf_counter(), time.process_time()
             run()
-            if turn >= 2:
+            if turn >= unmeasured:
                 seconds[name].append(time.perf_counter() - begun)
+                seconds[f"{name}_processor"].append(time.process_time() - used)
     return seconds
 
 
-def by_hvd(turns: int, largest: int) -> None:
+def by_hvd(arguments: argparse.Namespace) -> None:
     """Time the all-reduce of the hvd engine, with the transport of the environment."""
     import torch
 
     import rueda.hvd.torch as hvd
 
     hvd.init()
+
+    def longest(seconds: float) -> float:
+        return hvd.allreduce(torch.tensor([seconds], dtype=torch.float64), op=hvd.Max).item()
+
     rows = {}
-    for size in sizes_up_to(largest):
-        tensors = {"hvd": torch.ones(size // 4)}
-        reduced = {"hvd": lambda: hvd.allreduce_(tensors["hvd"], name="tensor", op=hvd.Sum)}  # noqa: B023
-        seconds = in_turns(reduced, turns_of(size, turns), hvd.barrier, tensors)
-        rows[str(size)] = statistics.median(seconds["hvd"])
+    for size in hvd.broadcast_object(sizes_up_to(arguments.largest, hvd.size())):
+        tensor = torch.ones(size // 4)
+        reduced: dict[str, Callable[[], object]] = {
+            "hvd": lambda: hvd.allreduce_(tensor, name="tensor", op=hvd.Sum),  # noqa: B023
+            "hvd_fresh": lambda: hvd.allreduce(tensor, name="tensor", op=hvd.Sum),  # noqa: B023
+        }
+        seconds = in_turns(reduced, turns_of(size, arguments.turns), arguments.seconds, longest, tensor)
+        rows[str(size)] = {name: statistics.median(values) for name, values in seconds.items()}
     if hvd.rank() == 0:
         print(json.dumps(rows))
     hvd.shutdown()

@@ -81,13 +81,30 @@ def test_a_wakeup_interrupts_every_wait(ends: Ends) -> None:
         channels.wake()
         waiting.join()
         assert time.monotonic() - begun < 5
-    channels.receive(0)  # consumes the wakeup
+    channels.receive(0)  # consumes the wakeup of one thread,
+    channels.sleep(0)  # and that of the other
     begun = time.monotonic()
     channels.wait_until_readable()
     assert time.monotonic() - begun > 0.015
     for _ in range(100_000):  # more than fit into the socket: none blocks
         channels.wake()
     channels.wait_until_readable()
+
+
+def test_an_alarm_wakes_the_background_thread_unless_it_is_cancelled(ends: Ends) -> None:
+    channels, _ = ends
+    for wait in (channels.wait_until_readable, lambda: channels.sleep(0.02)):
+        channels.alarm.set(0.001)
+        while not wait():
+            pass
+        assert not wait()  # it rings once
+        channels.alarm.set(0.001)
+        time.sleep(0.01)
+        channels.alarm.cancel()
+        assert not wait()
+    channels.alarm.set(0.0)
+    while not channels.sleep(1.0):
+        pass
 
 
 def test_a_large_frame_is_sent_when_the_socket_has_room(ends: Ends) -> None:

@@ -22,9 +22,12 @@ from rueda.hvd.core.messages import (
     Define,
     Leave,
     Message,
+    Number,
     Refuse,
+    Repeat,
     Request,
     Run,
+    RunRepeated,
     Withdraw,
     decode,
     encode,
@@ -85,7 +88,8 @@ def test_messages_are_equal_after_sending() -> None:
     messages = [
         Define(3, tuple(signature)), Request(1, "a", 3, [2, 3], b"x"), Withdraw(0, e.BROADCAST, "b"), Leave(),
         Run(e.ALLREDUCE, 1, ["a"], [None], [[b"x", None]], {"a": tuple(signature)}),
-        Refuse(0, e.ALLREDUCE, "a", True, "no"), AllLeft(), Abort("late", True),
+        Refuse(0, e.ALLREDUCE, "a", True, "no"), AllLeft(), Abort("late", True), Repeat(0, 1 << 300),
+        Number(1, 7, [("a", tuple(signature))]), RunRepeated(0, 1 << 300),
     ]  # fmt: skip
     assert {type(message) for message in messages} == set(get_args(Message))
     left, right = socket.socketpair()

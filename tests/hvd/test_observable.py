@@ -312,7 +312,14 @@ def test_collectives_run_on_the_gpu_of_their_tensors(monkeypatch: pytest.MonkeyP
         groups = process_groups.ProcessGroups(None, 0, lambda: None, 0.0)
         nothing: Any = None
         executor = execute.Executor(
-            rank=0, device=third, sets={0: (0,)}, entries={}, groups=groups, fusion_bytes=0, timeline=nothing
+            rank=0,
+            device=third,
+            sets={0: (0,)},
+            entries={},
+            repetitions=nothing,
+            groups=groups,
+            fusion_bytes=0,
+            timeline=nothing,
         )
         monkeypatch.setattr(executor, "_run", lambda response: [])
         executor.run(None)  # type: ignore[arg-type]

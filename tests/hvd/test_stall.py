@@ -186,7 +186,7 @@ def check_that_a_stop_ends_the_collective(victim: int, *, connected: bool) -> No
     if hvd.rank() == victim:
         groups = lifecycle.engine().groups
         where: Any = groups.get("0", (0, 1), "cpu") if connected else groups
-        name = "allreduce" if connected else "_create"
+        name = "allreduce_into" if connected else "_create"
         original = getattr(where, name)
 
         def stop(*arguments: Any) -> Any:

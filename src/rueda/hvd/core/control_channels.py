@@ -1,7 +1,9 @@
-"""The control channels of one rank, and the wakeup socket by which its own threads interrupt a wait.
+"""The control channels of one rank, and the wakeup sockets by which its own threads interrupt a wait.
 
 The thread that holds the progress lock *receives* messages. The background thread only *waits until a channel is
-readable* and leaves the messages there. Each uses its own ``select.poll`` object, which serves one thread at a time.
+readable* and leaves the messages there. Each uses its own ``select.poll`` object, which serves one thread at a time,
+and its own wakeup socket. The background thread is also woken by an alarm (:mod:`rueda.hvd.core.alarm`), which is set
+when something is submitted and cancelled when another thread sends it.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import threading
 from typing import Any, NamedTuple
 
+from rueda.hvd.core.alarm import Alarm
 from rueda.hvd.core.channel import Channel
 
 
@@ -21,6 +23,35 @@ class Received(NamedTuple):
     rank: int
     messages: list[Any]
     closed: bool
+
+
+class Wakeup:
+    """A socket by which any thread wakes the one that waits for it."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._fileno = self._receiver.fileno()
+
+    def fileno(self) -> int:
+        """Return the file descriptor that is readable after :meth:`send`."""
+        return self._fileno
+
+    def send(self) -> None:
+        """Wake the thread."""
+        with contextlib.suppress(OSError):  # full: a wakeup is pending already; or closed
+            self._sender.send(b"!")
+
+    def consume(self) -> None:
+        """Forget all wakeups."""
+        with contextlib.suppress(OSError):  # there is none; or closed
+            self._receiver.recv(4096)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._receiver.close()
+        self._sender.close()
 
 
 class ControlChannels:
@@ -35,20 +66,21 @@ class ControlChannels:
         self.channels = channels
         self._idle_limit = idle_limit
         self._ranks = {channel.fileno(): rank for rank, channel in channels.items()}  # of open connections
-        self._woken = threading.Event()
-        self._wakeup_receiver, self._wakeup_sender = socket.socketpair()
-        self._wakeup_receiver.setblocking(False)
-        self._wakeup_sender.setblocking(False)
-        self._wakeup_fileno = self._wakeup_receiver.fileno()
-        self._receive_poll = self._new_poll()
-        self._background_poll = self._new_poll()
+        self.alarm = Alarm()
+        """wakes the background thread when submissions have been collected long enough"""
+        self._wakeup, self._background_wakeup = Wakeup(), Wakeup()
+        self._receive_poll = self._new_poll(self._wakeup)
+        self._background_poll = self._new_poll(self._background_wakeup, self.alarm)
         self._num_background = len(self._ranks)
+        self._sleep_poll = select.poll()
+        for each in (self._background_wakeup, self.alarm):
+            self._sleep_poll.register(each, select.POLLIN)
 
-    def _new_poll(self) -> select.poll:
+    def _new_poll(self, *wakeups: Wakeup | Alarm) -> select.poll:
         poll = select.poll()
-        poll.register(self._wakeup_fileno, select.POLLIN)
-        for fileno in list(self._ranks):  # a copy, since the receiving thread may remove one
-            poll.register(fileno, select.POLLIN)
+        # From a copy, since the receiving thread may remove one.
+        for each in (*wakeups, *list(self._ranks)):
+            poll.register(each, select.POLLIN)
         return poll
 
     # For the thread that holds the progress lock.
@@ -64,9 +96,8 @@ class ControlChannels:
         """Wait for messages or :meth:`wake`, up to ``milliseconds`` (None: no limit), and return what has arrived."""
         received = []
         for fileno, events in self._receive_poll.poll(milliseconds):
-            if fileno == self._wakeup_fileno:
-                with contextlib.suppress(BlockingIOError):
-                    self._wakeup_receiver.recv(4096)
+            if fileno == self._wakeup.fileno():
+                self._wakeup.consume()
                 continue
             rank = self._ranks.get(fileno)
             if rank is None:
@@ -95,29 +126,40 @@ class ControlChannels:
 
     # For the background thread.
 
-    def wait_until_readable(self) -> None:
-        """Wait until a channel can be read or :meth:`wake` was called, and read nothing."""
+    def wait_until_readable(self) -> bool:
+        """Wait until a channel can be read or this thread is woken, and read nothing; return whether the alarm rang."""
         if len(self._ranks) != self._num_background:
             self._num_background = len(self._ranks)
-            self._background_poll = self._new_poll()
-        self._background_poll.poll(self.idle_milliseconds())
+            self._background_poll = self._new_poll(self._background_wakeup, self.alarm)
+        return self._was_woken(self._background_poll.poll(self.idle_milliseconds()))
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep until the time is over or :meth:`wake` is called, whatever arrives."""
-        self._woken.clear()
-        self._woken.wait(seconds)
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until the time is over or this thread is woken, whatever arrives; return whether the alarm rang."""
+        return self._was_woken(self._sleep_poll.poll(1000 * seconds))
+
+    def _was_woken(self, events: list[tuple[int, int]]) -> bool:
+        rang = False
+        for fileno, _ in events:
+            if fileno == self._background_wakeup.fileno():
+                self._background_wakeup.consume()
+            elif fileno == self.alarm.fileno():
+                rang = self.alarm.clear()
+        return rang
 
     # For any thread.
 
     def wake(self) -> None:
         """Interrupt the threads that wait in a method of this object."""
-        self._woken.set()
-        with contextlib.suppress(OSError):  # full: a wakeup is pending already; or closed
-            self._wakeup_sender.send(b"!")
+        self._background_wakeup.send()
+        self._wakeup.send()
+
+    def wake_receiver(self) -> None:
+        """Interrupt :meth:`receive` alone: the thread that is in it sends what was submitted meanwhile."""
+        self._wakeup.send()
 
     def close(self) -> None:
         """Close all sockets."""
         for channel in self.channels.values():
             channel.close()
-        self._wakeup_receiver.close()
-        self._wakeup_sender.close()
+        for each in (self._wakeup, self._background_wakeup, self.alarm):
+            each.close()

@@ -4,6 +4,9 @@ Every rank sends batches of messages (:mod:`rueda.hvd.core.messages`). A collect
 process set have requested it. All ranks get the responses in the same order and run them in that order, so the order
 in which each rank submitted does not matter. The coordinator also detects mismatches, lets collectives run without
 ranks that have joined, and reports stalls. It touches no tensor.
+
+All-reduces that are repeated have numbers (:mod:`rueda.hvd.core.repetitions`), and in the ordinary case never come into
+the table of pending collectives.
 """
 
 from __future__ import annotations
@@ -30,11 +33,27 @@ from rueda.hvd.core.entries import (
     Signature,
     describe_mismatch,
 )  # fmt: skip
-from rueda.hvd.core.messages import Abort, AllLeft, Define, Leave, Message, Payloads, Refuse, Request, Run, Withdraw
+from rueda.hvd.core.messages import (
+    Abort,
+    AllLeft,
+    Define,
+    Leave,
+    Message,
+    Number,
+    Payloads,
+    Refuse,
+    Repeat,
+    Request,
+    Run,
+    RunRepeated,
+    Withdraw,
+)  # fmt: skip
+from rueda.hvd.core.repetitions import Repetitions, numbers_in
 from rueda.hvd.core.settings import Settings
 from rueda.hvd.core.timeline import Timeline
 
 _log = logging.getLogger("rueda.hvd")
+_SEEN_PER_NUMBER = 8  # how many names are remembered that have run once, for each one that may have a number
 
 
 class Response(NamedTuple):
@@ -71,6 +90,9 @@ class Coordinator:
         self._signatures: list[dict[int, Signature]] = [{} for _ in range(size)]
         self._interned: dict[Signature, Signature] = {}  # one object for equal signatures: fast to compare
         self._ready: list[_Pending] = []
+        self._repetitions: dict[int, Repetitions] = {}  # by process set
+        self._ready_bits: dict[int, int] = {}  # by process set: what all ranks repeat
+        self._seen: dict[tuple[int, str], Signature] = {}  # all-reduces that have run once
         self._responses: list[Response] = []
         self._next_set = 1
 
@@ -81,6 +103,8 @@ class Coordinator:
         for message in messages:
             if isinstance(message, Request):
                 self._request(rank, message)
+            elif isinstance(message, Repeat):
+                self._repeat(rank, message.process_set, message.bits)
             elif isinstance(message, Define):
                 self._define(rank, message.number, Signature._make(message.signature))
             elif isinstance(message, Withdraw):
@@ -98,12 +122,18 @@ class Coordinator:
         self._signatures[rank][number] = signature
 
     def _request(self, rank: int, request: Request) -> None:
-        process_set, name, number, extra, _, blocks = request
-        signature = self._signatures[rank][number]
+        signature = self._signatures[rank][request.signature]
+        if self._repetitions and signature.kind == ALLREDUCE:
+            self._write_out_name(request.process_set, request.name)
+        self._add(rank, signature, request)
+
+    def _add(self, rank: int, signature: Signature, request: Request, since: float | None = None) -> None:
+        process_set, name, _, extra, _, blocks = request
         key = (process_set, signature.kind, name)
         pending = self.pending.get(key)
         if pending is None:
-            since = time.monotonic() - (extra if signature.kind == STALL_REPORT else 0.0)
+            if since is None:
+                since = time.monotonic() - (extra if signature.kind == STALL_REPORT else 0.0)
             pending = self.pending[key] = _Pending(key, signature, since, since)
             if self._timeline.active:
                 self._timeline.begin([name], f"NEGOTIATE_{KINDS[signature.kind].upper()}")
@@ -121,6 +151,63 @@ class Coordinator:
             self._refuse_confused(key, len(members))
         if signature.kind == JOIN:
             self._join(rank, pending)
+
+    # Repetitions, and how they are written out.
+
+    def _repeat(self, rank: int, process_set: int, bits: int) -> None:
+        table = self._repetitions[process_set]
+        now = time.monotonic()
+        if self.joined or self.left or self._timeline.active or process_set not in self.sets:
+            written = bits
+        else:
+            written = bits & table.ambiguous
+            for number in numbers_in(bits & table.written & ~written):
+                if (process_set, ALLREDUCE, table.rows[number][0]) in self.pending:
+                    written |= 1 << number
+                else:
+                    table.written &= ~(1 << number)
+        if bits & ~written and (ready := table.add(rank, bits & ~written, now)):
+            self._ready_bits[process_set] = self._ready_bits.get(process_set, 0) | ready
+        for number in numbers_in(written):
+            name, signature = table.rows[number]
+            self._write_out_name(process_set, name)
+            self._add(rank, signature, Request(process_set, name, -1, None, None), now)
+
+    def _write_out_name(self, process_set: int, name: str) -> None:
+        table = self._repetitions.get(process_set)
+        if table is not None and (bits := table.bits_of(name)):
+            self._write_out(process_set, bits)
+
+    def _write_out(self, process_set: int, bits: int = -1) -> None:
+        """Turn the bits that wait in a process set, or some of them, into requests."""
+        table = self._repetitions[process_set]
+        table.written |= bits & (1 << len(table.rows)) - 1
+        for rank, number, since in table.take(bits):
+            name, signature = table.rows[number]
+            self._add(rank, signature, Request(process_set, name, -1, None, None), since)
+
+    def _write_out_all(self) -> None:
+        for process_set in self._repetitions:
+            self._write_out(process_set)
+
+    def _number(self, process_set: int, name: str, signature: Signature, new: list[tuple[str, Signature]]) -> None:
+        """Note that an all-reduce has run; one that has run before gets a number and is added to ``new``."""
+        capacity = self._settings.cache_capacity
+        key = (process_set, name)
+        if not capacity:
+            return
+        if self._seen.get(key) != signature:
+            if len(self._seen) >= _SEEN_PER_NUMBER * capacity:  # most have names that are used once
+                self._seen.clear()
+            self._seen[key] = signature
+            return
+        table = self._repetitions.get(process_set)
+        if table is None:
+            table = self._repetitions[process_set] = Repetitions(self.sets[process_set])
+        if len(table.rows) < capacity and table.number(name, signature):
+            new.append((name, signature))
+
+    # What is ready.
 
     def _mark_ready(self, pending: _Pending) -> None:
         if not pending.ready:
@@ -145,6 +232,7 @@ class Coordinator:
         One name may be in flight in several kinds, but then their ranks do not all block.
         """
         process_set, _, name = key
+        self._write_out_name(process_set, name)
         found = [self.pending.get((process_set, kind, name)) for kind in range(len(KINDS))]
         confused = [pending for pending in found if pending is not None]
         blocked = {
@@ -166,6 +254,7 @@ class Coordinator:
         if pending.ready:
             self.joined.clear()
         elif not self.left:
+            self._write_out_all()
             self.joined.add(rank)
             self._recheck_all()
 
@@ -179,6 +268,7 @@ class Coordinator:
                 del self.pending[key]
 
     def _leave(self, rank: int) -> None:
+        self._write_out_all()
         self.left.add(rank)
         self.joined.clear()
         self._recheck_all()
@@ -189,16 +279,22 @@ class Coordinator:
 
     def respond(self) -> list[Response]:
         """Return the responses that have not been sent, in the order in which all ranks must run them."""
+        repeated: list[Response] = []
+        if self._ready_bits:
+            for process_set, bits in self._ready_bits.items():
+                repeated.append(Response(self.sets[process_set], RunRepeated(process_set, bits)))
+            self._ready_bits = {}
         if not self._ready and not self._responses:
-            return []
+            return repeated
         ready = self._ready_responses()
         refused, self._responses = self._responses, []
-        return [*refused, *ready]
+        return [*repeated, *refused, *ready]
 
     def _ready_responses(self) -> list[Response]:
         responses: list[Response] = []
         ready, self._ready = self._ready, []
         run: Run | None = None  # the last response, if the next collective can be added to it
+        new: dict[int, list[tuple[str, Signature]]] = {}  # all-reduces that get numbers
         for pending in ready:
             process_set, _, name = pending.key
             if process_set not in self.sets:  # removed by an earlier one of this loop
@@ -225,8 +321,15 @@ class Coordinator:
             run.payloads.append(payload)
             if not complete:
                 run.absent[name] = tuple(pending.signature)
+            elif kind == ALLREDUCE and payload is None and extra is None and len(members) > 1:
+                self._number(process_set, name, pending.signature, new.setdefault(process_set, []))
             if kind in (ADD_SET, REMOVE_SET):
                 run = None
+        for process_set, rows in new.items():
+            if rows and process_set in self.sets:
+                first = len(self._repetitions[process_set].rows) - len(rows)
+                numbered = Number(process_set, first, [(name, tuple(signature)) for name, signature in rows])
+                responses.append(Response(self.sets[process_set], numbered))
         return responses
 
     def _problem(self, pending: _Pending, members: tuple[int, ...]) -> Refuse | None:
@@ -262,6 +365,8 @@ class Coordinator:
         if signature.kind == REMOVE_SET:
             removed = [number for number, ranks in self.sets.items() if number > 0 and ranks == signature.ranks]
             for number in removed:
+                if number in self._repetitions:
+                    self._write_out(number)
                 del self.sets[number]
             self._recheck_all()
             return removed, None
@@ -282,9 +387,16 @@ class Coordinator:
     def check_stalls(self) -> str | None:
         """Log the collectives that have waited too long; return a text if the world must be shut down for one."""
         limit, end = self._settings.stall_seconds, self._settings.stall_shutdown_seconds
-        if not self.pending or not (limit or end):
+        if not (limit or end):
             return None
         now = time.monotonic()
+        waiting = [oldest for table in self._repetitions.values() if (oldest := table.oldest) is not None]
+        if waiting:
+            waiting += [pending.since for pending in self.pending.values()]
+            if min(waiting) < now - self._settings.first_stall_seconds:
+                self._write_out_all()
+        if not self.pending:
+            return None
         for (process_set, kind, name), pending in self.pending.items():
             age = now - pending.since
             members = self.sets.get(process_set, ())

@@ -11,7 +11,8 @@ answers the other ranks at any time.
 
 An error in any of this, in any thread, ends all collectives of all ranks and is their message.
 
-Submissions are collected until a thread waits for one, or for one cycle (1 ms), and are then sent as one message.
+Submissions are collected until a thread waits for one, or for one cycle (1 ms), and are then sent as one message. The
+background thread is not woken by a submission, but at the end of its cycle, if nobody has sent it by then.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rueda.hvd.core.messages import Leave, Message, Withdraw
 from rueda.hvd.core.negotiation import Negotiation
 from rueda.hvd.core.process_groups import ProcessGroups, record_event, wait_for_event
 from rueda.hvd.core.reduce import check_operation
+from rueda.hvd.core.repetitions import Repetition
 from rueda.hvd.core.settings import Settings
 from rueda.hvd.core.stalls import EngineCollectives
 from rueda.hvd.core.tensor_queue import TensorQueue
@@ -73,6 +75,7 @@ class Engine:
         self.groups = ProcessGroups(store, rank, lambda: self._negotiation.failure(), settings.silence_seconds)
         self.bucket_reducers: list[weakref.ref[Any]] = []  # a rank leaves them before it joins
         self.waiting_step: tuple[str, float] | None = None  # the step in whose buckets a thread waits, and since when
+        self.resubmitted: dict[str, Any] = {}  # by name: what a framework's interface knows about its repetitions
         self._inline_bytes = _INLINE_BYTES // size
         self.forked = False
         self._closing = False
@@ -87,7 +90,10 @@ class Engine:
         stall_seconds = settings.first_stall_seconds if rank == 0 else 0.0  # rank 0 checks four times in that time
         self._channels = ControlChannels(channels, max(10.0, stall_seconds * 250) if stall_seconds else None)
         entries = self.tensor_queue.entries
-        self.executor = Executor(rank, device, self.sets, entries, self.groups, settings.fusion_bytes, self.timeline)
+        self.executor = Executor(
+            rank, device, self.sets, entries, self.tensor_queue.repetitions, self.groups, settings.fusion_bytes,
+            self.timeline,
+        )  # fmt: skip
         self._negotiation = Negotiation(
             self.tensor_queue,
             self._channels,
@@ -135,7 +141,12 @@ class Engine:
         if self.size == 1:
             self._make_progress()
         elif first and not waits:
-            self._channels.wake()
+            self._channels.alarm.set(self.settings.cycle_seconds)
+
+    def submit_repetition(self, entry: Entry, repetition: Repetition) -> None:
+        """Submit an all-reduce that has a number; otherwise as :meth:`submit`."""
+        if self.tensor_queue.add_repetition(entry, repetition):
+            self._channels.alarm.set(self.settings.cycle_seconds)
 
     def run(self, entry: Entry) -> Any:
         """Submit a collective, wait for it, and return its result."""
@@ -162,8 +173,8 @@ class Engine:
                     self._last_caller = time.monotonic()
                     self._release_progress_lock()
             else:
-                if self.tensor_queue.outbox:
-                    self._channels.wake()  # the thread that holds the lock sends it
+                if self.tensor_queue.has_unsent:
+                    self._channels.wake_receiver()  # the thread that holds the lock sends it
                 with self._progress_made:
                     self._num_waiting += 1
                     if not entry.done and self._progress_lock.locked():
@@ -171,7 +182,8 @@ class Engine:
                     self._num_waiting -= 1
         if entry.error is not None:
             raise entry.error
-        wait_for_event(entry.event)
+        if entry.event is not None:
+            wait_for_event(entry.event)
         return entry.result
 
     def join(self) -> int:
@@ -304,13 +316,17 @@ class Engine:
         sleep, longest = _SLEEP_SECONDS
         if is_gpu(self.device):  # a new thread begins on GPU 0, where every rank would open a context
             torch.get_device_module(self.device).set_device(self.device)
+        rang = False
         while not self._closing:
-            self._channels.wait_until_readable()
-            if self.tensor_queue.outbox and not self._closing:
+            if not self.tensor_queue.has_unsent:
+                rang = self._channels.wait_until_readable()
+            if self.tensor_queue.has_unsent and not rang and not self._closing:
                 time.sleep(self.settings.cycle_seconds)  # collect submissions, to send them as one message
             active_caller = time.monotonic() - self._last_caller < _CALLER_SECONDS
             if active_caller or not self._make_progress():
-                self._channels.sleep(sleep)
+                if self.tensor_queue.has_unsent and self._progress_lock.locked():
+                    self._channels.wake_receiver()
+                rang = self._channels.sleep(sleep)
                 sleep = min(2 * sleep, longest)
             else:
                 sleep = _SLEEP_SECONDS[0]

@@ -6,6 +6,8 @@ a rank sends             the coordinator answers
 :class:`Define`          nothing: later requests refer to the signature by its number
 :class:`Request`         :class:`Run` to all ranks of the process set once all have requested the collective,
                          or :class:`Refuse`
+:class:`Repeat`          :class:`RunRepeated`, once all ranks have asked for the same repetitions, whose numbers
+                         :class:`Number` introduced when these collectives ran for the second time
 :class:`Withdraw`        nothing
 :class:`Leave`           :class:`AllLeft` once all ranks have left
 :class:`Abort`           :class:`Abort` to all ranks: every collective fails
@@ -49,6 +51,13 @@ class Request(NamedTuple):
     blocks: bool = False
 
 
+class Repeat(NamedTuple):
+    """This rank is ready to run collectives that have numbers: bit *i* of ``bits`` stands for number *i*."""
+
+    process_set: int
+    bits: int
+
+
 class Withdraw(NamedTuple):
     """This rank withdraws a request."""
 
@@ -76,6 +85,21 @@ class Run(NamedTuple):
     absent: dict[str, Fields]
 
 
+class Number(NamedTuple):
+    """Collectives of a process set, each a name and the fields of its signature, get the numbers from ``first`` on."""
+
+    process_set: int
+    first: int
+    rows: list[tuple[str, Fields]]
+
+
+class RunRepeated(NamedTuple):
+    """All ranks of the process set run the collectives with these numbers now, in the order of the numbers."""
+
+    process_set: int
+    bits: int
+
+
 class Refuse(NamedTuple):
     """A collective cannot run and fails on all ranks that requested it.
 
@@ -100,8 +124,12 @@ class Abort(NamedTuple):
     stalled: bool
 
 
-Message: TypeAlias = Define | Request | Withdraw | Leave | Run | Refuse | AllLeft | Abort
-_TYPES: tuple[type[Message], ...] = (Define, Request, Withdraw, Leave, Run, Refuse, AllLeft, Abort)
+Message: TypeAlias = (
+    Define | Request | Withdraw | Leave | Run | Refuse | AllLeft | Abort | Repeat | Number | RunRepeated
+)
+_TYPES: tuple[type[Message], ...] = (
+    Define, Request, Withdraw, Leave, Run, Refuse, AllLeft, Abort, Repeat, Number, RunRepeated,
+)  # fmt: skip
 _CODES: dict[type[Message], int] = {kind: code for code, kind in enumerate(_TYPES)}
 # tuple.__new__ takes half the time of a named tuple's own constructor.
 _READ: list[Callable[[Any], Message]] = [partial(tuple.__new__, kind) for kind in _TYPES]

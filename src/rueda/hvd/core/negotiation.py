@@ -13,9 +13,9 @@ from rueda.hvd.common.exceptions import HorovodInternalError, MismatchError, Sta
 from rueda.hvd.core.channel import pack
 from rueda.hvd.core.control_channels import ControlChannels, Received
 from rueda.hvd.core.coordinator import Coordinator
-from rueda.hvd.core.entries import KINDS
+from rueda.hvd.core.entries import Entry
 from rueda.hvd.core.execute import Executor
-from rueda.hvd.core.messages import Abort, AllLeft, Message, Refuse, Run, decode, encode
+from rueda.hvd.core.messages import Abort, AllLeft, Message, Number, Refuse, Run, RunRepeated, decode, encode
 from rueda.hvd.core.tensor_queue import TensorQueue
 
 
@@ -44,8 +44,9 @@ class Negotiation:
 
     def send_requests(self) -> None:
         """Send the contents of the outbox to the coordinator."""
-        if not self._queue.outbox:
+        if not self._queue.has_unsent:
             return
+        self._channels.alarm.cancel()  # first: what comes after the next line sets it again
         batch = self._queue.take_outbox()
         if self._timeline.active:
             self._timeline.cycle()
@@ -78,8 +79,7 @@ class Negotiation:
             text = coordinator.check_stalls()
             if text is not None:
                 self.fail(StallError(text), notify=True)
-        if self._queue.outbox:
-            self.send_requests()
+        self.send_requests()
 
     def _send_responses(self) -> None:
         """Send the coordinator's responses to the ranks that they concern, then execute those of this rank."""
@@ -103,17 +103,19 @@ class Negotiation:
             self._execute(message)
 
     def _execute(self, response: Message) -> None:
-        if isinstance(response, Run):
+        if isinstance(response, RunRepeated | Run):
             try:
                 self._executing_thread = threading.get_ident()
-                entries = self._executor.run(response)
+                entries: list[Entry] = self._executor.run(response)
             except Exception as error:
-                self.fail_because(f"{KINDS[response.kind]} {response.names}", error)
+                self.fail_because(self._executor.describe(response), error)
                 return
             finally:
                 self._executing_thread = None
             for entry in entries:
                 entry.done = True
+        elif isinstance(response, Number):
+            self._queue.repetitions.define(*response)
         elif isinstance(response, Refuse):
             error_type = MismatchError if response.mismatch else HorovodInternalError
             key = (response.process_set, response.kind, response.name)

@@ -34,6 +34,8 @@ from rueda.hvd.common.exceptions import HorovodInternalError
 from rueda.hvd.core.entries import MAX, MIN, PRODUCT, SUM
 from rueda.world.shared_memory.fixed_buckets import FixedBuckets
 from rueda.world.shared_memory.group import Finish, SharedGroup
+from rueda.world.shared_memory.operations import Fusion
+from rueda.world.shared_memory.reductions import can_reduce
 from rueda.world.shared_memory.transport import connect_buckets, connect_group, is_tried
 from rueda.world.stall.limits import GROUP_TIMEOUT
 from rueda.world.stall.peers import own_connection
@@ -150,6 +152,21 @@ class SharedTransfers:
         if not self._group.can_reduce(tensor, name):
             return self._gloo().allreduce(tensors, operation)
         return SharedTransfer(self._group.begin_all_reduce(tensor, name))
+
+    def allreduce_into(
+        self, result: torch.Tensor, tensor: torch.Tensor, operation: Any, finish: Callable[[torch.Tensor], object]
+    ) -> SharedTransfer:
+        """Reduce a tensor into ``result``, which may be the tensor itself; ``finish`` changes each part in place."""
+        begun = self._group.begin_all_reduce(tensor, _NAMES[operation], result=result, finish_part=finish)
+        return SharedTransfer(begun)
+
+    def fused_bytes(self, dtype: torch.dtype, operation: Any) -> int:
+        """Return how many bytes :meth:`fused_allreduce` reduces at once; 0 if it cannot reduce this dtype."""
+        return self._group.chunk_bytes if can_reduce(dtype, _NAMES[operation]) else 0
+
+    def fused_allreduce(self, num_elements: int, dtype: torch.dtype, operation: Any, fusion: Fusion) -> SharedTransfer:
+        """Reduce what ``fusion`` writes directly into shared memory."""
+        return SharedTransfer(self._group.begin_fused_all_reduce(num_elements, dtype, _NAMES[operation], fusion))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> SharedTransfer:
         """Broadcast a tensor in place."""

@@ -17,7 +17,8 @@ class Settings:
         fusion_bytes: ``HOROVOD_FUSION_THRESHOLD``: the size of the fusion buffer in which small tensors are reduced.
         cycle_seconds: ``HOROVOD_CYCLE_TIME`` (there in milliseconds): how long submissions are collected while
             no thread waits for them.
-        cache_capacity: ``HOROVOD_CACHE_CAPACITY``: how many signatures are sent once and then referred to by number.
+        cache_capacity: ``HOROVOD_CACHE_CAPACITY``: how many signatures are sent once and then referred to by number,
+            and how many repeated all-reduces of a process set are negotiated by one bit.
         stall_seconds: ``HOROVOD_STALL_CHECK_TIME_SECONDS``, by default ``RUEDA_STALL_WARNING``: a tensor that waits
             longer for some ranks is reported; 0 (or ``HOROVOD_STALL_CHECK_DISABLE=1``): never.
         stall_shutdown_seconds: ``HOROVOD_STALL_SHUTDOWN_TIME_SECONDS``, by default ``RUEDA_STALL_TIMEOUT`` if that is

@@ -1,8 +1,9 @@
 """The tensor queue: the collectives that this rank has submitted and that have not yet finished.
 
 A submission is recorded twice. Its *entry* stays in the table until the collective has run or failed. Its *request*
-stays in the outbox until the thread that holds the progress lock sends everything in the outbox as one message. After
-a failure the queue accepts nothing: all open entries end with that error, and later submissions raise it.
+stays in the outbox until the thread that holds the progress lock sends everything in the outbox as one message. The
+request of a repetition (:mod:`rueda.hvd.core.repetitions`) is one bit. After a failure the queue accepts nothing: all
+open entries end with that error, and later submissions raise it.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import time
 from typing import Any
 
 from rueda.hvd.common.exceptions import HorovodInternalError
-from rueda.hvd.core.entries import KINDS, Entry, Key, Signature
-from rueda.hvd.core.messages import Define, Message, Request, make_request
+from rueda.hvd.core.entries import ALLREDUCE, KINDS, Entry, Key, Signature
+from rueda.hvd.core.messages import Define, Message, Repeat, Request, make_request
+from rueda.hvd.core.repetitions import KnownRepetitions, Repetition
 
 
 class TensorQueue:
     """The open entries of one rank, its unsent messages, and the names and numbers that it assigns.
 
     Args:
-        cache_capacity: the number of signatures that are sent once and then referred to by number.
+        cache_capacity: the number of signatures that are sent once and then referred to by number; with 0, repetitions
+            are requested by their names, too.
     """
 
     def __init__(self, cache_capacity: int) -> None:
         self.entries: dict[Key, Entry] = {}
         self.outbox: list[Message] = []
+        self.repeated: dict[int, int] = {}  # by process set: the bits that are unsent, beside the outbox
+        self.repetitions = KnownRepetitions()
         self.signatures: dict[Signature, tuple[int, Signature]] = {}  # its number, and the first equal object
         self.failure: HorovodInternalError | None = None
         self._cache_capacity = cache_capacity
@@ -73,22 +78,45 @@ class TensorQueue:
             ValueError: a collective of this name is still in flight.
             HorovodInternalError: the world has failed before.
         """
-        signature, key = entry.signature, entry.key
+        signature = entry.signature
+        if signature.kind == ALLREDUCE and self._cache_capacity and not blocks and entry.payload is None:
+            repetition = self.repetitions.find(entry.process_set, entry.name, signature)
+            if repetition is not None:
+                return self.add_repetition(entry, repetition)
         with self._lock:
-            if self.failure is not None:
-                raise type(self.failure)(*self.failure.args)
-            if key in self.entries:
-                raise ValueError(
-                    f"{entry.name!r}: expected a name that is not in flight, got one that is; "
-                    "synchronise the first, or give them different names"
-                )
-            self.entries[key] = entry
-            entry.since = time.monotonic()
-            outbox = self.outbox
-            first = not outbox
+            first = self._open(entry, entry.key)
             number, entry.signature = self.signatures.get(signature) or self._define(signature)
-            outbox.append(make_request((entry.process_set, entry.name, number, entry.extra, entry.payload, blocks)))
+            self.outbox.append(
+                make_request((entry.process_set, entry.name, number, entry.extra, entry.payload, blocks))
+            )
         return first
+
+    def add_repetition(self, entry: Entry, repetition: Repetition) -> bool:
+        """Record the submission of what has a number; otherwise as :meth:`add`."""
+        key, _, bit = repetition
+        with self._lock:
+            first = self._open(entry, key)
+            repeated = self.repeated
+            repeated[key[0]] = repeated.get(key[0], 0) | bit
+        return first
+
+    def _open(self, entry: Entry, key: Key) -> bool:
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+        entries = self.entries
+        if key in entries:
+            raise ValueError(
+                f"{entry.name!r}: expected a name that is not in flight, got one that is; "
+                "synchronise the first, or give them different names"
+            )
+        entries[key] = entry
+        entry.since = time.monotonic()
+        return not self.outbox and not self.repeated
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits for being sent to the coordinator."""
+        return bool(self.outbox or self.repeated)
 
     def _define(self, signature: Signature) -> tuple[int, Signature]:
         """Send a signature with its number; once the cache is full, the next number is redefined each time."""
@@ -115,10 +143,11 @@ class TensorQueue:
             return list(self.entries.values())
 
     def take_outbox(self) -> list[Message]:
-        """Return all unsent messages and empty the outbox."""
+        """Return all unsent messages and empty the outbox; repetitions come first, ahead of a join of this rank."""
         with self._lock:
             batch, self.outbox = self.outbox, []
-        return batch
+            repeated, self.repeated = self.repeated, {}
+        return [*map(Repeat._make, repeated.items()), *batch] if repeated else batch
 
     # Failures.
 
@@ -134,7 +163,7 @@ class TensorQueue:
         self._lock = threading.Lock()
         self.failure = failure
         self.entries.clear()
-        self.outbox = []
+        self.outbox, self.repeated = [], {}
 
     def fail(self, failure: HorovodInternalError) -> bool:
         """End all collectives with an error, and return False if they had failed before: the first error is kept."""

@@ -13,6 +13,7 @@ from rueda.hvd.torch.collective_entries import Reduction, allreduce_entry, first
 from rueda.hvd.torch.compression import Compression, Compressor
 from rueda.hvd.torch.handles import submit
 from rueda.hvd.torch.reduce_ops import handle_average_backwards_compatibility
+from rueda.hvd.torch.resubmission import Arguments, remember, resubmit
 
 
 def allreduce_async(
@@ -25,8 +26,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an all-reduce into a new tensor and return its handle; the arguments are those of :func:`allreduce`."""
-    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
-    return submit(allreduce_entry([tensor], name, reduction), first)
+    arguments = (average, op, prescale_factor, postscale_factor, process_set)
+    return resubmit(tensor, name, arguments, None) or _submit_anew(tensor, name, arguments, in_place=False)
 
 
 def allreduce(
@@ -66,8 +67,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an all-reduce in place and return its handle."""
-    reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
-    return submit(allreduce_entry([tensor], name, reduction, in_place=True), first)
+    arguments = (average, op, prescale_factor, postscale_factor, process_set)
+    return resubmit(tensor, name, arguments, [tensor]) or _submit_anew(tensor, name, arguments, in_place=True)
 
 
 def allreduce_(
@@ -139,6 +140,13 @@ def grouped_allreduce_(
     """Reduce a list of tensors in place, as one collective."""
     reduction = _reduction(average, op, prescale_factor, postscale_factor, process_set)
     return tuple(run(allreduce_entry(tensors, name, reduction, in_place=True)))
+
+
+def _submit_anew(tensor: Tensor, name: str | None, arguments: Arguments, *, in_place: bool) -> int:
+    entry = allreduce_entry([tensor], name, _reduction(*arguments), in_place=in_place)
+    handle = submit(entry, first)
+    remember(tensor, name, arguments, entry)
+    return handle
 
 
 def _reduction(

@@ -9,6 +9,7 @@ from typing import Any
 from rueda.hvd.core import lifecycle
 from rueda.hvd.core.engine import Engine
 from rueda.hvd.core.entries import Entry
+from rueda.hvd.torch.collective_entries import first
 
 _numbers = itertools.count(1)
 _pending: dict[int, tuple[Engine, Entry, Callable[[Any], Any] | None]] = {}
@@ -23,6 +24,11 @@ def submit(entry: Entry, finish: Callable[[Any], Any] | None = None) -> int:
     """
     engine = lifecycle.engine()
     engine.submit(entry)
+    return keep(engine, entry, finish)
+
+
+def keep(engine: Engine, entry: Entry, finish: Callable[[Any], Any] | None = first) -> int:
+    """Return the handle of an entry that was submitted; ``finish`` is that of :func:`submit`."""
     handle = next(_numbers)
     _pending[handle] = (engine, entry, finish)
     return handle

@@ -14,6 +14,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from rueda.world.shared_memory.operations import (
     AllGather,
     AllReduce,
     Broadcast,
+    FusedAllReduce,
+    Fusion,
     Operation,
     Place,
     ReduceScatter,
@@ -32,6 +35,10 @@ from rueda.world.shared_memory.waiting import Check, Counters
 
 HALVES = 2
 Finish = Callable[[], None]
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 class SharedGroup:
@@ -52,6 +59,7 @@ class SharedGroup:
         self._chunk_bytes = chunk_bytes
         self._counters = Counters(segment, check, seconds)
         self._slots: dict[torch.dtype, list[list[Tensor]]] = {}  # by dtype, half and rank
+        self._buffers: dict[torch.dtype, Tensor] = {}  # this rank's own memory of a chunk, by dtype
         self._lock = threading.Lock()
         self._operations: deque[Operation] = deque()  # those that are not finished
         self._num_begun = 0  # chunks of the operations that were begun, and so on
@@ -77,7 +85,13 @@ class SharedGroup:
         return tensor.device.type == "cpu" and tensor.layout == torch.strided and can_reduce(tensor.dtype, operation)
 
     def all_reduce(
-        self, tensor: Tensor, operation: str = "sum", *, divisor: float | None = None, result: Tensor | None = None
+        self,
+        tensor: Tensor,
+        operation: str = "sum",
+        *,
+        divisor: float | None = None,
+        result: Tensor | None = None,
+        finish_part: Callable[[Tensor], object] = _nothing,
     ) -> None:
         """Reduce a tensor over all ranks.
 
@@ -86,23 +100,50 @@ class SharedGroup:
             operation: ``sum``, ``min``, ``max`` or ``product``.
             divisor: what the result is divided by, for an average.
             result: a contiguous tensor for the result; by default it overwrites ``tensor``.
+            finish_part: changes a part of the result in place, such as by a factor; called for each part once.
         """
+        self.begin_all_reduce(tensor, operation, divisor=divisor, result=result, finish_part=finish_part)()
+
+    def begin_all_reduce(
+        self,
+        tensor: Tensor,
+        operation: str = "sum",
+        *,
+        divisor: float | None = None,
+        result: Tensor | None = None,
+        finish_part: Callable[[Tensor], object] = _nothing,
+    ) -> Finish:
+        """Begin to reduce a tensor; it must not be changed until the returned function has finished it."""
         flat, finish = _flat(tensor)
         target, finish = (flat, finish) if result is None else _flat(result)
         elements = self._elements(flat)
-        self._finish(self._begin(AllReduce(self._place, target, flat, elements, operation, divisor)))
-        finish()
-
-    def begin_all_reduce(self, tensor: Tensor, operation: str = "sum", *, divisor: float | None = None) -> Finish:
-        """Begin to reduce a tensor in place; it must not be changed until the returned function has finished it."""
-        flat, finish = _flat(tensor)
-        begun = self._begin(AllReduce(self._place, flat, flat, self._elements(flat), operation, divisor))
+        begun = self._begin(AllReduce(self._place, target, flat, elements, operation, divisor, finish_part))
 
         def finish_all() -> None:
             self._finish(begun)
             finish()
 
         return finish_all
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The bytes that :meth:`begin_fused_all_reduce` can reduce at once."""
+        return self._chunk_bytes
+
+    def begin_fused_all_reduce(self, num_elements: int, dtype: torch.dtype, operation: str, fusion: Fusion) -> Finish:
+        """Begin to reduce what ``fusion.fill`` writes into this rank's slot; ``fusion.take`` gets the result.
+
+        Many small tensors go from where they are into the slot, and from there back, without another buffer.
+        """
+        chunk_elements = self._chunk_bytes // dtype.itemsize
+        if num_elements > chunk_elements:
+            raise ValueError(f"a fused all-reduce: expected at most {chunk_elements} elements, got {num_elements}")
+        buffer = self._buffers.get(dtype)
+        if buffer is None:
+            with torch.inference_mode(False):
+                buffer = self._buffers[dtype] = torch.empty(chunk_elements, dtype=dtype)
+        begun = self._begin(FusedAllReduce(self._place, num_elements, chunk_elements, operation, fusion, buffer))
+        return partial(self._finish, begun)
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Copy the tensor of rank ``source`` into those of the others."""
@@ -247,7 +288,3 @@ def _flat(tensor: Tensor) -> tuple[Tensor, Finish]:
 
 def _copy_back(tensor: Tensor, flat: Tensor) -> None:
     tensor.copy_(flat.view(tensor.shape))
-
-
-def _nothing() -> None:
-    pass

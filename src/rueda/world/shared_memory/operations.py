@@ -7,7 +7,7 @@ into the first slot, and the chunk is drained when all parts are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -86,14 +86,32 @@ class Operation:
 
 
 class AllReduce(Operation):
-    """Reduces a flat tensor into ``result``, which may be the tensor itself."""
+    """Reduces a flat tensor into ``result``, which may be the tensor itself.
+
+    Args:
+        place: the place of this rank.
+        result: the result.
+        tensor: what this rank contributes.
+        chunk_elements: see :class:`Operation`.
+        operation: ``sum``, ``min``, ``max`` or ``product``.
+        divisor: what the result is divided by.
+        finish: changes each part of the result in place, while that is in the cache.
+    """
 
     kind = "all_reduce"
 
     def __init__(
-        self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None
+        self,
+        place: Place,
+        result: Tensor,
+        tensor: Tensor,
+        chunk_elements: int,
+        operation: str,
+        divisor: float | None,
+        finish: Callable[[Tensor], object] = lambda part: None,
     ) -> None:
         super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements)
+        self._finish = finish
         self._result = result
         self._tensor = tensor
         self._operation = operation
@@ -114,6 +132,7 @@ class AllReduce(Operation):
         if high > low:
             parts = [slot[low:high] for slot in slots]
             reduce_into(parts[0], parts, self._operation, self._divisor)
+            self._finish(parts[0])
 
     def drain(self, index: int, slots: Sequence[Tensor]) -> None:
         """Take the result of a chunk from the slots."""
@@ -126,6 +145,60 @@ class AllReduce(Operation):
         if self.place.size == 2:
             parts[self.place.rank] = self._tensor[start:end]  # the slot has a copy of it, but this is in the cache
         reduce_into(result, parts, self._operation, self._divisor)
+        self._finish(result)
+
+
+class Fusion(NamedTuple):
+    """What is reduced directly in the slots, without a tensor of its own: three functions of a flat tensor.
+
+    ``fill`` writes what this rank contributes; ``finish`` divides or scales a part of the sum, in place; ``take``
+    copies the result out, and keeps no view of it.
+    """
+
+    fill: Callable[[Tensor], object]
+    finish: Callable[[Tensor], object]
+    take: Callable[[Tensor], object]
+
+
+class FusedAllReduce(Operation):
+    """Reduces what a function writes into the slot; it must fit into one chunk.
+
+    Two ranks, and small chunks, are reduced by each rank into ``buffer``, which is its own.
+    """
+
+    kind = "all_reduce"
+
+    def __init__(
+        self, place: Place, num_elements: int, chunk_elements: int, operation: str, fusion: Fusion, buffer: Tensor
+    ) -> None:
+        super().__init__(place, num_elements, buffer.dtype, chunk_elements)
+        self._operation = operation
+        self._fusion = fusion
+        self._buffer = buffer
+        self.combines = place.size > 2 and num_elements * buffer.element_size() >= COMBINE_BYTES
+
+    def fill(self, index: int, slot: Tensor) -> None:
+        """Write a chunk into the slot of this rank."""
+        self._fusion.fill(slot[: self._num_elements])
+
+    def combine(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Reduce this rank's part of a chunk into the first slot."""
+        low, high = part_of(self._num_elements, *self.place)
+        if high > low:
+            parts = [slot[low:high] for slot in slots]
+            reduce_into(parts[0], parts, self._operation)
+            self._fusion.finish(parts[0])
+
+    def drain(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Take the result of a chunk from the slots."""
+        num_elements = self._num_elements
+        if self.combines:
+            self._fusion.take(slots[0][:num_elements])
+            return
+        total = self._buffer[:num_elements]
+        reduce_into(total, [slot[:num_elements] for slot in slots], self._operation)
+        self._fusion.finish(total)
+        self._fusion.take(total)
 
 
 class Broadcast(Operation):
