@@ -27,7 +27,7 @@ CIFAR = {
     ("8", "batch norm, rate x 8, warm-up"): ("cifar10-8-workers", "batch-norm+linear-warmup"),
     ("8", "batch norm, growing batch"): ("cifar10-8-workers-fresh", "batch-norm+batch-growth"),
     ("64", "nothing"): ("cifar10-64-workers", "naive"),
-    ("64", "batch norm, growing batch"): ("cifar10-64-workers", "batch-norm+batch-growth"),
+    ("64", "batch norm, growing batch"): ("cifar10-64-workers-fresh", "batch-norm+batch-growth"),
 }
 """the rows of the README's table, and the study and row that each is taken from"""
 

@@ -14,6 +14,7 @@ from rueda.errors import RunError
 from rueda.records.batch_curve import BatchCurve
 from rueda.records.descent import GradientDescent, Points
 from rueda.records.json_record import JsonRecord
+from rueda.records.recipe.recipe import Recipe
 from rueda.records.steps_to_target import StepsToTarget
 from rueda.records.throughput import Throughput, ThroughputPoint, saturation
 
@@ -31,12 +32,23 @@ def test_there_and_back(record: type[JsonRecord], tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_version() -> None:
-    found = StepsToTarget.load(RESULTS / "fashion-mnist-steps")  # without in_fit and the task file's checksum
-    assert [point.batch for point in found.points] == [8, 16, 32, 64, 256] and found.task_file is None
-    assert found.fit is not None and [round(batch) for batch in found.fit.boundaries] == [11, 892]
-    assert found.regime(8) == "perfect scaling" and found.regime(16) == "diminishing returns"
-    point = json.loads(found.to_json())["points"][0]
-    assert (point["in_fit"], point["regime"]) == (True, "perfect scaling")
+    """Without the checksum of the task file, the data of the target, and what the fit says of each point."""
+    stored = json.loads((RESULTS / "fashion-mnist-steps" / StepsToTarget.FILE).read_text())
+    for name in ("task_file", "evaluated_on"):
+        stored.pop(name, None)
+    for point in stored["points"]:
+        del point["in_fit"], point["regime"]
+    for recipe, data in ((stored["recipe"], "validation"), (Recipe().to_toml(), "test")):
+        found = StepsToTarget.from_json(json.dumps({**stored, "recipe": recipe}))
+        assert found.data == data and found.task_file is None
+    assert [point.batch for point in found.points] == [8, 16, 32, 64, 256]
+    assert found.fit is not None
+    critical = found.fit.critical_batch
+    assert found.fit.boundaries == pytest.approx((critical / 9, 9 * critical))
+    assert found.regime(critical / 10) == "perfect scaling" and found.regime(critical) == "diminishing returns"
+    assert found.regime(10 * critical) == "maximal parallelism"
+    written = json.loads(found.to_json())["points"][0]
+    assert written["in_fit"] is True and written["regime"] == found.regime(8)
 
 
 @pytest.mark.parametrize(

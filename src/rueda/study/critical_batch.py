@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from rueda.errors import RunError
 from rueda.records.batch_curve import BatchCurve
+from rueda.records.steps_to_target import BatchPoint
 from rueda.records.student import quantile
 
 Floats = NDArray[np.float64]
@@ -117,6 +118,13 @@ class _Profile:
         if float(self.squares(inner)) >= most:  # points that lie exactly on a curve
             return float(np.exp(inner))
         return float(np.exp(brentq(lambda one: float(self.squares(one)) - most, outer, inner)))
+
+
+def fit_points(points: Sequence[BatchPoint]) -> BatchCurve | None:
+    """Fit the curve to the batch sizes at which every seed reached the target, if there are at least three."""
+    pairs = [(point.batch, steps) for point in points if point.complete for steps in point.seeds]
+    enough = len({batch for batch, _ in pairs}) >= 3
+    return fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
 
 
 def _scatter(values: Floats) -> Floats:

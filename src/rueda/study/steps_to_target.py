@@ -31,7 +31,6 @@ from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
 from rueda.files.start_directory import located
 from rueda.optim.batch_growth import stretch
 from rueda.records import Recipe
-from rueda.records.batch_curve import BatchCurve
 from rueda.records.environment import environment
 from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.records.recipe.batches import check_batches, check_counts
@@ -39,7 +38,7 @@ from rueda.records.recipe.recipe import NO_TARGET
 from rueda.records.recipe.values import refuse_settings
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.records.study import mean_and_spread
-from rueda.study.critical_batch import fit_curve
+from rueda.study.critical_batch import fit_points
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.evaluate import Evaluator
@@ -212,7 +211,7 @@ def study_steps_to_target(
         best = points[batch].rate
         rate_before = rate_before if best is None else (batch, best)
         ordered = tuple(points[size] for size in sorted(points))
-        result = replace(result, points=ordered, fit=_fit(ordered))
+        result = replace(result, points=ordered, fit=fit_points(ordered))
         if file is not None:
             result.save(file)
     return result
@@ -294,13 +293,6 @@ def _measure(
         updates=mean_and_spread([one.updates for one in found])[0], seeds=tuple(one.updates for one in found),
         examples=mean_and_spread([one.examples for one in found])[0],
     )  # fmt: skip
-
-
-def _fit(points: Sequence[BatchPoint]) -> BatchCurve | None:
-    """Fit the curve to the batch sizes at which every seed reached the target, if there are at least three."""
-    pairs = [(point.batch, steps) for point in points if point.complete for steps in point.seeds]
-    enough = len({batch for batch, _ in pairs}) >= 3
-    return fit_curve([batch for batch, _ in pairs], [steps for _, steps in pairs]) if enough else None
 
 
 def _line(point: BatchPoint) -> str:

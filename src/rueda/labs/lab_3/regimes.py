@@ -19,7 +19,7 @@ from rueda.report.figures.steps import steps
 from rueda.report.model import Cell, Table
 from rueda.report.plot import Plot
 from rueda.report.study_tables import steps_table
-from rueda.study.critical_batch import fit_curve
+from rueda.study.critical_batch import fit_points
 
 if TYPE_CHECKING:
     from rueda.tasks import Task
@@ -86,8 +86,7 @@ def refitted(num_batches: int) -> list[Plot | Table]:
     """Draw the stored measurement with the curve fitted to its first batch sizes only."""
     found = stored.load(StepsToTarget, STORED)
     points = tuple(sorted(found.points, key=lambda point: point.batch)[:num_batches])
-    fitted = fit_curve([point.batch for point in points], [point.updates or 0.0 for point in points])
-    return _figure(replace(found, points=points, fit=fitted))
+    return _figure(replace(found, points=points, fit=fit_points(points)))
 
 
 @cache

@@ -388,9 +388,9 @@ def _(mo):
     mo.md("""
     ## The same on Fashion-MNIST
 
-    Over five epochs the noise scale grows from about 60 examples after 136 updates to about 400. The critical batch
-    that was measured by tuning, some screens above, lies near 99, somewhere between 36 and 351: of the same order,
-    but five batch sizes and one seed cannot say more.
+    Over five epochs the noise scale grows from about 70 examples after 250 updates to about 350. The critical batch
+    that was measured by tuning, some screens above, lies near 66, somewhere between 32 and 143: of the same order,
+    but five batch sizes and three seeds cannot say more.
     """)
     return
 
