@@ -54,5 +54,6 @@ def test_two_hundred_cycles_leave_nothing_behind() -> None:
     for status, out, err in answers:
         assert status == 0, err
         (files, threads, memory), (files_then, threads_then, memory_then) = json.loads(out)
-        assert (files_then, threads_then) == (files, threads)
+        # Gloo closes a connection a moment later, so there may be fewer in the end; a leak would be 180 more.
+        assert files_then <= files and threads_then <= threads
         assert memory_then - memory < 16 * 2**20  # 180 lives; a model's gradients would be more in one

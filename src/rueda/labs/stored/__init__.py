@@ -86,7 +86,7 @@ def line(name: str) -> str:
 
     >>> line("predictions")
     'From a stored run of this project: benchmarks/results/plan.json, commit 7dd2cf3faf27.'
-    >>> line("steps-fashion-mnist").endswith("(files differed from it).")
+    >>> line("study-cifar10-64-workers").endswith("(files differed from it).")
     True
     """
     commit = str(provenance(name).get("commit") or "")
