@@ -162,7 +162,8 @@ class _Simulations(NamedTuple):
         if start <= self.shortest:
             reason = "as often as a checkpoint can be written"
         if is_better:
-            reason = f"simulated: {100 * better.mean():.1f} points of goodput more than at Daly's {predicted_time(intervals[at])}"
+            more = f"{100 * better.mean():.1f} points of goodput more"
+            reason = f"simulated: {more} than at Daly's {predicted_time(intervals[at])}"
         flat = [row.interval_seconds for row in rows if row.goodput >= rows[best].goodput - FLAT]
         return _Choice(intervals[chosen], reason, (flat[0], flat[-1]), tuple(rows))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rueda.records.json_record import Fraction, NotNegative, NotNegativeInt, Positive, PositiveInt
+from rueda.records.json_record import Fraction, NotNegative, NotNegativeInt, Positive, PositiveInt, demand
 
 USES = {
     "stalled": "saving", "lost": "lost work", "recovering": "noticing and recovering", "waiting": "waiting for nodes",
@@ -99,9 +99,16 @@ class FailurePlan:
     intervals: tuple[SimulatedGoodput, ...]
     """the simulated intervals, in ascending order, with the chosen spares"""
     by_spares: tuple[SimulatedGoodput, ...]
-    """the chosen interval with other numbers of spares, waiting and elastic"""
+    """numbers of spares, waiting and elastic, with the formula's interval"""
     repetitions: PositiveInt
     seed: int = 0
+
+    def check(self) -> None:
+        """Raise ValueError if the simulations of the choice are missing."""
+        demand(bool(self.intervals), "plan.failures.intervals", "a simulation or more", "none")
+        own = (self.spares, self.elastic)
+        found = any((row.spares, row.elastic) == own for row in self.by_spares)
+        demand(found, "plan.failures.by_spares", "a simulation of the chosen number of spares", "none")
 
     @property
     def chosen(self) -> SimulatedGoodput:

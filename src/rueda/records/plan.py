@@ -240,7 +240,9 @@ class Plan(JsonRecord):
         return sorted((row for row in self.rows if row.best), key=lambda row: row.workers)
 
     def check(self) -> None:
-        """Raise ValueError unless there are best rows and exactly one recommended row."""
+        """Raise ValueError unless there are best rows, one recommended row, and the simulations of what was chosen."""
         demand(any(row.best for row in self.rows), "plan.rows", "a best row for each number of workers", "none")
         recommended = sum(row.recommended for row in self.rows)
         demand(recommended == 1, "plan.rows", "one recommended row", recommended)
+        if self.failures is not None:
+            self.failures.check()

@@ -61,8 +61,9 @@ def by_spares(plan: FailurePlan) -> Table:
         "advice": lambda pair: "chosen" if pair[0].spares == plan.spares else "",
     }  # fmt: skip
     note = (
-        f"A checkpoint every {predicted_time(plan.interval_seconds)}. Waiting: without a spare node the training waits for "
-        "a repair. Elastic: it goes on with fewer nodes. Per node paid: goodput x nodes / (nodes + spares)."
+        f"A checkpoint every {predicted_time(plan.by_spares[0].interval_seconds)}. Waiting: without a spare node the "
+        "training waits for a repair. Elastic: it goes on with fewer nodes. Per node paid: goodput x nodes / (nodes + "
+        "spares)."
     )
     return Table.of("Spare nodes", found, columns, note)
 
@@ -85,7 +86,7 @@ def interval_plot(plan: FailurePlan) -> Plot:
         _mark(plan.interval_seconds / size, 100 * plan.chosen.goodput, "chosen", "star", "@red", shown),
     ]  # fmt: skip
     layout: dict[str, Any] = {
-        "xaxis": log_axis(f"{unit} between two checkpoints", round_ticks(x[0], x[-1])),
+        "xaxis": log_axis(f"{unit} between two checkpoints", round_ticks(x[0] / 1.1, x[-1] * 1.1)),
         "yaxis": {"title": "goodput, %"}, "showlegend": True,
     }  # fmt: skip
     note = (
@@ -141,7 +142,7 @@ def _between(plan: FailurePlan, seconds: float) -> float:
     """Return the goodput in percent at an interval, interpolated between the simulated ones."""
     rows = plan.intervals
     for left, right in pairwise(rows):
-        if left.interval_seconds <= seconds <= right.interval_seconds:
+        if left.interval_seconds <= seconds < right.interval_seconds:
             part = (seconds - left.interval_seconds) / (right.interval_seconds - left.interval_seconds)
             return 100 * (left.goodput + part * (right.goodput - left.goodput))
     return 100 * (rows[0] if seconds < rows[0].interval_seconds else rows[-1]).goodput
