@@ -66,7 +66,7 @@ def best_interval(stall: float, mtbf: float) -> float:
     """Return the interval with the least expected time, which Daly's approximates.
 
     >>> [round(best_interval(5, hours * 60), 1) for hours in (24, 6, 0.25)]
-    [116.7, 56.7, 9.1]
+    [116.7, 56.7, 9.2]
     """
     # x = τ / M solves (x - 1) e^x = -e^(-C / M); the left side rises from -1 at x = 0 to 0 at x = 1.
     goal, low, high = -math.exp(-stall / mtbf), 0.0, 1.0
@@ -93,7 +93,7 @@ def expected_seconds(
         detect: how long a failure is not noticed; nothing else fails meanwhile.
 
     >>> round(expected_seconds(24, 1, stall=1 / 60, mtbf=29, recover=1 / 12), 2)
-    24.89
+    24.9
     """
     try:
         once = (mtbf + detect) * math.exp(recover / mtbf) * math.expm1((interval + stall) / mtbf)

@@ -42,6 +42,8 @@ WRITE_BANDWIDTH = 1e9
 """bytes per second at which a checkpoint is assumed to be written"""
 LEAST_SECONDS = 1.0
 """shortest time that a checkpoint is assumed to take"""
+ENOUGH_FAILURES = 200
+"""expected failures after which a simulation ends: its goodput hardly depends on its length any more"""
 REPETITIONS = 2000
 _SPARES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -58,9 +60,6 @@ def plan_failures(
         hours: how long the training takes; None: as predicted.
         always: also where failures are negligible.
         seed: of the simulation.
-
-    Raises:
-        ProfileError: so many failures are expected that no training would make progress.
     """
     if cluster.is_profiled and cluster.failures is None and not always:
         return None  # published rates are those of clusters
@@ -70,15 +69,16 @@ def plan_failures(
     expected = seconds / job.job_mtbf_seconds
     if expected < NEGLIGIBLE and not always:
         return None
+    simulated = min(seconds, ENOUGH_FAILURES * job.job_mtbf_seconds)
     shortest = max(job.write_seconds - job.stall_seconds, row.step_seconds)
-    found = _Simulations(job, seconds, shortest, model.elastic, _num_repetitions(expected), seed)
+    found = _Simulations(job, simulated, shortest, model.elastic, _num_repetitions(expected), seed)
     start = found.rounded(daly_interval(job.stall_seconds, job.job_mtbf_seconds))
     most = math.inf if cluster.max_nodes is None else max(0, cluster.max_nodes - row.nodes)
     by_spares = found.by_spares(start, most if model.spares is None else max(most, model.spares), model.spares)
     spares = _best_spares(by_spares, job.nodes, model)
     choice = found.choose(start, spares)
     return FailurePlan(
-        job=job, source=model.source, hours=seconds / 3600, expected=expected,
+        job=job, source=model.source, hours=seconds / 3600, expected=expected, simulated_hours=simulated / 3600,
         workers_per_node=-(-row.workers // row.nodes),
         young_seconds=young_interval(job.stall_seconds, job.job_mtbf_seconds),
         daly_seconds=daly_interval(job.stall_seconds, job.job_mtbf_seconds), interval_seconds=choice.interval,
@@ -186,10 +186,10 @@ class _Simulations(NamedTuple):
 def _num_repetitions(expected: float) -> int:
     """Return fewer repetitions where each has many failures, whose goodput then varies less.
 
-    >>> _num_repetitions(0.8), _num_repetitions(1000)
-    (2000, 200)
+    >>> _num_repetitions(0.8), _num_repetitions(100), _num_repetitions(1000)
+    (2000, 1000, 500)
     """
-    return max(50, min(REPETITIONS, round(200_000 / max(expected, 1))))
+    return min(REPETITIONS, round(100_000 / min(max(expected, 1), ENOUGH_FAILURES)))
 
 
 def _best_spares(rows: tuple[SimulatedGoodput, ...], nodes: int, model: FailureModel) -> int:

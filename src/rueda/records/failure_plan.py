@@ -81,8 +81,11 @@ class FailurePlan:
     source: str
     """where the rate of failures comes from"""
     hours: Positive
-    """the simulated time, in which ``expected`` failures are expected"""
+    """how long the training lasts"""
     expected: NotNegative
+    """expected number of failures meanwhile"""
+    simulated_hours: Positive
+    """how much of it was simulated: less, where there are hundreds of failures"""
     workers_per_node: PositiveInt
     young_seconds: Positive
     """the best interval by Young 1974"""
