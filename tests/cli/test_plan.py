@@ -83,7 +83,7 @@ def test_failures_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert rueda("plan", "--workers", "2") == 0
     assert "ailure" not in capsys.readouterr().out
     assert rueda("plan", "--workers", "2", "--mtbf-hours", "100") == 0
-    assert "Failures of 1 node, each of which fails every 100 h (as given)" in capsys.readouterr().out
+    assert "Failures of 1 node, mean time between failures of each 100 h (as given)" in capsys.readouterr().out
 
 
 def test_a_former_plan_is_kept_unless_it_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
