@@ -23,7 +23,8 @@ def advice_on_failures(plan: FailurePlan, recipe: Recipe) -> list[str]:
     mtbf = f"mean time between failures of each {job.mtbf_seconds / 3600:,.0f} h ({plan.source})"
     often = f"an interruption every {predicted_time(job.job_mtbf_seconds)}, {digits(plan.expected, 2)} in"
     low, high = (predicted_time(seconds) for seconds in plan.flat)
-    text = f"Failures of {things(job.nodes, 'node')}, {mtbf}: {often} {predicted_time(3600 * plan.hours)}. {_interval(plan, recipe)} "
+    text = f"Failures of {things(job.nodes, 'node')}, {mtbf}: {often} {predicted_time(3600 * plan.hours)}. "
+    text += f"{_interval(plan, recipe)} "
     text += f"From {low} to {high} the goodput is within half a point of the best."
     uses = [f"{percent(getattr(row, name))} {what}" for name, what in USES.items() if getattr(row, name) >= 5e-4]
     spares = f"{things(plan.spares, 'spare node')} ({things(plan.spares * plan.workers_per_node, 'worker')})"
