@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from rueda.records.failure_plan import USES, FailurePlan, SimulatedGoodput
@@ -74,6 +73,7 @@ def interval_plot(plan: FailurePlan) -> Plot:
     size, unit = (60.0, "minutes") if rows[-1].interval_seconds >= 600 else (1.0, "seconds")
     x = [row.interval_seconds / size for row in rows]
     low, high = ([100 * (row.goodput + side * row.standard_error) for row in rows] for side in (-2, 2))
+    ends = (min(low), max(high))
     shown = f"every %{{x:,.3g}} {unit}: %{{y:.2f}} %"
     traces = [
         area(x, low, high, "@blue", 0.18, name="± 2 standard errors", showlegend=False),
@@ -81,9 +81,9 @@ def interval_plot(plan: FailurePlan) -> Plot:
             x, [100 * row.goodput for row in rows], "@blue", width=2.2, mode="lines+markers", marker={"size": 5},
             name="simulated", hovertemplate=f"%{{fullData.name}}, {shown}",
         ),
-        _mark(plan.young_seconds / size, _between(plan, plan.young_seconds), "Young 1974", "diamond", "@orange", shown),
-        _mark(plan.daly_seconds / size, _between(plan, plan.daly_seconds), "Daly 2006", "circle", "@green", shown),
-        _mark(plan.interval_seconds / size, 100 * plan.chosen.goodput, "chosen", "star", "@red", shown),
+        _upright("Young 1974", plan.young_seconds, size, ends, "@orange", "solid"),
+        _upright("Daly 2006", plan.daly_seconds, size, ends, "@green", "dash"),
+        _star(plan.interval_seconds / size, 100 * plan.chosen.goodput, shown),
     ]  # fmt: skip
     layout: dict[str, Any] = {
         "xaxis": log_axis(f"{unit} between two checkpoints", round_ticks(x[0] / 1.1, x[-1] * 1.1)),
@@ -114,7 +114,7 @@ def spares_plot(plan: FailurePlan) -> Plot:
         )  # fmt: skip
     own = next(row for row in plan.by_spares if row.spares == plan.spares and row.elastic == plan.elastic)
     shown = "%{x} spare nodes: %{y:.2f} %"
-    traces.append(_mark(plan.spares, 100 * own.goodput, "chosen", "star", "@red", shown))
+    traces.append(_star(plan.spares, 100 * own.goodput, shown))
     numbers = sorted({row.spares for row in plan.by_spares})
     layout: dict[str, Any] = {
         "xaxis": {"title": "spare nodes", "tickvals": numbers, "ticktext": [count(number) for number in numbers]},
@@ -138,19 +138,16 @@ def _advice(plan: FailurePlan, row: SimulatedGoodput) -> str:
     return ", ".join(name for name, other in names.items() if other is row)
 
 
-def _between(plan: FailurePlan, seconds: float) -> float:
-    """Return the goodput in percent at an interval, interpolated between the simulated ones."""
-    rows = plan.intervals
-    for left, right in pairwise(rows):
-        if left.interval_seconds <= seconds < right.interval_seconds:
-            part = (seconds - left.interval_seconds) / (right.interval_seconds - left.interval_seconds)
-            return 100 * (left.goodput + part * (right.goodput - left.goodput))
-    return 100 * (rows[0] if seconds < rows[0].interval_seconds else rows[-1]).goodput
+def _upright(name: str, seconds: float, size: float, ends: tuple[float, float], hue: str, dash: str) -> dict[str, Any]:
+    """Return a vertical line at a formula's interval, with an entry in the legend."""
+    text = f"{name}: {predicted_time(seconds)}"
+    return curve(
+        [seconds / size] * 2, ends, hue, width=1.6, dash=dash, name=text, hovertemplate="%{fullData.name}"
+    )  # fmt: skip
 
 
-def _mark(x: float, y: float, name: str, symbol: str, hue: str, shown: str) -> dict[str, Any]:
+def _star(x: float, y: float, shown: str) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "markers", "x": [x], "y": [y], "name": name,
-        "marker": {"size": 15 if symbol == "star" else 11, "symbol": symbol, "color": hue},
-        "hovertemplate": f"%{{fullData.name}}, {shown}",
+        "type": "scatter", "mode": "markers", "x": [x], "y": [y], "name": "chosen",
+        "marker": {"size": 13, "symbol": "star", "color": "@red"}, "hovertemplate": f"%{{fullData.name}}, {shown}",
     }  # fmt: skip
