@@ -22,7 +22,7 @@ from rueda.plan.checkpoint_interval import best_interval, daly_interval, expecte
 from rueda.plan.failures import PUBLISHED, FailureModel
 from rueda.plan.published import RESNET_50, single_device
 from rueda.plan.simulation import simulate
-from rueda.records.failure_plan import FailurePlan, JobFailures
+from rueda.records.failure_plan import FailurePlan, JobFailures, SimulatedGoodput
 
 WORKERS, HOURS, SEED = 1024, 24.0, 0
 WITHIN = 0.005
@@ -54,10 +54,27 @@ def formulas(plan: FailurePlan, repetitions: int) -> dict[str, Any]:
     best = max(rows, key=lambda row: row.goodput)
     flat = [row.interval_seconds for row in rows if row.goodput > best.goodput - WITHIN]
     return {
-        "best": asdict(best), "flat": [min(flat), max(flat)],
-        **{name: asdict(row) for name, row in zip(named, rows, strict=False)},
-        "closed_form_at_daly": named["daly"] / segment(job, named["daly"]),
+        "best": figures(best), "flat_minutes": [round(min(flat) / 60, 1), round(max(flat) / 60, 1)],
+        **{name: figures(row) for name, row in zip(named, rows, strict=False)},
+        "closed_form_at_daly": round(named["daly"] / segment(job, named["daly"]), 5),
     }  # fmt: skip
+
+
+def figures(row: SimulatedGoodput) -> dict[str, float]:
+    """Return what a simulation found, with as many digits as mean something."""
+    values = {name: value for name, value in asdict(row).items() if name not in ("interval_seconds", "elastic")}
+    return {"minutes": round(row.interval_seconds / 60, 2), **{name: round(one, 5) for name, one in values.items()}}
+
+
+def simulations(plan: FailurePlan) -> dict[str, Any]:
+    """Return the goodput of the plan's own simulations, and its standard error in brackets, in percent."""
+
+    def shown(row: SimulatedGoodput) -> str:
+        return f"{100 * row.goodput:.2f} ({100 * row.standard_error:.2f})"
+
+    by_spares = {f"{row.spares}, {'elastic' if row.elastic else 'waiting'}": shown(row) for row in plan.by_spares}
+    by_interval = {f"{row.interval_seconds / 60:.1f} min": shown(row) for row in plan.intervals}
+    return {"spares": plan.spares, "repetitions": plan.repetitions, "by_interval": by_interval, "by_spares": by_spares}
 
 
 def segment(job: JobFailures, interval: float) -> float:
@@ -86,10 +103,11 @@ def main() -> None:
             plan = planned(model)
             seconds.append(time.process_time() - start)
             found = formulas(plan, options.repetitions)
-            results[f"{rate.name}, {kind}"] = {"plan": asdict(plan), **found}
+            job_hours = round(plan.job.job_mtbf_seconds / 3600, 2)
+            results[f"{rate.name}, {kind}"] = {"job_mtbf_hours": job_hours, **found, "plan": simulations(plan)}
             for name in ("daly", "chosen"):
                 assert found[name]["goodput"] > found["best"]["goodput"] - WITHIN, (rate.name, kind, name)
-            minutes = [f"{found[name]['interval_seconds'] / 60:.1f}" for name in ("young", "daly", "chosen", "best")]
+            minutes = [f"{found[name]['minutes']:.1f}" for name in ("young", "daly", "chosen", "best")]
             goodput = " ".join(f"{100 * found[name]['goodput']:.2f}" for name in ("young", "daly", "chosen", "best"))
             every = f"{plan.job.job_mtbf_seconds / 3600:.1f} h"
             table.add_row(rate.name, kind, every, *minutes, goodput, str(plan.spares))
