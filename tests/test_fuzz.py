@@ -155,6 +155,11 @@ price_per_hour = 12.5
 currency = "EUR"
 sources = ["a page"]
 approximate = ["price_per_hour"]
+[failures]
+mtbf_hours = 0.5
+checkpoint_seconds = 3
+spares = 2
+elastic = true
 [device]
 name = "a GPU"
 speed = 30.0
@@ -390,7 +395,7 @@ def try_words(folder: Path, words: list[str]) -> None:
 
 def plan_file(folder: Path) -> dict[str, Any]:
     furnish(folder)
-    command("plan", "profile.json", "--workers", "1,4")
+    command("plan", "profile.json", "--workers", "1,4", "--hours", "1000")
     found: dict[str, Any] = json.loads((folder / "plan.json").read_text())
     return found
 

@@ -67,6 +67,25 @@ def test_the_table_the_advice_the_recipe_and_the_page(capsys: pytest.CaptureFixt
     assert "Efficiency against workers" in page and "Time to the target" in page
 
 
+def test_failures_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", "profile.json", "--workers", "1024", "--cluster", "dgx-a100", "--speed", "50", "--hours", "24")
+    assert rueda(*words, "--checkpoint-seconds", "60") == 0
+    out = capsys.readouterr().out
+    assert (
+        "Failures in 24 h on 128 nodes, one every 29 h" in out and "Spare nodes" in out and "Daly 2006: 58 min" in out
+    )
+    assert Recipe.load(Path("planned.toml")).checkpoint_minutes == 58
+    options = ("--mtbf-hours", "1011", "--recover-seconds", "100", "--spares", "5", "--elastic", "--json")
+    assert rueda(*words, "--checkpoint-seconds", "60", *options) == 0
+    found = Plan.from_json(capsys.readouterr().out).failures
+    assert found is not None and found.job.job_mtbf_seconds == pytest.approx(7.9 * 3600, rel=1e-3)
+    assert (found.job.recover_seconds, found.spares, found.elastic, found.source) == (100, 5, True, "as given")
+    assert rueda("plan", "--workers", "2") == 0
+    assert "ailure" not in capsys.readouterr().out
+    assert rueda("plan", "--workers", "2", "--mtbf-hours", "100") == 0
+    assert "Failures of 1 node, mean time between failures of each 100 h (as given)" in capsys.readouterr().out
+
+
 def test_a_former_plan_is_kept_unless_it_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert rueda("plan", "--workers", "2") == 0
     first, time = Path("planned.toml").read_bytes(), Path("plan.json").stat().st_mtime_ns
@@ -181,6 +200,12 @@ MISTAKES = {
     "workers of a run": (["--from-run", "run", "--workers", "4"], "leave --workers out"),
     "a page of a run": (["--from-run", "run", "--html", "page.html"], "leave --html out"),
     "no speed": (["--cluster", "dgx-h100", "--speed", "0"], "speed: expected more than 0 and finite, got 0.0"),
+    "failures all the time": (["--mtbf-hours", "0"], "failures: mtbf_hours: expected more than 0 and finite, got 0.0"),
+    "a checkpoint in no time": (["--checkpoint-seconds", "0"], "failures: checkpoint_seconds: expected more than 0"),
+    "a negative recovery": (["--recover-seconds", "-1"], "failures: recover_seconds: expected 0 or more"),
+    "negative spares": (["--spares", "-1"], "failures: spares: expected 0 or more and finite, got -1"),
+    "no hours": (["--hours", "0"], "hours: expected more than 0 and finite, got 0.0"),
+    "failures of a run": (["--from-run", "run", "--mtbf-hours", "9"], "leave --mtbf-hours out"),
     "a diverged run": (["--from-run", "diverged"], "diverged: the run diverged in the epoch that ended at update 1404"),
     "no run": (["--from-run", "nowhere"], "expected a run folder with environment.json"),
 }

@@ -52,6 +52,24 @@ def plan(
             "--batch-norm/--no-batch-norm", help="Whether the model has batch norm; by default as the profile says."
         ),
     ] = None,
+    mtbf_hours: Annotated[
+        float | None, typer.Option(help="Mean time between failures of a node; by default that of a published cluster.")
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float | None, typer.Option(help="How long a checkpoint interrupts the training; by default 1 s for each GB.")
+    ] = None,
+    recover_seconds: Annotated[
+        float | None, typer.Option(help="From a noticed failure until the training computes again (300).")
+    ] = None,
+    spares: Annotated[
+        int | None, typer.Option(help="Spare nodes, which replace failed ones; by default the number that pays.")
+    ] = None,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Without a spare node go on with fewer, instead of waiting for a repair.")
+    ] = False,
+    hours: Annotated[
+        float | None, typer.Option(help="How long the training lasts, for its failures; by default as predicted.")
+    ] = None,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -85,6 +103,7 @@ def plan(
     if confirm:
         _check_confirmable(measured, as_json=as_json)
     machines = _cluster(cluster, measured, speed, price)
+    own = _failures(mtbf_hours, checkpoint_seconds, recover_seconds, spares, elastic)
     if from_run is not None:
         _refuse_options(context, but=("profile", "cluster", "speed", "price", "from_run", "as_json"))
         comparison = compare_run(Run(from_run), measured, machines)
@@ -94,8 +113,9 @@ def plan(
             _print_comparison(comparison)
         return
     found = make_plan(
-        measured, machines, workers=whole_numbers("--workers", workers, "1,2,4,8"), epochs=epochs, batch=batch,
-        batch_norm=batch_norm, environment=environment(),
+        measured, _with_failures(machines, own), workers=whole_numbers("--workers", workers, "1,2,4,8"),
+        epochs=epochs, batch=batch, batch_norm=batch_norm, hours=hours, always_failures=bool(own),
+        environment=environment(),
     )  # fmt: skip
     from rueda.errors import ProfileError
     from rueda.files.atomic import check_writable, write_atomically
@@ -231,6 +251,28 @@ def _cluster(name: str, profile: Profile, speed: float | None, price: float | No
     return replace(found, **{key: value for key, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
 
+def _failures(
+    mtbf_hours: float | None, checkpoint_seconds: float | None, recover_seconds: float | None, spares: int | None,
+    elastic: bool,
+) -> dict[str, float]:  # fmt: skip
+    """Return what the options say about failures; a checkpoint of their length is a synchronous one."""
+    values = {"mtbf_hours": mtbf_hours, "checkpoint_seconds": checkpoint_seconds, "recover_seconds": recover_seconds}
+    found = {name: value for name, value in values.items() if value is not None}
+    return found | ({} if spares is None else {"spares": spares}) | ({"elastic": True} if elastic else {})
+
+
+def _with_failures(cluster: Cluster, values: dict[str, float]) -> Cluster:
+    """Return the cluster with other values in its table ``[failures]``."""
+    from dataclasses import replace
+
+    from rueda.plan.failures import FailureModel
+
+    if not values:
+        return cluster
+    given = {"source": "as given"} if "mtbf_hours" in values else {}
+    return replace(cluster, failures=replace(cluster.failures or FailureModel(), **values, **given))  # type: ignore[arg-type]
+
+
 def _print_clusters(names: list[str]) -> None:
     from rueda.plan import load_cluster
     from rueda.plan.cluster import THIS_MACHINE
@@ -245,6 +287,8 @@ def _print_plan(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None
     from rueda.terminal.table import print_prose, print_table
 
     print_table(_table(plan))
+    for table in _failure_tables(plan):
+        print_table(table)
     for text in plan.advice:
         print_prose(text)
     for text in plan.warnings:
@@ -295,6 +339,15 @@ def _table(plan: Plan) -> TextTable:
         f"{plan.task} on {plan.cluster_title or plan.cluster}", heads, [_cells(plan, row) for row in rows],
         caption=f"* recommended; {target}", bold=[number for number, row in enumerate(rows) if row.recommended],
     )  # fmt: skip
+
+
+def _failure_tables(plan: Plan) -> list[TextTable]:
+    """Return goodput against interval and spares, as the page has it; nothing where failures are negligible."""
+    if plan.failures is None:
+        return []
+    from rueda.report.plan_failures import by_interval, by_spares
+
+    return [table.on_terminal(table.title) for table in (by_interval(plan.failures), by_spares(plan.failures))]
 
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:

@@ -5,6 +5,7 @@
     Profile, Cluster ──► predict ──► Prediction     seconds of a step, throughput, scaling efficiency
     Prediction, noise scale ──► make_plan ──► Plan  epochs, hours and cost to the target, for each workers x batch
     Plan ──► choose_recipe ──► Recipe               with the reason for each choice
+    Plan, Cluster ──► plan_failures ──► FailurePlan checkpoint interval and spare nodes, where nodes fail
 
 ==================  ==================================================================================
 ``predict``         predicts a step of N workers on a cluster (:mod:`rueda.plan.prediction`)
@@ -13,6 +14,7 @@
 ``this_machine``    describes the machine that was profiled as a cluster
 ``make_plan``       makes the table, the advice and the list of unknowns (:mod:`rueda.plan.planning`)
 ``choose_recipe``   chooses the recipe for N workers by rules, without search (:mod:`rueda.plan.choice`)
+``plan_failures``   chooses the checkpoint interval and the spare nodes (:mod:`rueda.plan.failure_planning`)
 ``compare_run``     compares a run with what the profile predicts for it (:mod:`rueda.plan.run_comparison`)
 ==================  ==================================================================================
 
@@ -24,6 +26,7 @@ from __future__ import annotations
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster, Link, this_machine
 from rueda.plan.cluster_files import cluster_names, load_cluster
+from rueda.plan.failure_planning import plan_failures
 from rueda.plan.planning import make_plan
 from rueda.plan.prediction import predict
 from rueda.plan.roofline import DevicePeaks
@@ -40,6 +43,7 @@ __all__ = [
     "compare_run",
     "load_cluster",
     "make_plan",
+    "plan_failures",
     "predict",
     "this_machine",
 ]

@@ -10,6 +10,12 @@ from typing import Protocol, TypeVar
 from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
+from rueda.plan.failure_advice import (
+    advice_on_failures,
+    assumed_of_failures,
+    warnings_on_failures,
+    with_checkpoints,
+)
 from rueda.plan.noise import is_early
 from rueda.plan.prediction import basis
 from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, largest_batch
@@ -73,9 +79,13 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         speed = f"{row.images_per_second:,.0f} {plan.unit}/s"
         why = f"{speed} on {plan.cluster}, scaling efficiency {100 * row.efficiency:.0f} %"
         recipe = recipe.change(reasons={**recipe.reasons, "workers": why})
+    on_failures: list[str] = []
+    if plan.failures is not None:
+        recipe = with_checkpoints(recipe, plan.failures)
+        on_failures = advice_on_failures(plan.failures, recipe)
     return replace(
         plan,
-        advice=(_workers(plan), *_useful(plan), _batch(plan), *_joining(plan), _rate(recipe)),
+        advice=(_workers(plan), *_useful(plan), _batch(plan), *_joining(plan), _rate(recipe), *on_failures),
         warnings=(*_assumption(profile, cluster), *_warnings(plan)),
         unknown=tuple(_unknown(plan, profile, cluster)),
         recipe=recipe.to_toml(),
@@ -230,6 +240,8 @@ def _warnings(plan: Plan) -> list[str]:
             f"the noise scale is not known, so nothing says that {row.global_batch / plan.base_batch:.3g} times the "
             "batch of one worker keeps its result in as many epochs; rehearse the recipe."
         )
+    if plan.failures is not None:
+        found += warnings_on_failures(plan.failures)
     return found + sorted({text for row in plan.best() for text in row.warnings})
 
 
@@ -279,5 +291,7 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
         found.append(f"Exact values of {', '.join(cluster.approximate)} of {cluster.name}: the plan uses rough ones.")
     if plan.currency is None:
         found.append("The price: the cluster file has none.")
+    if plan.failures is not None:
+        found += assumed_of_failures(plan.failures, cluster)
     found.append("The time of evaluation, checkpoints and reading data from disk: not included.")
     return found

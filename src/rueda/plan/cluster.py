@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from rueda.errors import ProfileError, suggest
+from rueda.plan.failures import FailureModel
 from rueda.plan.roofline import DevicePeaks
 from rueda.records.profile import Communication, Profile
 
@@ -74,6 +75,8 @@ class Cluster:
     price_per_hour: float | None = None
     """per node"""
     currency: str = "USD"
+    failures: FailureModel | None = None
+    """how often its nodes fail, and how long an interruption takes; None: a plan takes a published rate"""
     sources: tuple[str, ...] = ()
     approximate: tuple[str, ...] = ()
     """the fields whose values are rough"""

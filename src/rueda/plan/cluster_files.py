@@ -30,6 +30,17 @@
     latency = 14e-6
     efficiency = 0.9
 
+    [failures]                     # what is left out is assumed, and the plan says so
+    mtbf_hours = 3692              # mean time between failures of one node
+    hardware = 0.78                # fraction of them after which the node is away for repair
+    checkpoint_seconds = 5         # how long a checkpoint interrupts the computation
+    write_seconds = 60             # until it is complete, if it is written meanwhile; by default the same
+    detect_seconds = 60            # until a failure is noticed
+    recover_seconds = 300          # from then until the training computes again
+    repair_hours = 24              # how long a node is away
+    spares = 2                     # spare nodes; by default the plan chooses
+    elastic = false                # go on with fewer nodes instead of waiting for a repair
+
 A cluster of a single node (``max_nodes = 1``) needs no ``between``, and one with a single device in each node no
 ``inside``.
 """
@@ -45,6 +56,7 @@ from typing import Any
 from rueda.errors import ProfileError, read_failure, suggest
 from rueda.files.text import read_text
 from rueda.plan.cluster import THIS_MACHINE, Cluster, Link, this_machine
+from rueda.plan.failures import FailureModel
 from rueda.plan.roofline import DevicePeaks
 from rueda.records.json_record import read_record
 from rueda.records.profile import Profile
@@ -53,6 +65,7 @@ _DEVICE = {"name": "device", "speed": "speed", "jitter": "jitter", "profile": "p
 """names in the table ``[device]``, and the fields of :class:`Cluster` that they set"""
 _LINK = {field.name for field in fields(Link)}
 _PEAKS = {field.name for field in fields(DevicePeaks)}
+_FAILURES = {field.name for field in fields(FailureModel)}
 _TOP = {field.name for field in fields(Cluster)} - {"name", "measured", "is_profiled", *_DEVICE.values()} | {"device"}
 
 
@@ -111,7 +124,7 @@ def read_cluster(text: str, *, name: str, source: str, folder: Path | None = Non
     except TOMLKitError as error:
         raise ProfileError(f"{source}: expected TOML, got: {error}; correct the file") from None
     _check_names(data, _TOP, source)
-    for part, known in (("device", _DEVICE), ("inside", _LINK), ("between", _LINK)):
+    for part, known in (("device", _DEVICE), ("inside", _LINK), ("between", _LINK), ("failures", _FAILURES)):
         if not isinstance(data.get(part, {}), dict):
             raise ProfileError(f"{source}: {part}", expected="a table", got=data[part], do=f"write [{part}]")
         _check_names(data.get(part, {}), known, f"{source}: [{part}]")

@@ -3,7 +3,8 @@
 Phases: **base**, the training of one worker; **rows**, a prediction for each workers x batch; **choose**, the batch
 that takes the least time to one worker's result for each number of workers, then the number of workers, and which of
 them may **join** later (:mod:`rueda.plan.joining`); the **curve** of that time against the number of workers;
-**advise** in words, and list what is not known.
+**failures** of the nodes, and how often to save (:mod:`rueda.plan.failure_planning`); **advise** in words, and list
+what is not known.
 
 Every row says what its recipe runs, by the rules in :mod:`rueda.plan.rules`: whole epochs, their updates, and, where
 the batch grows, the time of each batch.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from rueda.errors import ProfileError, RecipeError
@@ -24,6 +26,7 @@ from rueda.optim.batch_growth import BatchGrowth, num_updates
 from rueda.plan.advice import advise, cost, fastest_worth_it
 from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
+from rueda.plan.failure_planning import plan_failures
 from rueda.plan.joining import joining_of
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
 from rueda.plan.prediction import predict
@@ -41,6 +44,8 @@ def make_plan(
     epochs: int | None = None,
     batch: int | None = None,
     batch_norm: bool | None = None,
+    hours: float | None = None,
+    always_failures: bool = False,
     environment: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Plan a training.
@@ -52,6 +57,8 @@ def make_plan(
         epochs: epochs of one worker's training; by default those of the profiled recipe.
         batch: the local batch; by default the one with the least time to one worker's result.
         batch_norm: whether the model has batch norm; None: as the profile says.
+        hours: how long the training is taken to last for its failures; by default as predicted.
+        always_failures: plan checkpoints and spare nodes also where failures are negligible.
         environment: machine, versions and command line, for the record.
 
     Raises:
@@ -81,6 +88,10 @@ def make_plan(
         rows.append(replace(best[count], best=True, recommended=best[count] is taken))
     # Curve.
     curve = tuple(planned.curve(most=max(64, 2 * max(asked))))
+    # Failures.
+    if hours is not None and not 0 < hours < inf:
+        raise ProfileError("hours", expected="more than 0 and finite", got=hours, do="correct it")
+    failures = plan_failures(taken, profile, cluster, hours=hours, always=always_failures or hours is not None)
     # Advise.
     plan = Plan(
         task=profile.task, unit=profile.unit, device=cluster.device or profile.device, cluster=cluster.name,
@@ -90,6 +101,7 @@ def make_plan(
         currency=cluster.currency if cluster.price_per_hour is not None else None,
         command=(environment or {}).get("command", ""), environment=dict(environment or {}),
         task_file=profile.task_file, joining=joining_of(taken, profile, cluster, base),
+        failures=failures,
     )  # fmt: skip
     return advise(plan, profile, cluster, base, batch_norm=batch_norm)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rueda.errors import ProfileError
+from rueda.records.failure_plan import FailurePlan
 from rueda.records.json_record import JsonRecord, NotNegative, NotNegativeInt, Positive, PositiveInt, demand
 from rueda.records.task_file import TaskFile
 
@@ -208,6 +209,8 @@ class Plan(JsonRecord):
     """time to one worker's result for 1, 2, 4 ... workers, also beyond those asked for"""
     joining: Joining | None = None
     """the recommended row with workers that join as its batch grows; None: its batch does not grow"""
+    failures: FailurePlan | None = None
+    """checkpoint interval and spare nodes; None: failures are negligible, or not known on this machine"""
     currency: str | None = None
     """currency of ``money``, if the cluster has a price"""
     advice: tuple[str, ...] = ()
@@ -237,7 +240,9 @@ class Plan(JsonRecord):
         return sorted((row for row in self.rows if row.best), key=lambda row: row.workers)
 
     def check(self) -> None:
-        """Raise ValueError unless there are best rows and exactly one recommended row."""
+        """Raise ValueError unless there are best rows, one recommended row, and the simulations of what was chosen."""
         demand(any(row.best for row in self.rows), "plan.rows", "a best row for each number of workers", "none")
         recommended = sum(row.recommended for row in self.rows)
         demand(recommended == 1, "plan.rows", "one recommended row", recommended)
+        if self.failures is not None:
+            self.failures.check()

@@ -8,6 +8,7 @@ from typing import Any
 from rueda.records.plan import CurvePoint, JoiningPhase, Plan, PlanRow
 from rueda.report.figures.parts import colour, curve, log_axis, shade
 from rueda.report.model import Cell, Section, Table, field_as
+from rueda.report.plan_failures import by_interval, by_spares, interval_plot, spares_plot
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import count, digits, milliseconds, money, percent, predicted_time, things
 
@@ -17,11 +18,13 @@ def to_section(plan: Plan) -> Section:
     section = Section(title=f"Plan for {plan.task} on {plan.cluster_title or plan.cluster}", task=plan.task)
     section.told += [*plan.advice, *(f"Beware: {text.removesuffix('.')}." for text in plan.warnings)]
     section.tables += [
-        _table(plan), *_joining(plan), _scaling(plan),
+        _table(plan), *_joining(plan), *_failures(plan), _scaling(plan),
         Table.of("What this plan does not know", plan.unknown, {"not known": str}),
         Table.of("Sources of the cluster's figures", plan.sources, {"source": str}),
     ]  # fmt: skip
     section.plots += [_efficiency(plan), _time(plan), _batches(plan)]
+    if plan.failures is not None:
+        section.plots += [interval_plot(plan.failures), spares_plot(plan.failures)]
     return section
 
 
@@ -84,6 +87,10 @@ def _joining(plan: Plan) -> list[Table]:
         Table.of("Workers that join as the batch grows", found.phases, columns, note),
         Table.of("Stopped and resumed with more workers", found.commands(task, "planned.toml"), {"command": str}),
     ]
+
+
+def _failures(plan: Plan) -> list[Table]:
+    return [] if plan.failures is None else [by_interval(plan.failures), by_spares(plan.failures)]
 
 
 def _scaling(plan: Plan) -> Table:
