@@ -36,6 +36,7 @@ from rueda.records.metric import LOSS, MetricInfo
 from rueda.records.recipe.batches import check_counts
 from rueda.study.planned_run import PlannedRun, execute
 from rueda.study.runs import check_same_recipe, is_finished, last_row
+from rueda.tasks.half_precision import protect_before_loading
 from rueda.tasks.naming import folder_name
 from rueda.terminal.numbers import things
 from rueda.train.request import TrainAnswer, TrainRequest
@@ -144,6 +145,7 @@ def measure_learning_curve(
     request = CurveRequest(task=name, epochs=epochs, growth=growth, settings=tuple(settings), metric=metric)
     if isinstance(task, str):
         job = Job(function="rueda.study.subset:plan", request=request, answer=Forecast)
+        protect_before_loading(task)  # before all jobs, so that one line reports it
         about = starter.run(job, show=progress)
     else:
         from rueda.study.subset import plan_task
