@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "lazy": set(),
     "files": {"errors"},
-    "records": {"errors", "files"},
+    "records": {"errors", "files", "world"},
     "terminal": {"records"},
     "world": {"errors", "files", "lazy"},
     "data": {"errors", "world"},
@@ -201,6 +201,21 @@ def test_processes_are_started_in_few_places() -> None:
     strangers = {file for file in found if not file.startswith(tuple(STARTERS))}
     assert not strangers, f"{min(strangers)} starts a process: use rueda.jobs"
     assert all(any(file.startswith(place) for file in found) for place in STARTERS)
+
+
+ADVERTISED = {
+    "world/cores.py": "limits it by affinity and quotas",
+    "world/device.py": "divides the machine among workers that each have an affinity of their own",
+    "world/numa.py": "asks whether the affinity is that of the whole machine",
+    "world/shared_memory/waiting.py": "asks whether this process may use the whole machine",
+    "records/environment.py": "describes the machine, and beside it what was usable",
+}
+"""what may ask for the cores that the machine shows, of which a container may use fewer, and why"""
+
+
+def test_others_ask_for_the_usable_cores() -> None:
+    found = {file.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*.py") if "cpu_count" in file.read_text()}
+    assert found == ADVERTISED.keys(), "use rueda.world.cores.usable_cores"
 
 
 def test_the_world_knows_nothing_of_horovod() -> None:

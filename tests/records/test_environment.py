@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from rueda.records.environment import environment
+from rueda.report.model import Section
+from rueda.report.provenance import provenance
+from rueda.world.cores import usable_cores
 
 
 def git(*words: str) -> None:
@@ -52,6 +56,17 @@ def test_a_staged_change_counts(repository: Path) -> None:
     (repository / "src" / "code.py").write_text("2")
     git("add", ".")
     assert environment()["commit"].endswith("+")
+
+
+def test_a_result_names_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    machine = environment()["machine"]
+    assert (machine["cores"], machine["usable_cores"]) == (64, 2 if usable_cores() == 2 else 1)
+    text = provenance(Section(title="", task="", environments=[{"machine": machine}]))
+    assert f"{machine['usable_cores']} of 64 cores" in text
+    del machine["usable_cores"]  # as in older records
+    assert ", 64 cores" in provenance(Section(title="", task="", environments=[{"machine": machine}]))
 
 
 def test_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

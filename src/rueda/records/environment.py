@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rueda.world.cores import usable_cores
+
 _PACKAGES = ("rueda", "torch", "numpy")
 _RESULTS = ("docs/results", "benchmarks/results")
 """the folders of results that are committed together with the code"""
@@ -24,6 +26,7 @@ def environment() -> dict[str, Any]:
             "system": f"{platform.system()} {platform.machine()}",
             "processor": _processor(),
             "cores": os.cpu_count(),
+            "usable_cores": usable_cores(),  # less than it shows, under a quota or an affinity
             "memory_bytes": memory_bytes(),
             "gpus": _gpus(),
             "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),  # world/instruction_sets.py
