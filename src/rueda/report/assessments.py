@@ -6,6 +6,7 @@ import math
 
 from rueda.records.assessment import Assessment, Gradebook, GradebookRow
 from rueda.report.model import Cell, Section, Table, field_as
+from rueda.terminal.numbers import percent
 
 
 def to_section(found: Assessment) -> Section:
@@ -40,7 +41,7 @@ def _points(one: object) -> Cell:
 
 
 def _percent(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.1%}"
+    return "" if math.isnan(value) else percent(value)
 
 
 def _number(name: str, one: GradebookRow) -> Cell:
