@@ -8,6 +8,6 @@ import shutil
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
     *("--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--no-first-run", "--enable-unsafe-swiftshader"),
+    *("--no-first-run", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"),
     *(["--no-sandbox"] if os.geteuid() == 0 else []),
 ]

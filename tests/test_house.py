@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "lazy": set(),
     "files": {"errors"},
-    "records": {"errors", "files"},
+    "records": {"errors", "files", "world"},
     "terminal": {"records"},
     "world": {"errors", "files", "lazy"},
     "data": {"errors", "world"},
@@ -162,7 +162,7 @@ def test_nothing_heavy_is_imported_early(code: str) -> None:
 STARTERS = {
     "jobs/": "runs functions of this package",
     "world/launch/": "the launcher runs any program",
-    "hvd/runner/launch_plan.py": "names the interpreter of other hosts, and runs the host discovery script",
+    "hvd/runner/launch_plan.py": "Horovod's API: names the interpreter of other hosts, runs the host discovery script",
     "records/environment.py": "asks git for the commit",
     "world/instruction_sets.py": "tries instructions that may end the process, before anything else can run",
     "check/scale/verification.py": "runs the user's script once more, as one worker",
@@ -170,15 +170,16 @@ STARTERS = {
     "assess/seal.py": "names what a script must not call",
     "report/png.py": "asks a browser for a picture",
     "labs/opening.py": "starts marimo, which serves a lab",
-    "labs/exercises.py": "runs a learner's function, from marimo's thread, in which jobs could not handle signals",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }
 """what may start a process, and why"""
 
 
 SIGNS = re.compile(
-    r"\b((import|from) (torch\.)?(subprocess|multiprocessing)\b(?!\.connection)|sys\.executable"
-    r"|from torch import .*\bmultiprocessing|torch\.multiprocessing|os\.(fork|exec|spawn))"
+    r"\b((import|from) (torch\.)?(subprocess|multiprocessing)\b(?!\.connection)|sys\.executable|ProcessPoolExecutor"
+    r"|from torch import .*\bmultiprocessing|torch\.multiprocessing|os\.(fork|exec|spawn|posix_spawn|popen|system)"
+    r"|from os import .*\b(fork|exec|spawn|posix_spawn|popen|system)|create_subprocess_(exec|shell)"
+    r"|subprocess_(exec|shell)\()"
 )
 """of code that starts a process; multiprocessing.connection is about sockets alone"""
 
@@ -189,7 +190,9 @@ SIGNS = re.compile(
         "import subprocess", "from subprocess import run", "import multiprocessing as mp", "os.fork()",
         "from multiprocessing import Process", "import torch.multiprocessing",
         "from torch.multiprocessing import spawn", "from torch import multiprocessing",
-        "from torch import nn, multiprocessing",
+        "from torch import nn, multiprocessing", "from concurrent.futures import ProcessPoolExecutor",
+        "os.posix_spawn(path, words, {})", "os.popen('ls')", "os.system('ls')", "from os import path, system",
+        "asyncio.create_subprocess_exec('ls')", "loop.subprocess_shell(protocol, 'ls')",
     ],
 )  # fmt: skip
 def test_a_started_process_is_found(code: str) -> None:
@@ -201,6 +204,39 @@ def test_processes_are_started_in_few_places() -> None:
     strangers = {file for file in found if not file.startswith(tuple(STARTERS))}
     assert not strangers, f"{min(strangers)} starts a process: use rueda.jobs"
     assert all(any(file.startswith(place) for file in found) for place in STARTERS)
+
+
+ADVERTISED = {
+    "world/cores.py": "limits it by affinity and quotas",
+    "world/device.py": "divides the machine among workers that each have an affinity of their own",
+    "world/numa.py": "asks whether the affinity is that of the whole machine",
+    "world/shared_memory/waiting.py": "asks whether this process may use the whole machine",
+    "records/environment.py": "describes the machine, and beside it what was usable",
+}
+"""what may ask for the cores that the machine shows, of which a container may use fewer, and why"""
+
+
+def test_others_ask_for_the_usable_cores() -> None:
+    found = {file.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*.py") if "cpu_count" in file.read_text()}
+    assert found == ADVERTISED.keys(), "use rueda.world.cores.usable_cores"
+
+
+def without_docstrings(file: Path) -> ast.Module:
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            texts = [part for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+            node.body = [part for part in node.body if part not in texts] or [ast.Pass()]
+    return tree
+
+
+def test_exit_statuses_of_signals_are_decoded_in_one_place() -> None:
+    sign = re.compile(r"\b128 [-+] (-?status|signal|number)|(== |leave\(|_exit\(|return )1(30|37|41|43)\b")
+    assert sign.search("return 128 - status") and sign.search("leave(130 if interrupted else 1)")
+    texts = {
+        file.relative_to(SOURCE).as_posix(): ast.unparse(without_docstrings(file)) for file in SOURCE.rglob("*.py")
+    }
+    assert {name for name, text in texts.items() if sign.search(text)} == {"world/signals.py"}
 
 
 def test_the_world_knows_nothing_of_horovod() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from labs.stored_results import all_of_them
 from rueda.records import Run
 from rueda.records.archive import FILE as ARCHIVE
 from rueda.records.archive import read_archive
@@ -27,7 +28,11 @@ from rueda.report.kinds import FILES as RECORDS
 
 ROOT = Path(__file__).parents[1]
 RESULTS, BENCHMARKS = ROOT / "docs" / "results", ROOT / "benchmarks" / "results"
-FILES = sorted([*RESULTS.glob("*/*.json"), *RESULTS.glob(f"*/{ARCHIVE}"), *BENCHMARKS.glob("*.json")])
+STORED = ROOT / "src" / "rueda" / "labs" / "stored"
+AUDITS = STORED / "lab_2_audits.json"
+LABS = [AUDITS, STORED / "lab_1_skip_connections.json"]
+"""the labs' own results; the others beside them are copies, which tests/labs/test_stored.py compares"""
+FILES = sorted([*RESULTS.glob("*/*.json"), *RESULTS.glob(f"*/{ARCHIVE}"), *BENCHMARKS.glob("*.json"), *LABS])
 
 OLDER = {
     "docs/results/cifar10-64-workers/runs.jsonl": "97badb280c686a60",
@@ -50,11 +55,13 @@ def name_of(file: Path) -> str:
 
 
 def environments(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield what a result says about where it was made; an archive says it of each run."""
+    """Yield what a result says about where it was made; an archive says it of each run, the audits of each script."""
     if file.name == ARCHIVE:
         yield from (run.environment() for run in read_archive(file.parent).values())
     elif file.name == "environment.json":
         yield Run(file.parent).environment()
+    elif file == AUDITS:
+        yield from (one["check"]["environment"] for one in json.loads(file.read_text()).values())
     else:
         yield json.loads(file.read_text())["environment"]
 
@@ -84,15 +91,20 @@ def test_the_commit_of_a_result_is_in_the_history() -> None:
         pytest.skip("there is no git")
     if shallow.returncode or shallow.stdout.strip() != "false":
         pytest.skip("no repository with its whole history")
-    assert git("cat-file", "-e", "0123456789ab^{commit}").returncode  # the check can fail
+    assert git("merge-base", "--is-ancestor", "0123456789ab", "HEAD").returncode  # the check can fail
+    named: dict[str, str] = {}
     for file in FILES:
-        for about in environments(file):
-            commit = about["commit"]
-            if not about.get("provenance"):
-                assert not git("cat-file", "-e", f"{commit}^{{commit}}").returncode, f"{name_of(file)}: {commit}"
+        named |= {about["commit"]: name_of(file) for about in environments(file) if not about.get("provenance")}
+    for commit, name in named.items():
+        assert not git("merge-base", "--is-ancestor", commit, "HEAD").returncode, f"{name}: {commit}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_every_stored_result_of_the_labs_is_checked() -> None:
+    copies = {f"{name}.json" for name in all_of_them()}
+    assert {file.name for file in STORED.glob("*.json")} == copies | {file.name for file in LABS}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in LABS], ids=name_of)  # those are in their code
 def test_a_result_names_its_seeds(file: Path) -> None:
     if file.name == Study.FILE:
         assert all(row.seeds for row in Study.load(file).rows)

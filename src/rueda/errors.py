@@ -14,6 +14,7 @@
     │   └── CheckpointError    a checkpoint that is corrupt or belongs to another model
     ├── ProfileError           a profile or a cluster that cannot be read, or is not sufficient for a plan
     ├── JobError               a process that was started for a job ended without a result
+    │   └── JobTimeout         it did not end in time
     ├── ScaleError             a serial script that cannot be run on many workers
     ├── AssessError            a submission, key or certificate that cannot be read, or settings that contradict
     ├── ExamineError           a model, direction or loader whose landscape or curvature cannot be computed
@@ -98,6 +99,10 @@ class JobError(RuedaError):
     def __init__(self, message: str, exit_status: int = 1) -> None:
         super().__init__(message)
         self.exit_status = exit_status
+
+
+class JobTimeout(JobError):
+    """A process that was started for a job did not end in the time that its caller gave it, and was killed."""
 
 
 class ScaleError(RuedaError):

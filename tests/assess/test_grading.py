@@ -103,7 +103,7 @@ def test_who_trains_on_validation_examples_is_found(own: float, public: float, t
 def test_a_missing_epoch_is_named() -> None:
     grades = grade(SETTINGS, RUN, replace(FOUND, epochs=(EPOCHS[0], EPOCHS[2])), None)
     reason = next(one.reason for one in grades.criteria if one.name == "accuracy")
-    assert reason.endswith("the best is 80.0% in epoch 1; epoch-2.pt is missing")
+    assert reason.endswith("the best is 80.0\N{NO-BREAK SPACE}% in epoch 1; epoch-2.pt is missing")
     unread = replace(EPOCHS[0], accuracy=0.0, note="it cannot be loaded")
     grades = grade(SETTINGS, RUN, replace(FOUND, epochs=(unread,)), None)
     reason = next(one.reason for one in grades.criteria if one.name == "accuracy")

@@ -37,6 +37,7 @@ from rueda.measure import measure
 from rueda.measure.request import QUICK
 from rueda.measure.keras_model import KerasStepper
 from rueda.tasks.loading import load_measurable
+from rueda.world import instruction_sets
 import torch
 
 task = load_measurable("line.py")
@@ -68,6 +69,11 @@ stepper.block(64, 2, stages=True)
 stepper.restore()
 assert all((value == start).all() for value, start in zip(stepper._values(), stepper._start))
 profile.save(Path("profile.json"))
+
+calls = []  # the model may compute in mixed_bfloat16, so the process is protected before it is built
+instruction_sets.protect = lambda: calls.append("protect")
+KerasStepper(replace(task, model=lambda: calls.append("build") or task.model()), torch.device("cpu"))
+assert calls == ["protect", "build"], calls
 """
 
 

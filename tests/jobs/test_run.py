@@ -18,7 +18,7 @@ import typer
 from jobfunctions import Answer, Narrow, Request, job
 from rueda import jobs
 from rueda.cli.stopping import stoppable
-from rueda.errors import DataError, JobError, MissingExtra, PeerError, RuedaError
+from rueda.errors import DataError, JobError, JobTimeout, MissingExtra, PeerError, RuedaError
 from rueda.jobs import Stopped
 from rueda.jobs.messages import raise_first_error, write_error
 from rueda.jobs.stopping import as_stopped, raise_if_stopped, signals_raise_stopped
@@ -63,6 +63,11 @@ def test_request_and_answer_are_the_same_on_both_sides(monkeypatch: pytest.Monke
     assert answer.command == "/usr/bin/rueda train task" and answer.environment == "its value"
     assert not answer.torch  # the starter's part of the child loads none
     assert answer.numpy_before  # torch would import it from C++, and ignore a signal that arrives meanwhile
+
+
+def test_a_job_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(JobTimeout, match=r"^jobfunctions:wait was still running after 0\.5 seconds$"):
+        jobs.run(job("wait", folder=tmp_path), timeout=0.5)
 
 
 @pytest.mark.parametrize("show", [True, False])

@@ -89,6 +89,11 @@ def test_wrong_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "There is no function `updates_per_epoch`." in exercise.judge("x = 1").text
     talking = exercise.judge("def updates_per_epoch(n, batch):\n    print('n is', n)\n    return 1 / 0\n").text
     assert "division by zero (line 3). " in talking and "It printed: `n is 100`" in talking
+    for end in ("import sys; sys.exit(0)", "import os; os.kill(os.getpid(), 15)"):
+        left = exercise.judge(f"def updates_per_epoch(n, batch):\n    {end}\n")
+        assert "The process ended without a result." in left.text
+    own = exercise.judge("def updates_per_epoch(n, batch):\n    return (one for one in range(n))\n")
+    assert "gave '<generator object" in own.text
     monkeypatch.setattr(exercises, "SECONDS", 3)
     endless = exercise.judge("def updates_per_epoch(n, batch):\n    while True: pass\n")
     assert endless.right is False and "still running after 3 seconds" in endless.text

@@ -21,7 +21,7 @@ from report.hostile import HOSTILE, write_hostile
 from report.samples import write_json, write_others, write_run, write_study
 from rueda.cli.report import report
 from rueda.errors import RunError
-from rueda.report import write_report
+from rueda.report import png, write_report
 from rueda.report.escape import to_html, to_label, to_script
 from rueda.report.png import find_browser
 
@@ -272,3 +272,8 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     write_json(tmp_path / "file", 1)
     with pytest.raises(RunError, match="cannot write"):
         write_report([write_run(tmp_path / "run")], tmp_path / "file" / "report.html")
+
+
+def test_the_browser_of_figures_does_not_need_shared_memory() -> None:
+    """A container's /dev/shm has 64 MB by default, less than the browser takes for a page of figures."""
+    assert "--disable-dev-shm-usage" in png._FLAGS

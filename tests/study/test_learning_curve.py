@@ -16,6 +16,7 @@ from rueda.errors import RecipeError, RunError, TaskError
 from rueda.records import Run
 from rueda.records.forecast import Forecast
 from rueda.records.metric import LOSS
+from rueda.records.subset import TrainedSubset
 from rueda.study.learning_curve import geometric_sizes, measure_learning_curve
 from rueda.study.subset import balanced_subset, subset_of
 from rueda.tasks.metrics import Metric
@@ -162,12 +163,16 @@ def test_a_task_without_a_metric_is_forecast_by_its_loss(tmp_path: Path, monkeyp
 def test_two_ways_of_training_do_not_mix(tmp_path: Path) -> None:
     words = {"sizes": [30], "seeds": 1, "folder": tmp_path, "progress": False}
     measure_learning_curve(tiny_task(), **words)
-    with pytest.raises(RunError, match="choose another --folder"):
+    with pytest.raises(RunError, match=r"on 30 examples of clouds, .* growth 1; choose another --folder"):
         measure_learning_curve(tiny_task(), growth=1.0, **words)
     with pytest.raises(RunError, match="was trained with epochs = 2, but now the request is epochs = 3"):
         measure_learning_curve(tiny_task(), epochs=3, **words)
     run = tmp_path / "runs" / "m30-seed0"
     assert json.loads((run / "subset.json").read_text())["examples"] == 30 and Run(run).rows("epoch")[-1].epoch == 2
+    older = {"task": "clouds", "examples": 30, "seed": 0, "growth": 0.5}  # before it was a record
+    (run / "subset.json").write_text(json.dumps(older))
+    measure_learning_curve(tiny_task(), **words)
+    assert TrainedSubset.load(run).words == "30 examples of clouds, seed 0, growth 0.5"
     (run / "subset.json").write_text("{")
-    with pytest.raises(RunError, match="expected the subset of a run"):
+    with pytest.raises(RunError, match=r"subset\.json: expected JSON, .*; remove "):
         measure_learning_curve(tiny_task(), **words)

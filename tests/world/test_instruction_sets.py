@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,14 @@ import pytest
 from commandline import settle_in
 from rueda import Recipe, fit, init
 from rueda.errors import WorldError
+from rueda.examine.loading import load_model
+from rueda.measure import measure
+from rueda.study import planned_run, study_techniques
+from rueda.study.learning_curve import measure_learning_curve
+from rueda.study.planned_run import PlannedRun
+from rueda.tasks.loading import load_measurable
 from rueda.world import instruction_sets
-from rueda.world.launch import agent
-from tinytask import tiny_task, training
+from tinytask import network, tiny_task, training
 
 FLAGS = "fpu sse avx2 avx512f avx512_bf16 avx512_fp16"
 CPUS = {  # flags, the precisions for which they promise AMX
@@ -208,8 +214,8 @@ GPUS = {  # variables, whether NVIDIA's driver is there, whether the workers com
 def test_a_host_with_a_gpu(
     environ: dict[str, str], driver: bool, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "_NVIDIA", (str(tmp_path / "none"), str(tmp_path) if driver else "/nowhere"))
-    assert agent._has_gpu(environ) is expected
+    monkeypatch.setattr(instruction_sets, "_NVIDIA", (str(tmp_path / "none"), str(tmp_path) if driver else "/nowhere"))
+    assert instruction_sets.has_gpu(environ) is expected
 
 
 @pytest.mark.parametrize("what", ["a file in the way", "torn", "another kind"])
@@ -355,3 +361,121 @@ def test_a_training_is_protected_before_its_model_is_built(machine: Machine, mon
     task = replace(task, model=looks(task.model), train=looks(task.train))
     training(task, Recipe(batch=24, precision="bf16"), alone=True)
     assert seen == ["AVX512_CORE_BF16"] * 2
+
+
+# A task's own code may compute in half precision by itself, whatever the recipe says.
+
+OWN = """
+import os
+from pathlib import Path
+from tinytask import tiny_task
+Path(os.environ["SEEN"]).write_text(os.environ.get("ONEDNN_MAX_CPU_ISA", "none"))
+task = tiny_task()
+"""
+KERAS = """
+import os
+from pathlib import Path
+from rueda.tasks import KerasTask
+Path(os.environ["SEEN"]).write_text(os.environ.get("ONEDNN_MAX_CPU_ISA", "none"))
+task = KerasTask(name="keras", model=lambda: None, train=())
+"""
+
+
+@pytest.fixture
+def faults(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """This process is on a machine whose AMX faults, and has not run oneDNN."""
+    machine.be(flags=AMX, survives=("AVX512_CORE_BF16",))
+    monkeypatch.setattr(instruction_sets, "_exceeds", lambda limit, torch: False)  # other tests have used oneDNN
+    monkeypatch.setattr(instruction_sets, "_NVIDIA", ())
+    monkeypatch.setenv("SEEN", str(machine.folder / "seen"))
+    return machine
+
+
+@pytest.mark.parametrize("text", [OWN, KERAS], ids=["torch", "Keras"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_task_file_is_executed_under_protection(
+    text: str, device: str, faults: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUEDA_DEVICE", device)
+    (faults.folder / "own.py").write_text(text)
+    load_measurable(str(faults.folder / "own.py"))
+    expected = "AVX512_CORE_BF16" if device == "cpu" else "none"  # on a GPU nothing is tried
+    assert (faults.folder / "seen").read_text() == expected
+    assert bool(faults.tried()) == (device == "cpu")
+
+
+def noticing(seen: list[str | None]) -> Any:
+    def step(model: Any, batch: Any) -> Any:
+        raise AssertionError("nothing is trained here")
+
+    def model() -> Any:
+        seen.append(os.environ.get("ONEDNN_MAX_CPU_ISA"))
+        return network()
+
+    return replace(tiny_task(), model=model, metric=None, step=step)
+
+
+def test_a_task_with_a_step_is_trained_under_protection(faults: Machine) -> None:
+    seen: list[str | None] = []
+    training(noticing(seen), Recipe(batch=24), alone=True)
+    assert seen == ["AVX512_CORE_BF16"]
+
+
+def test_a_task_with_a_step_is_examined_under_protection(faults: Machine) -> None:
+    import torch
+
+    seen: list[str | None] = []
+    torch.save(network().state_dict(), faults.folder / "weights.pt")
+    load_model(faults.folder / "weights.pt", task=noticing(seen))
+    assert seen == ["AVX512_CORE_BF16"]
+
+
+@pytest.mark.parametrize("driver", ["measure", "study", "forecast"])
+def test_one_line_reports_the_limit_of_all_jobs(
+    driver: str, faults: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def started(job: object, **options: object) -> None:
+        raise Enough(os.environ.get("ONEDNN_MAX_CPU_ISA"))
+
+    monkeypatch.setattr("rueda.jobs.run", started, raising=False)
+    command: dict[str, Callable[[str], object]] = {
+        "measure": lambda task: measure(task, workers=(2,)),
+        "study": lambda task: study_techniques(task, workers=2),
+        "forecast": measure_learning_curve,
+    }
+    with pytest.raises(Enough, match="AVX512_CORE_BF16"):
+        command[driver]("own.py")
+    assert capsys.readouterr().err == f"rueda: {instruction_sets.told('AVX512_CORE_BF16')}\n"
+    with pytest.raises(Enough):
+        command[driver]("linear")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_study_on_a_gpu_tries_nothing(device: str, faults: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUEDA_DEVICE", device)
+    run = PlannedRun(name="row", seed=0, recipe=Recipe(precision="bf16"), folder=faults.folder)
+    lines: list[str] = []
+    planned_run._limit_instruction_sets([run], SimpleNamespace(say=lines.append))  # type: ignore[arg-type]
+    assert bool(faults.tried()) == (device == "cpu") == bool(lines)
+
+
+def test_autocast_refuses_half_precision_where_it_is_too_late(
+    faults: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    monkeypatch.setattr(instruction_sets, "_exceeds", lambda limit, torch: True)
+    monkeypatch.setattr(torch.autocast, "__enter__", torch.autocast.__enter__)  # so that it is put back
+    for _ in range(2):
+        instruction_sets.protect()
+        init()
+    assert capsys.readouterr().err.count("torch.autocast will refuse half precision") == 1
+    for region in (torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu")):
+        with pytest.raises(WorldError, match=r"^this CPU advertises AMX.*export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+            region.__enter__()
+    for region in (torch.autocast("cpu", torch.float16), torch.autocast("cpu", enabled=False)):
+        with region:  # this CPU advertises AMX for bf16 only
+            assert torch.is_autocast_enabled("cpu") == region._enabled

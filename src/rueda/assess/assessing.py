@@ -6,9 +6,7 @@ import hashlib
 import os
 import re
 import secrets
-import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -100,5 +98,5 @@ def _record(
         criteria=tuple(grades.criteria), epochs=found.epochs if found is not None else (),
         checks=run.checks if run is not None else (), isolation=run.isolation if run is not None else (),
         notes=tuple(notes), passed=grades.passed, points=grades.points,
-        command=shlex.join(["rueda", *sys.argv[1:]]), environment=environment(),
+        environment=(about := environment()), command=about["command"],
     )  # fmt: skip

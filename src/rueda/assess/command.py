@@ -16,6 +16,7 @@ from rueda.files.atomic import check_writable
 from rueda.records.assessment import Certificate, Gradebook
 from rueda.records.json_record import JsonRecord
 from rueda.report.kinds import READERS
+from rueda.terminal.numbers import percent
 from rueda.terminal.phases import PhasesProgress
 from rueda.terminal.table import print_table
 
@@ -87,8 +88,8 @@ def calibrate_here(settings: Settings, output: Path | None) -> int:
     with PhasesProgress(speak=True, phases=_PHASES) as bar:
         found = calibrate(settings, bar.phase)
     print(
-        f"The reference solution reaches {settings.target_accuracy:.1%} in {found.seconds:.1f} s on {settings.workers} "
-        f"workers, at {found.images_per_second:,.0f} images/s."
+        f"The reference solution reaches {percent(settings.target_accuracy)} in {found.seconds:.1f} s on "
+        f"{settings.workers} workers, at {found.images_per_second:,.0f} images/s."
     )
     print(
         f"A fair limit on this machine is --within {found.limit:g}: {MARGIN:g} times that, rounded up to ten seconds."

@@ -8,7 +8,6 @@ has limits and, with Landlock, writes nothing but temporary files.
 from __future__ import annotations
 
 import base64
-import os
 import re
 import tempfile
 from array import array
@@ -20,6 +19,7 @@ from rueda import jobs
 from rueda.assess.confinement import Limits, confine
 from rueda.assess.settings import TaskData
 from rueda.records.assessment import SavedEpoch
+from rueda.world.cores import usable_cores
 
 _EPOCH = re.compile(r"epoch-([1-9]\d{0,3})\.pt")
 _MOST_EPOCHS = 200
@@ -123,7 +123,7 @@ def evaluate(request: EvaluationRequest, *, confined: bool = False) -> Evaluatio
     train, validation = given(request.data)
     own = held_out(request.data, request.seed)
     if confined:
-        torch.set_num_threads(max(1, os.cpu_count() or 1))
+        torch.set_num_threads(usable_cores())
         limits = Limits(processor_seconds=3600)
         confine(user=None, readable=[request.folder], writable=[Path(tempfile.gettempdir())], limits=limits)
     journals = read_journals(request.folder / "journal", request.workers)

@@ -28,6 +28,7 @@ from rueda.records.assessment import FAILED, NOT_REACHED, PASSED, Criterion, Sav
 from rueda.records.script_check import ADVICE, WARNING, Verdict
 from rueda.records.script_check import FAILED as MISTAKE
 from rueda.records.script_check import PASSED as RIGHT
+from rueda.terminal.numbers import percent
 
 _QUESTIONS = {
     "runs": ("it ends by itself and saves epochs", 10),
@@ -147,7 +148,7 @@ def _distributed(grades: Grades, settings: Settings, checks: Sequence[Verdict], 
     elif averaged is None or averaged.status != RIGHT:
         met, reason = False, f"an exchange of gradients was not seen: {averaged.what if averaged else 'no steps'}"
     elif found.provenance.shared > 0.2:
-        met, reason = False, f"workers share {found.provenance.shared:.0%} of their examples"
+        met, reason = False, f"workers share {percent(found.provenance.shared, places=0)} of their examples"
     else:
         met, reason = True, f"{settings.workers} workers, own examples, gradients averaged"
     grades.add("distributed", reason, met=met)
@@ -166,7 +167,7 @@ def _accuracy(
             reached = row
             break
     if reached:
-        values = ", ".join(f"epoch {one.epoch}: {one.accuracy:.1%}" for one in reached)
+        values = ", ".join(f"epoch {one.epoch}: {percent(one.accuracy)}" for one in reached)
         grades.add("accuracy", values, met=True)
         return reached
     uncounted = [one for one in found.epochs if one.note]
@@ -174,14 +175,14 @@ def _accuracy(
     if best is None:
         grades.skip("accuracy", reason="no epoch was saved")
         return []
-    reason = f"{target:.1%} in {patience} consecutive epochs was asked for, "
-    reason += f"the best is {best.accuracy:.1%} in epoch {best.epoch}" if best.accuracy else "none was reached"
+    reason = f"{percent(target)} in {patience} consecutive epochs was asked for, "
+    reason += f"the best is {percent(best.accuracy)} in epoch {best.epoch}" if best.accuracy else "none was reached"
     if missing := sorted(set(range(1, max(by_number, default=1))) - {one.epoch for one in found.epochs}):
         reason += f"; epoch-{missing[0]}.pt is missing"
     if uncounted:
         reason += f"; epoch-{uncounted[0].epoch}.pt does not count: {uncounted[0].note}"
     if claimed is not None and claimed >= target and best.accuracy < target - 0.02:
-        reason += f"; the script has printed {claimed:.1%}, but only what the grader computes counts"
+        reason += f"; the script has printed {percent(claimed)}, but only what the grader computes counts"
     hints = [one for one in checks if one.check in ("unscaled-rate", "no-warmup") and one.status in (WARNING, ADVICE)]
     if hints and best.accuracy < target:
         reason += f"; {_told(hints[0])}"
@@ -194,7 +195,7 @@ def _time(
 ) -> None:
     late = max(0.0, found.preparation - PREPARATION, found.preparation_computing - PREPARATION_COMPUTING)
     asked = f"{settings.within:g} s were allowed"
-    busy = f"the workers computed in {found.computing:.0%} of the time"
+    busy = f"the workers computed in {percent(found.computing, places=0)} of the time"
     if not reached and run.stopped:
         grades.add("time", f"{asked}, but {run.stopped}; {busy}", met=False)
         return
@@ -216,7 +217,8 @@ def _own_model(grades: Grades, found: EvaluationAnswer) -> None:
         reason = f"epoch-{strange[0].epoch}.pt: {strange[0].note}"
     elif found.initial > _CHANCE:
         reason = (
-            f"before the first step the model was right on {found.initial:.1%} already, which random weights are not"
+            f"before the first step the model was right on {percent(found.initial)} already, which random weights "
+            "are not"
         )
     elif found.strange:
         reason = f"before the first step, {found.strange}: the model was not new"
@@ -226,7 +228,7 @@ def _own_model(grades: Grades, found: EvaluationAnswer) -> None:
         grades.skip("own-model", reason="no epoch was saved")
         return
     else:
-        grades.add("own-model", f"random weights ({found.initial:.1%} right) before the first step", met=True)
+        grades.add("own-model", f"random weights ({percent(found.initial)} right) before the first step", met=True)
         return
     grades.add("own-model", reason, met=False)
 
@@ -242,16 +244,19 @@ def _data(grades: Grades, found: EvaluationAnswer) -> None:
         return
     strange = seen.unknown > 0.25
     reason = (
-        f"{seen.unknown:.0%} of the {seen.examples:,} training examples are not the task's, not even changed ones"
-        if strange else f"{seen.train:.0%} of {seen.examples:,} examples are the task's"
+        f"{percent(seen.unknown, places=0)} of the {seen.examples:,} training examples are not the task's, not even "
+        "changed ones"
+        if strange else f"{percent(seen.train, places=0)} of {seen.examples:,} examples are the task's"
     )  # fmt: skip
     grades.add("task-data", reason, met=not strange)
     better = _better_on_validation(found)
     if seen.validation > 0.01:
-        grades.add("validation", f"{seen.validation:.1%} of the training examples are validation examples", met=False)
+        reason = f"{percent(seen.validation)} of the training examples are validation examples"
+        grades.add("validation", reason, met=False)
     elif better is not None:
-        reason = f"epoch {better.epoch} is right on {better.public:.1%} of the validation examples and on "
-        reason += f"{better.accuracy:.1%} of the grader's own, more than chance explains (once in a million scripts)"
+        reason = f"epoch {better.epoch} is right on {percent(better.public)} of the validation examples and on "
+        reason += f"{percent(better.accuracy)} of the grader's own, more than chance explains (once in a million "
+        reason += "scripts)"
         grades.add("validation", reason, met=False)
     else:
         grades.add("validation", "none was trained on", met=True)

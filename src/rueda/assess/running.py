@@ -25,6 +25,7 @@ from rueda.check.audit.report import unobserved
 from rueda.check.audit.watch.journal import ENDED
 from rueda.errors import LaunchError
 from rueda.records.script_check import Verdict
+from rueda.world.cores import usable_cores
 from rueda.world.launch import Host, LaunchPlan, OutputOptions
 from rueda.world.launch.failure import Failure, last_traceback
 
@@ -96,7 +97,7 @@ def run_here(request: RunRequest) -> RunAnswer:
         own = journal / f"rank-{rank}.key"
         own.touch(mode=0o600)
         own.write_text(keys[rank].hex())
-    seconds = int((PREPARATION + _MORE * request.within + _START_SECONDS) * (os.cpu_count() or 1))
+    seconds = int((PREPARATION + _MORE * request.within + _START_SECONDS) * usable_cores())
     options = {
         "user": user, "given": str(folder / "given"), "processor_seconds": seconds, "shape": list(request.shape)
     }  # fmt: skip

@@ -45,8 +45,8 @@ def _run(command: list[str], folder: Path, rank: int, key: bytes, shape: tuple[i
     from rueda.assess.owners import owners
     from rueda.assess.seal import Guard, SealedJournal, sealer
     from rueda.assess.watch import TrainingWatch
+    from rueda.check.audit.watch.failing import leave_failed
     from rueda.check.audit.watch.observer import Observer
-    from rueda.check.audit.watch.place import users_traceback
     from rueda.check.patches import Patches
     from rueda.check.running import run_script
 
@@ -64,8 +64,7 @@ def _run(command: list[str], folder: Path, rank: int, key: bytes, shape: tuple[i
             del guard, journal, observer
             run_script(command)
     except (Exception, KeyboardInterrupt) as error:
-        sys.excepthook(type(error), error, users_traceback(error))
-        leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+        leave_failed(error)
     leave(0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from rueda.cli.options import BatchSizes, PrintFile, Settings, StudyFolder, Targ
 from rueda.cli.stopping import resumable
 from rueda.cli.study_output import default_folder, show_result
 from rueda.files.start_directory import located
-
-if TYPE_CHECKING:
-    from rueda.records.steps_to_target import StepsToTarget
 
 EPILOG = "Example: rueda steps-to-target glyphs-cnn --target-accuracy 0.85"
 
@@ -60,12 +57,8 @@ def steps_to_target(
             f"{curve.smallest_updates:,.0f} updates, at least {curve.smallest_examples:,.0f} examples"
         )
     from rueda.report.study_tables import steps_table
+    from rueda.terminal.metrics import write_target
 
-    table = steps_table(found).on_terminal(f"{found.task}: to {_target(found)}")
+    target_text = write_target(found.metric, found.value, found.data)
+    table = steps_table(found).on_terminal(f"{found.task}: to {target_text}")
     show_result(found, located(folder, start), as_json, table, summary)
-
-
-def _target(found: StepsToTarget) -> str:
-    """Write the target, for the title of the table."""
-    value = f"{100 * found.value:g} %" if found.metric.percent else f"{found.value:g}"
-    return f"{found.data} {found.metric.name} {value}"

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from rueda.data.loader import Loader
+from rueda.data.collated_loader import Collate, CollatedLoader
 from rueda.data.partition import Indices
 from rueda.data.stream import Batch, Ranked, Stream, batch_device
-from rueda.data.transfer import Transfer
-from rueda.data.waiting import Waiting
 from rueda.errors import DataError
 from rueda.world.seeds import seed_worker
 
-Collate = Callable[[list[Any]], Any]
 _Key = tuple[int, int, int, int, str, int | None]  # epoch, position, local batch, seed, partition, micro-batch
 _Shares = list[list[list[int]]]  # of each virtual worker: the indices of each micro-batch
 
 
-class DatasetLoader(Loader):
+class DatasetLoader(CollatedLoader):
     """Iterates over the batches of anything with a length and ``dataset[i]``; see :class:`rueda.Loader`.
 
     The examples are read one by one as ``dataset[i]``, or together as ``dataset.__getitems__(indices)`` where the data
@@ -65,13 +61,9 @@ class DatasetLoader(Loader):
             raise DataError("dataset", expected="one with a length and an index", got=type(dataset).__name__, do=do)
         self.dataset, self.device = dataset, batch_device(world, device)
         Stream.__init__(self, len(dataset), batch, world=world, seed=seed, partition=partition, remainder=remainder)
-        self._num_workers, self._options = num_workers, checked_options(options)
-        self._collate: Collate = self._options.pop("collate_fn", None) or default_collate
-        self._pins = self._options.pop("pin_memory", self.device is not None and self.device.type == "cuda")
-        self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
+        self._prepare_reading(num_workers, options)
         self._seed_reading: tuple[int, Callable[[], int]] | None = None
         self._ahead: tuple[Iterator[_Key], Iterator[Any]] | None = None
-        self._waiting = Waiting(num_workers, speaks=self.rank == 0)
 
     def seed_reading(self, seed: int, step: Callable[[], int]) -> None:
         """Seed the processes that read in advance as a worker seeds itself before it reads a batch.
@@ -176,9 +168,6 @@ class DatasetLoader(Loader):
                 position += shortened * self.size
             epoch, position = epoch + 1, 0
 
-    def _send(self, batch: Any) -> Batch:
-        return batch if self._transfer is None else self._transfer.batch(batch)
-
 
 def read_examples(dataset: Any, indices: list[int]) -> list[Any]:
     """Read examples by their indices, together where the data set can do it, as torch's DataLoader does.
@@ -188,17 +177,6 @@ def read_examples(dataset: Any, indices: list[int]) -> list[Any]:
     """
     together = getattr(dataset, "__getitems__", None)
     return list(together(indices)) if together is not None else [dataset[index] for index in indices]
-
-
-def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the arguments for DataLoader, of which none may be unknown or contradict the loader."""
-    own = {"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "drop_last", "self"}
-    known = sorted(inspect.signature(DataLoader.__init__).parameters.keys() - own)
-    for name in options:
-        if name not in known:
-            raise DataError("Loader", expected=f"arguments for this kind of data ({', '.join(known)})", got=name,
-                            do="leave it out; augment, prefetch and dtype are for rueda.Arrays")  # fmt: skip
-    return dict(options)
 
 
 class BatchReader(Dataset[Any]):

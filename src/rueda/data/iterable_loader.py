@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakMethod
 
 import torch
-from torch.utils.data import default_collate
 
 from rueda.data import hugging_face, partition
-from rueda.data.dataset_loader import checked_options
-from rueda.data.loader import Loader
+from rueda.data.collated_loader import CollatedLoader
 from rueda.data.loader_info import Told
 from rueda.data.own_random import OwnRandom
 from rueda.data.read_ahead import ReadAhead
 from rueda.data.stream import Batch, Ranked, Stream, batch_device, current_world
 from rueda.data.stream_reader import DIVISIONS, Collating, LoaderProcess, Plan, Snapshot, StreamReader
 from rueda.data.stream_sequence import InProcesses, InThisProcess, Sequence
-from rueda.data.transfer import Transfer
-from rueda.data.waiting import Waiting
 from rueda.errors import DataError
 
 SHUFFLE = 1024
 """examples in the shuffle buffer, unless another number is given"""
 
 
-class IterableLoader(Loader):
+class IterableLoader(CollatedLoader):
     """Divides a stream among all workers and their loader processes; see :class:`rueda.Loader`.
 
     How it is divided is described in :mod:`rueda.data.stream_reader`. By default, a data set that asks
@@ -90,17 +85,13 @@ class IterableLoader(Loader):
         _check(dataset, partition, shuffle, divide)
         self._known_examples = num_examples
         Stream.__init__(self, num_examples or 0, batch, world=world, seed=seed, remainder=remainder)
-        self._num_workers, self._options = num_workers, checked_options(options)
-        self._collate: Callable[[list[Any]], Any] = self._options.pop("collate_fn", None) or default_collate
-        self._pins = self._options.pop("pin_memory", self.device is not None and self.device.type == "cuda")
-        self._transfer = None if self.device is None or self.device.type == "cpu" else Transfer(self.device)
+        self._prepare_reading(num_workers, options)
         self._shuffle, self._wanted_divide, self._divide = shuffle, divide, divide
         self.dataset, self._start = own_stream(dataset)
         self._hides_rank = type(dataset).__module__.startswith("webdataset") and divide != "ranks"
         self._taken: list[list[int]] = []  # batches of this epoch: (local batch, how many of it)
         self._snapshot: Snapshot | None = None
         self._ahead: ReadAhead | None = None
-        self._waiting = Waiting(num_workers, speaks=self.rank == 0)
 
     # The length.
 
@@ -205,9 +196,6 @@ class IterableLoader(Loader):
         ahead.read()
         self._waiting.add(self._epoch, began)
         return [[self._send(part) for part in worker] for worker in parts]
-
-    def _send(self, batch: Any) -> Batch:
-        return batch if self._transfer is None else self._transfer.batch(batch)
 
     def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
         raise NotImplementedError

@@ -7,6 +7,7 @@ under ``model``, ``state_dict`` or ``model_state_dict``; prefixes that wrappers 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ from rueda.examine.objective.step_model import StepModel, given_losses
 from rueda.optim.rates import adapted
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
+from rueda.tasks.half_precision import protect_for
 from rueda.train.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint, step_of
 from rueda.train.loaders import evaluation_loader
 from rueda.train.normalisation import convert
 from rueda.train.state import evaluated_weights
-from rueda.world import World
+from rueda.world import World, instruction_sets
+from rueda.world.running import running_identity
 from rueda.world.seeds import seed_model
 
 STATES = ("model", "state_dict", "model_state_dict")
@@ -118,6 +121,8 @@ def load_model(
         recipe = Recipe.from_toml(state["recipe"])
         workers = recipe.workers
     recipe = recipe.with_settings(settings)
+    if not instruction_sets.has_gpu(os.environ):
+        protect_for(known, "float32", speak=running_identity().rank == 0)
     model = build_model(known, recipe)
     take_state(model, state, file, known.name)
     place = state.get("place")

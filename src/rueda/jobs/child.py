@@ -50,14 +50,14 @@ def main(folder: Path) -> int:
 
 def _leave_with_parent() -> None:
     """When standard input is closed, which happens when the parent process dies, save and exit as after SIGTERM."""
-    from rueda.world.signals import grace_seconds
+    from rueda.world.signals import exit_status, grace_seconds
 
     def watch() -> None:
         while os.read(0, 1):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace_seconds(os.environ))
-        os._exit(128 + signal.SIGTERM)
+        os._exit(exit_status(signal.SIGTERM))
 
     threading.Thread(target=watch, daemon=True).start()
 

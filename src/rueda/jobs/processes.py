@@ -18,12 +18,12 @@ from typing import IO, Any, TypeVar
 
 from rueda.errors import JobError, RuedaError
 from rueda.jobs.messages import Job, raise_first_error, read_answer, write_job
-from rueda.jobs.stopping import Stopped, raise_if_stopped, shell_status, signals_raise_stopped
+from rueda.jobs.stopping import Stopped, raise_if_stopped, signals_raise_stopped
 from rueda.world.cores import usable_cores
 from rueda.world.job_slot import JOB_SLOT
 from rueda.world.launch.grace import time_to_save
 from rueda.world.launch.processes import catches
-from rueda.world.signals import SAVING
+from rueda.world.signals import SAVING, shell_status
 
 _POLL_SECONDS = 0.03
 _LAST_LINES = 60

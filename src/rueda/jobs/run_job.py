@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -11,17 +12,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rueda.errors import JobError
+from rueda.errors import JobError, JobTimeout
 from rueda.jobs.messages import Answer, Job, has_saved, raise_first_error, read_answer, write_job
 from rueda.jobs.processes import Process, ask_to_save, stop
 from rueda.jobs.stopping import Stopped, raise_if_stopped, signals_raise_stopped
 from rueda.world.launch import Host, LaunchPlan, OutputOptions, launch
 from rueda.world.launch.failure import Failure, last_traceback, summary
+from rueda.world.signals import exit_status
 
 _POLL_SECONDS = 0.02
 
 
-def run(job: Job[Answer], *, workers: int = 1, show: bool = False) -> Answer:
+def run(job: Job[Answer], *, workers: int = 1, show: bool = False, timeout: float | None = None) -> Answer:
     """Run a job on N workers of this machine and return rank 0's answer.
 
     A single worker is a plain process. Several are started by the launcher and connect in :func:`rueda.init`.
@@ -31,23 +33,28 @@ def run(job: Job[Answer], *, workers: int = 1, show: bool = False) -> Answer:
         workers: how many processes run the function.
         show: whether to forward the output of a single process, such as its progress bar. With several workers, rank
             0's output is always forwarded.
+        timeout: the seconds after which a single process is killed; None sets no limit.
 
     Raises:
         RuedaError: the error that the function raised, of the same class, in one line.
         Stopped: after Ctrl-C, SIGTERM, SIGHUP or SIGUSR2, when the job has saved its state; or after SIGPIPE, when
             the reader of the workers' output has gone.
-        JobError: the job failed in another way; the message names the signal or the last line of output.
+        JobError: the job failed in another way; the message names the signal, the last line of output or the timeout.
     """
-    return _run_process(job, show) if workers == 1 else _run_workers(job, workers)
+    return _run_process(job, show, timeout) if workers == 1 else _run_workers(job, workers)
 
 
-def _run_process(job: Job[Answer], show: bool) -> Answer:
+def _run_process(job: Job[Answer], show: bool, timeout: float | None) -> Answer:
     running: list[Process] = []
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     with signals_raise_stopped(save=lambda: ask_to_save(running)):
         process = Process.start(job, _terminal() if show else {}, show=show)
         running.append(process)
         try:
             while not process.ended:
+                if time.monotonic() > deadline:
+                    process.close()
+                    raise JobTimeout(f"{job.function} was still running after {timeout:g} seconds")
                 time.sleep(_POLL_SECONDS)
         except BaseException as error:
             stop(running, error)
@@ -71,7 +78,7 @@ def _run_workers(job: Job[Answer], workers: int) -> Answer:
         status = launch(plan, output=options, failed=lambda failure, stderr: failures.append((failure, stderr)))
         if status == 0:
             return read_answer(folder, job)
-        if status == 128 + signal.SIGPIPE:  # the reader of the output has gone, so an error message would not be read
+        if status == exit_status(signal.SIGPIPE):  # the reader of the output has gone: nobody reads an error message
             raise Stopped(signal.SIGPIPE)
         raise_if_stopped(status, saved=has_saved(folder))
         raise_first_error(folder)

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from rueda.world.signals import HANDLED, REQUEUE_STATUS, STOPPING, Request, SignalFilter, exit_status
+from rueda.world.signals import HANDLED, REQUEUE_STATUS, STOPPING, Request, SignalFilter, exit_status, shell_status
 
 _USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -42,15 +42,6 @@ class Stopped(KeyboardInterrupt):
 def as_stopped(interrupt: KeyboardInterrupt) -> Stopped:
     """Convert a KeyboardInterrupt to :class:`Stopped`; a plain KeyboardInterrupt means SIGINT."""
     return interrupt if isinstance(interrupt, Stopped) else Stopped()
-
-
-def shell_status(status: int) -> int:
-    """Convert an exit status of :mod:`subprocess`, which is -n after signal n, to that of a shell, 128 + n.
-
-    >>> shell_status(2), shell_status(-9)
-    (2, 137)
-    """
-    return status if status >= 0 else 128 - status
 
 
 def raise_if_stopped(status: int, *, saved: bool = False) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import html
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rueda import jobs
+from rueda.errors import JobError, JobTimeout
+from rueda.jobs import Job, Stopped
 from rueda.labs import progress
 from rueda.labs.answering import check_of
 from rueda.labs.questions import response
 from rueda.labs.showing import inline
+from rueda.labs.trial import TrialAnswer, TrialRequest
 
 SECONDS = 20
 """how long a learner's function may run"""
@@ -48,8 +49,8 @@ class Exercise:
             return Judgement(exercise=self, text=progress.mark(self.key))
         check = check_of(self.key)
         found = _try(source, check.function, check.cases)
-        problem = found.get("error")
-        for case, result in zip(check.cases, found.get("results", []), strict=False):
+        problem = found.error
+        for case, result in zip(check.cases, found.results, strict=False):
             expected = check.expected(*case)
             if problem is None and not close(result, expected, check.tolerance):
                 call = f"{check.function}({', '.join(map(_short, case))})"
@@ -58,7 +59,7 @@ class Exercise:
         if problem is None:
             return Judgement(exercise=self, right=True, text=check.why)
         self._wrong += 1
-        said = str(found.get("printed", "")).strip().replace("`", "'")
+        said = found.printed.strip().replace("`", "'")
         printed = f" It printed: `{said if len(said) <= 400 else said[:397] + '...'}`" if said else ""
         return Judgement(exercise=self, right=False, text=f"{problem} {check.hint(self._wrong)}{printed}")
 
@@ -81,17 +82,14 @@ def close(found: Any, expected: Any, tolerance: float) -> bool:
     return type(found) is type(expected) and bool(found == expected)
 
 
-def _try(source: str, function: str, cases: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    request = json.dumps({"source": source, "function": function, "cases": [list(case) for case in cases]})
-    command = [sys.executable, "-m", "rueda.labs.trial"]
+def _try(source: str, function: str, cases: Sequence[Sequence[Any]]) -> TrialAnswer:
+    request = TrialRequest(source=source, function=function, cases=tuple(map(tuple, cases)))
     try:
-        done = subprocess.run(command, input=request, capture_output=True, text=True, timeout=SECONDS, check=False)
-        found: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return {"error": f"The function was still running after {SECONDS} seconds."}
-    except ValueError:
-        return {"error": "The process ended without a result."}
-    return found
+        return jobs.run(Job(function="rueda.labs.trial:run", request=request, answer=TrialAnswer), timeout=SECONDS)
+    except JobTimeout:
+        return TrialAnswer(error=f"The function was still running after {SECONDS} seconds.")
+    except (JobError, Stopped):  # it called sys.exit, or ended its process by a signal
+        return TrialAnswer(error="The process ended without a result.")
 
 
 def _short(value: Any) -> str:

@@ -19,8 +19,8 @@ from rueda.labs.catalogue import LABS, Lab
 from rueda.labs.explore import Shown
 from rueda.labs.opening import need_marimo
 from rueda.labs.showing import EMPTY, data_text, scripts, style
-from rueda.report.escape import to_html
-from rueda.report.inlined import packed_plotly, packed_text, script_hash
+from rueda.report.head import page_head
+from rueda.report.inlined import packed_plotly, packed_text
 from rueda.terminal.points import PointsProgress
 
 
@@ -88,24 +88,9 @@ def page(lab: Lab, outputs: Iterable[Any], *, show: bool = False) -> str:
     outputs = list(outputs)
     body = "\n".join(_block(output) for output in outputs)
     frames = packed_text(data_text(_frames(lab, outputs, show=show)))
-    (plotly, packed), script = packed_plotly(), scripts("parts.js", "alone.js", "static.js")
-    policy = (
-        f"default-src 'none'; script-src {plotly} {script_hash(script)}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<title>Rueda, lab {lab.number}: {to_html(lab.title)}</title>
-<style>
-{style()}</style>
-</head>
-<body class="lab">
+    packed, script = packed_plotly()[1], scripts("parts.js", "alone.js", "static.js")
+    title = f"Rueda, lab {lab.number}: {lab.title}"
+    return f"""{page_head(title, script=script, style=style())}<body class="lab">
 <header><p class="brand">Rueda <span>lab {lab.number}, about {lab.minutes} minutes</span></p>
 <p id="progress"></p></header>
 <main>

@@ -1,4 +1,4 @@
-"""Run a learner's function in a process of its own: ``python -m rueda.labs.trial`` reads a request and prints results.
+"""The job of an exercise: runs a learner's function in a process of its own (:mod:`rueda.jobs`).
 
 A process of its own, since code in the making may loop for ever, and must not change the lab's own state.
 """
@@ -7,33 +7,53 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import traceback
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from typing import Any
 
 
-def run(source: str, function: str, cases: list[list[Any]]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """A learner's source, and the arguments with which its function is called."""
+
+    source: str
+    function: str
+    cases: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialAnswer:
+    """What the function returned for each case, or why it did not."""
+
+    results: tuple[Any, ...] = ()
+    error: str | None = None
+    """one line"""
+    printed: str = ""
+
+
+def run(request: TrialRequest) -> TrialAnswer:
     """Execute a source and call its function on each case; return the results, or the error as one line.
 
-    >>> run("def double(x): return 2 * x", "double", [[1], [2]])
-    {'results': [2, 4], 'printed': ''}
-    >>> run("def double(x): return y", "double", [[1]])
-    {'error': "NameError: name 'y' is not defined (line 1).", 'printed': ''}
+    >>> run(TrialRequest(source="def double(x): return 2 * x", function="double", cases=((1,), (2,)))).results
+    (2, 4)
+    >>> run(TrialRequest(source="def double(x): return y", function="double", cases=((1,),))).error
+    "NameError: name 'y' is not defined (line 1)."
     """
-    printed = io.StringIO()
+    printed, function = io.StringIO(), request.function
     space: dict[str, Any] = {"__name__": "exercise"}
     try:
         with redirect_stdout(printed):
-            exec(compile(source, "<exercise>", "exec"), space)
+            exec(compile(request.source, "<exercise>", "exec"), space)
             if not callable(space.get(function)):
-                return {"error": f"There is no function `{function}`.", "printed": printed.getvalue()}
-            results = [_plain(space[function](*case)) for case in cases]
+                return TrialAnswer(error=f"There is no function `{function}`.", printed=printed.getvalue())
+            results = [_plain(space[function](*case)) for case in request.cases]
+            results = json.loads(json.dumps(results, default=repr))  # no object of the learner's own leaves the process
     except _Unfinished:
-        return {"error": "Put your own code in place of the three dots.", "printed": printed.getvalue()}
+        return TrialAnswer(error="Put your own code in place of the three dots.", printed=printed.getvalue())
     except Exception as error:
-        return {"error": _one_line(error), "printed": printed.getvalue()}
-    return {"results": results, "printed": printed.getvalue()}
+        return TrialAnswer(error=_one_line(error), printed=printed.getvalue())
+    return TrialAnswer(results=tuple(results), printed=printed.getvalue())
 
 
 def _one_line(error: Exception) -> str:
@@ -56,8 +76,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     return value
-
-
-if __name__ == "__main__":
-    request = json.load(sys.stdin)
-    json.dump(run(**request), sys.stdout, default=repr)

@@ -10,7 +10,6 @@ transfer, not the launch.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from rueda.errors import WorldError
 from rueda.measure.fit import fit_line
 from rueda.measure.request import SIZES
+from rueda.measure.spread import median_and_spread
 from rueda.records.profile import AllReduceTime, Communication
 from rueda.world import World
 from rueda.world.device import float64_device, is_gpu
@@ -51,13 +51,8 @@ def measure_communication(world: World, *, sizes: Sequence[int] = SIZES, seconds
     for size, mine in found.items():
         everybody = world.all_gather_object(mine)
         longest = [max(together) for together in zip(*everybody, strict=True)]
-        quartiles = statistics.quantiles(longest, n=4)
-        points.append(
-            AllReduceTime(
-                bytes=size, seconds=statistics.median(longest), spread=(quartiles[2] - quartiles[0]) / 2,
-                repeats=len(longest),
-            )
-        )  # fmt: skip
+        seconds_each, spread = median_and_spread(longest)
+        points.append(AllReduceTime(bytes=size, seconds=seconds_each, spread=spread, repeats=len(longest)))
     line = fit_line([point.bytes for point in points], [point.seconds for point in points])
     return Communication(
         workers=world.size, backend=world.transport, points=tuple(points),

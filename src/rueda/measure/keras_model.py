@@ -32,6 +32,7 @@ from rueda.records.profile import NoiseScale
 from rueda.records.recipe.batches import check_batches
 from rueda.records.recipe.default_rates import DEFAULT_RATES
 from rueda.tasks.keras_task import KerasTask
+from rueda.world import instruction_sets
 
 _PRECISION = {"mixed_float16": "fp16", "mixed_bfloat16": "bf16", "float64": "float64"}
 
@@ -58,6 +59,8 @@ class KerasStepper:
 
     def __init__(self, task: KerasTask, device: torch.device) -> None:
         self.device = device
+        if device.type == "cpu":  # before anything else: the model may compute in mixed_bfloat16
+            instruction_sets.protect()
         self._inputs, self._targets = task.load()
         self.num_examples = len(keras.tree.flatten(self._inputs)[0])
         self._model = task.build()

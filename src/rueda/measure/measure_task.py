@@ -21,6 +21,7 @@ from rueda.measure.request import AloneAnswer, Budget, MeasureRequest, TogetherA
 from rueda.records import Recipe
 from rueda.records.profile import Profile, StepTime
 from rueda.records.recipe.batches import check_counts
+from rueda.tasks.half_precision import protect_before_loading
 from rueda.terminal.phases import PhasesProgress
 from rueda.world.running import running_device, running_identity
 
@@ -73,6 +74,8 @@ def measure(
             return measure_together_here(loaded, asked)
 
     else:
+        assert isinstance(task, str)
+        protect_before_loading(task)
         job = Job(function="rueda.measure.worker_jobs:measure_alone", request=request, answer=AloneAnswer)
         alone = jobs.run(job, show=True)
 

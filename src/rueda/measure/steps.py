@@ -19,6 +19,7 @@ import torch
 
 from rueda.measure.clock import STAGES, StageClock
 from rueda.measure.memory import HEADROOM, largest_batch, peak_bytes, reset_peak, usable_bytes
+from rueda.measure.spread import median_and_spread
 from rueda.records import Recipe
 from rueda.records.profile import StepTime
 from rueda.records.recipe.batches import check_batches
@@ -118,11 +119,11 @@ def summary(batch: int, blocks: Sequence[Block], peak: int | None = None) -> Ste
     """
     whole = [block.seconds for block in blocks if block.stages is None] or [block.seconds for block in blocks]
     staged = [block.stages for block in blocks if block.stages is not None]
-    quartiles = statistics.quantiles(whole, n=4) if len(whole) > 1 else [whole[0]] * 3
+    seconds, spread = median_and_spread(whole)
     processor = [block.processor for block in blocks if block.processor is not None]
     parts = {name: statistics.median(stages[name] for stages in staged) if staged else 0.0 for name in STAGES}
     return StepTime(
-        batch=batch, seconds=statistics.median(whole), spread=(quartiles[2] - quartiles[0]) / 2, repeats=len(whole),
+        batch=batch, seconds=seconds, spread=spread, repeats=len(whole),
         peak_memory_bytes=peak, processor=statistics.median(processor) if processor else None, **parts,
     )  # fmt: skip
 

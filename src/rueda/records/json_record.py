@@ -171,6 +171,8 @@ def read_record(kind: type[Kind], data: Any, where: str) -> Kind:
 def _reader(hint: Any) -> Callable[[Any], Any]:
     """Make the function that checks a decoded JSON value against a type and converts it; cached for each type."""
     origin = get_origin(hint)
+    if hint is Any:
+        return lambda value: value
     if origin is Annotated:
         return _bounded_reader(*get_args(hint))
     if origin in (Union, types.UnionType):

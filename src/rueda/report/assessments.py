@@ -6,11 +6,12 @@ import math
 
 from rueda.records.assessment import Assessment, Gradebook, GradebookRow
 from rueda.report.model import Cell, Section, Table, field_as
+from rueda.terminal.numbers import percent
 
 
 def to_section(found: Assessment) -> Section:
     """Return the section about a submission."""
-    asked = f"{found.target_accuracy:.1%} in {found.patience} consecutive epochs within {found.within:g} s"
+    asked = f"{percent(found.target_accuracy)} in {found.patience} consecutive epochs within {found.within:g} s"
     section = Section(title=f"{found.learner}: {found.script} on {found.workers} workers", task=found.task)
     section.told.append(f"{found.learner} has {found.summary}; asked for: {asked}, on {found.task}.")
     held = "; ".join(found.isolation) or "nothing"
@@ -29,7 +30,7 @@ def class_to_section(found: Gradebook) -> Section:
     told = f"{passed} of {len(found.rows)} submissions have passed: {found.task}, {found.workers} workers"
     return Section(
         title="Submissions of a class", task=found.task,
-        told=[f"{told}, {found.target_accuracy:.1%} within {found.within:g} s."],
+        told=[f"{told}, {percent(found.target_accuracy)} within {found.within:g} s."],
         tables=[Table.of("Results", found.rows, _ROWS)],
     )  # fmt: skip
 
@@ -40,7 +41,7 @@ def _points(one: object) -> Cell:
 
 
 def _percent(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.1%}"
+    return "" if math.isnan(value) else percent(value)
 
 
 def _number(name: str, one: GradebookRow) -> Cell:

@@ -19,7 +19,8 @@ from rueda.report.escape import to_html, to_script
 from rueda.report.figure_rows import figure_row
 from rueda.report.figures.arrangement import training_figures
 from rueda.report.figures.styles import styles
-from rueda.report.inlined import asset, packed_plotly, script_hash
+from rueda.report.head import page_head
+from rueda.report.inlined import asset, packed_plotly
 from rueda.report.model import Entry, Section
 from rueda.report.pack import pack
 from rueda.report.plot import Plot
@@ -53,7 +54,7 @@ def write_report(paths: Path | str | Iterable[Path | str], output: Path | str = 
 
 def render(sections: list[Section]) -> str:
     """Return the HTML of a page with these sections."""
-    (plotly, packed), script = packed_plotly(), "\n".join(asset(name) for name in _SCRIPTS)
+    packed, script = packed_plotly()[1], "\n".join(asset(name) for name in _SCRIPTS)
     figures = [training_figures(section) for section in sections]
     data = to_script(pack({f"s{at}": _data(section, figures[at]) for at, section in enumerate(sections)}))
     alone = len(sections) == 1
@@ -61,23 +62,7 @@ def render(sections: list[Section]) -> str:
     brand = "Rueda <span>report</span>"
     header = f'<p class="brand">{brand}</p>' if alone else f'<h1 class="brand">{brand}</h1>{_contents(sections)}'
     body = "".join(_section(section, figures[at], f"s{at}", alone=alone) for at, section in enumerate(sections))
-    policy = (
-        f"default-src 'none'; script-src {plotly} {script_hash(script)}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<title>{to_html(title)}</title>
-<style>
-{asset("page.css")}</style>
-</head>
-<body>
+    return f"""{page_head(title, script=script, style=asset("page.css"))}<body>
 <header>{header}</header>
 <main>
 {body}</main>

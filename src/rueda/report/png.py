@@ -18,6 +18,7 @@ SECONDS = 120
 _FLAGS = (
     *("--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--no-first-run", "--enable-unsafe-swiftshader", "--hide-scrollbars", "--virtual-time-budget=60000"),
+    "--disable-dev-shm-usage",  # a container's /dev/shm may have 64 MB; a page of figures needs more
 )
 _IMAGE = re.compile(r'<img data-file="([a-z0-9-]+)" src="data:image/png;base64,([A-Za-z0-9+/=]+)"')
 

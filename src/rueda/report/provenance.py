@@ -38,7 +38,9 @@ def _machine(machine: Any) -> str:
         return _text(machine)
     parts = [_text(machine.get("processor")), _text(machine.get("system"))]
     cores, memory, gpus = number(machine.get("cores")), number(machine.get("memory_bytes")), machine.get("gpus")
-    parts += [f"{cores:g} cores"] if cores else []
+    usable = number(machine.get("usable_cores"))  # older records have none
+    some = f"{usable:g} of " if usable and cores and usable < cores else ""
+    parts += [f"{some}{cores:g} cores"] if cores else []
     parts += [f"{memory / 2**30:.0f} GiB"] if memory else []
     parts += [str(gpu) for gpu in gpus] if isinstance(gpus, list) else []
     return ", ".join(part for part in parts if part)

@@ -18,7 +18,6 @@ Phases: **plan** the runs, **run** those that are not finished (:mod:`rueda.jobs
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,16 +25,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rueda import jobs as starter
-from rueda.errors import RecipeError, RunError, TaskError, read_failure
-from rueda.files.atomic import write_atomically
+from rueda.errors import RecipeError, RunError, TaskError
 from rueda.files.lock import held
 from rueda.jobs import Job
 from rueda.records import Recipe, Row
 from rueda.records.forecast import FEWEST_SIZES, CurvePoint, Forecast
 from rueda.records.metric import LOSS, MetricInfo
 from rueda.records.recipe.batches import check_counts
+from rueda.records.subset import TrainedSubset
 from rueda.study.planned_run import PlannedRun, execute
 from rueda.study.runs import check_same_recipe, is_finished, last_row
+from rueda.tasks.half_precision import protect_before_loading
 from rueda.tasks.naming import folder_name
 from rueda.terminal.numbers import things
 from rueda.train.request import TrainAnswer, TrainRequest
@@ -144,6 +144,7 @@ def measure_learning_curve(
     request = CurveRequest(task=name, epochs=epochs, growth=growth, settings=tuple(settings), metric=metric)
     if isinstance(task, str):
         job = Job(function="rueda.study.subset:plan", request=request, answer=Forecast)
+        protect_before_loading(task)  # before all jobs, so that one line reports it
         about = starter.run(job, show=progress)
     else:
         from rueda.study.subset import plan_task
@@ -212,17 +213,15 @@ def _sizes(sizes: Sequence[int] | None, largest_fraction: float, whole: int, che
 def _record_subset(run: SubsetRun) -> None:
     """Record which subset a run is trained on; refuse a folder that records another one."""
     check_same_recipe(run.folder, run.recipe)
-    file = run.folder / "subset.json"
-    wanted = {"task": run.task, "examples": run.examples, "seed": run.seed, "growth": run.growth}
-    try:
-        old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else wanted
-    except (OSError, ValueError) as error:
+    file = run.folder / TrainedSubset.FILE
+    wanted = TrainedSubset(task=run.task, examples=run.examples, seed=run.seed, growth=run.growth)
+    old = TrainedSubset.load(file, again=f"remove {run.folder}") if file.exists() else wanted
+    if old.words != wanted.words:
         raise RunError(
-            f"{file}: expected the subset of a run, got: {read_failure(error)}; remove {run.folder}"
-        ) from None
-    if old != wanted:
-        raise RunError(f"{run.folder} was trained on {old}, but now the request is {wanted}; choose another --folder")
-    write_atomically(file, json.dumps(wanted).encode())
+            f"{run.folder} was trained on {old.words}, but now the request is {wanted.words}; choose another --folder"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    wanted.save(file)
 
 
 def _summarise(about: Forecast, planned: Sequence[SubsetRun], check: bool) -> Forecast:

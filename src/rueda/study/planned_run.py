@@ -119,6 +119,8 @@ def execute(
 
 def _limit_instruction_sets(runs: Sequence[PlannedRun], show: StudyProgress) -> None:
     """Limit oneDNN for all runs where this CPU's AMX is faulty, and say so once: the output of a run is not shown."""
+    if instruction_sets.has_gpu(os.environ):
+        return
     for precision in {run.recipe.precision for run in runs}:
         limit = instruction_sets.limits(os.environ, precision).get(instruction_sets.VARIABLE)
         if limit is not None:

@@ -25,6 +25,7 @@ from rueda.study.planning import StudyPlan, StudyRequest, plan_task
 from rueda.study.runs import check_same_recipe, is_finished, recorded_recipe, summarise
 from rueda.study.study_folder import StudyFolder, runs_of
 from rueda.study.task_file import refuse_changed_file
+from rueda.tasks.half_precision import protect_before_loading
 from rueda.train.request import TrainRequest, train_job
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def study_techniques(
     )  # fmt: skip
     if isinstance(task, str):
         job = Job(function="rueda.study.planning:plan", request=request, answer=StudyPlan)
+        protect_before_loading(task)  # before all jobs, so that one line reports it
         plan = starter.run(job, show=progress)
     else:
         plan = plan_task(task, request)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rueda.errors import RuedaError, TaskError, suggest
 from rueda.records.task_file import TaskFile
 from rueda.tasks import builtin
+from rueda.tasks.half_precision import protect_before_loading
 from rueda.tasks.keras_task import KerasTask
 from rueda.tasks.naming import BUILTIN_TASKS, split_file
 from rueda.tasks.splits import split_off
@@ -43,6 +44,7 @@ def load_measurable(name: str) -> Task | KerasTask:
         return made
     file = task_file(name)
     if file is not None:
+        protect_before_loading(name)
         return _from_file(file)
     known = [*BUILTIN_TASKS, *([f"{name}.py"] if os.path.isfile(f"{name}.py") else [])]
     do = suggest(name, known, "choose one", cutoff=0.4)

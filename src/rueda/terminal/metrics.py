@@ -51,6 +51,18 @@ def write_interval(metric: MetricInfo, interval: tuple[float, float]) -> str:
     return f"{points(low)} to {points(high)}{'' if metric.percent else ' %'}"
 
 
+def write_target(metric: MetricInfo, value: float, data: str) -> str:
+    r"""Write a target as it was given, with the metric and the data on which it counts.
+
+    >>> write_target(MetricInfo(name="accuracy", percent=True), 0.825, "validation")
+    '82.5\xa0% validation accuracy'
+    >>> write_target(MetricInfo(name="loss", higher_is_better=False), 0.29, "test")
+    '0.29 test loss'
+    """
+    text = f"{100 * value:g}\N{NO-BREAK SPACE}%" if metric.percent else f"{value:g}"
+    return f"{text} {data} {metric.name}"
+
+
 def describe_change(metric: MetricInfo) -> str:
     """Return what the differences from one worker are, for a caption."""
     if metric.percent:

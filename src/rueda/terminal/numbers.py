@@ -23,15 +23,15 @@ def number(value: Any) -> float | None:
         return None
 
 
-def percent(fraction: float | None, spread: float | None = None) -> str:
+def percent(fraction: float | None, spread: float | None = None, *, places: int = 1) -> str:
     r"""Write a fraction in percent, with its spread over seeds if there is one.
 
-    >>> percent(0.7134), percent(0.7134, 0.004), percent(None)
-    ('71.3\xa0%', '71.3\xa0±\xa00.4\xa0%', '–')
+    >>> percent(0.7134), percent(0.7134, 0.004), percent(0.7134, places=0), percent(None)
+    ('71.3\xa0%', '71.3\xa0±\xa00.4\xa0%', '71\xa0%', '–')
     """
     if fraction is None or number(100 * fraction) is None:
         return NONE
-    text = fixed(100 * fraction, 1, 100 * spread if spread else None) + " %"
+    text = fixed(100 * fraction, places, 100 * spread if spread else None) + " %"
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 

@@ -19,7 +19,7 @@ from rueda.records import Row
 from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.terminal.bar import ProgressDisplay
 from rueda.terminal.metrics import write_value
-from rueda.terminal.numbers import NONE, number
+from rueda.terminal.numbers import NONE, number, percent
 
 _SHORT = {"validation": "val."}
 _METRIC_WIDTH = 8
@@ -86,7 +86,7 @@ class Progress(ProgressDisplay):
 
     def show_epoch(self, row: Row, seconds: float) -> None:
         """Print the figures of an epoch that took ``seconds``."""
-        utilisation = [_percent(row.model_flops_utilisation)] * self._shows_utilisation
+        utilisation = [percent(row.model_flops_utilisation)] * self._shows_utilisation
         metric, on = row.metric, self._evaluated_on
         train = (_loss(row.train_loss), *_metric(metric, row.value("train")))
         evaluated = (_loss(row.value(on, LOSS.name)), *_metric(metric, row.value(on)))
@@ -127,7 +127,7 @@ def _metric(metric: MetricInfo, value: float | None) -> list[str]:
     """Write the primary metric; the loss has a column of its own."""
     if metric.name == LOSS.name:
         return []
-    return [_percent(value) if metric.percent else NONE if value is None else _loss(value)]
+    return [percent(value) if metric.percent else NONE if value is None else _loss(value)]
 
 
 def _loss(value: float | None) -> str:
@@ -139,7 +139,3 @@ def _loss(value: float | None) -> str:
     if value is None or number(value) is None:
         return "nan"
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3e}"
-
-
-def _percent(fraction: float | None) -> str:
-    return NONE if fraction is None else f"{100 * fraction:.1f} %"

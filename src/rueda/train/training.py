@@ -25,6 +25,7 @@ from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
 from rueda.records.run import NoiseRow
 from rueda.tasks import Task
+from rueda.tasks.half_precision import protect_for
 from rueda.train import numerics
 from rueda.train.layout import memory_format, parameter_dtype
 from rueda.train.loaders import training_loader
@@ -37,7 +38,7 @@ from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
 from rueda.train.update import StepTimer
 from rueda.train.utilisation import Utilisation, worker_peak
-from rueda.world import World, instruction_sets
+from rueda.world import World
 from rueda.world.device import wait_for
 from rueda.world.seeds import seed_model
 
@@ -72,7 +73,7 @@ class Training:
         self.recipe = recipe = numerics.settled(adapted(recipe), world.device)
         numerics.apply(recipe, world.device)
         if world.device.type == "cpu":  # before anything else: loading data or building the model may run oneDNN
-            instruction_sets.protect(recipe.precision, speak=world.is_main)
+            protect_for(task, recipe.precision, speak=world.is_main)
         self.task = task = task.for_recipe(recipe)
         self.train_data = task.load("train")
         self.dtype = parameter_dtype(recipe)

@@ -18,11 +18,14 @@ highest that works is used:
 ====================  ====================================================
 
 The result is valid until the machine is rebooted, and is kept in the cache folder. Nothing is tried on a CPU that does
-not advertise AMX, or for a recipe in float32. A limit that the user has set is tested, never changed. Where nothing
-could be tried (the child did not start or timed out), half precision runs under a limit without AMX.
+not advertise AMX, or for a recipe in float32, unless the task has code of its own, which may compute in half precision
+by itself. A limit that the user has set is tested, never changed. Where nothing could be tried (the child did not start
+or timed out), half precision runs under a limit without AMX.
 
 oneDNN reads the variable once, when it runs its first kernel: it may still be set after ``import torch``, but not after
-the first convolution. If it is too late and half precision was asked for, :func:`protect` raises an error.
+the first convolution. If it is too late and half precision was asked for, :func:`protect` raises an error. If it is too
+late and the precision is not known, ``torch.autocast`` raises it when it is entered for half precision on the CPU;
+tensors that the program itself converts to bf16 cannot be refused so, and a line says it.
 """
 
 from __future__ import annotations
@@ -55,10 +58,12 @@ _SAFE = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 
 _OLD_VARIABLE = "DNNL_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
+_NVIDIA = ("/dev/nvidia0", "/proc/driver/nvidia")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CHILD = (sys.executable, "-m", "rueda.world.instruction_sets")
 _TRYING_SECONDS = 120.0  # for all limits together
 _UNTRIED_SECONDS = 600.0  # a limit that could not be tried is not tried again for so long
+_NAMES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _FAULTS = {-signal.SIGILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE}
 
 _answers: dict[str, bool | None] = {}
@@ -75,6 +80,13 @@ def advertised(cpuinfo: str) -> tuple[str, ...]:
     line = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
     flags = set(line.split())
     return tuple(precision for precision in ("bf16", "fp16") if {"amx_tile", f"amx_{precision}"} <= flags)
+
+
+def has_gpu(environ: Mapping[str, str]) -> bool:
+    """Return whether processes with these variables compute on an NVIDIA GPU, as far as is known without torch."""
+    if wanted := environ.get("RUEDA_DEVICE"):
+        return wanted == "cuda"
+    return environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(map(os.path.exists, _NVIDIA))
 
 
 def choose_limit(
@@ -147,7 +159,8 @@ def limits(environ: Mapping[str, str], precision: str | None = None, among: Sequ
 def protect(precision: str | None = None, *, speak: bool = True) -> None:
     """Protect this process from AMX instructions that crash it, by limiting oneDNN.
 
-    If oneDNN has already started without a limit and the precision is not known, a warning is printed.
+    If oneDNN has already started without a limit and the precision is not known, a warning is printed, and
+    ``torch.autocast`` refuses half precision on the CPU from then on.
 
     Args:
         precision: the precision of this process, as in a recipe; None if it is not known.
@@ -173,8 +186,25 @@ def protect(precision: str | None = None, *, speak: bool = True) -> None:
     )
     if precision is not None:
         raise WorldError(late)
+    _refuse_autocast(torch.autocast, late)
     if speak:
-        _print_once(f"{late} (float32 is not affected)")
+        _print_once(f"{late} (float32 is not affected; torch.autocast will refuse half precision on the CPU)")
+
+
+def _refuse_autocast(autocast: Any, reason: str) -> None:
+    """Make ``torch.autocast`` raise an error when it is entered for half precision on the CPU, which would crash."""
+    enter = autocast.__enter__
+    if getattr(enter, "refuses", False):
+        return
+
+    @functools.wraps(enter)
+    def checked(region: Any) -> Any:
+        if region.device == "cpu" and region._enabled and _NAMES.get(str(region.fast_dtype)) in _advertised_here():
+            raise WorldError(reason)
+        return enter(region)
+
+    checked.refuses = True  # type: ignore[attr-defined]
+    autocast.__enter__ = checked
 
 
 def told(limit: str, *, faults: bool = True) -> str:

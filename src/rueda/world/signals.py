@@ -86,6 +86,15 @@ def exit_status(number: int) -> int:
     return REQUEUE_STATUS if number == signal.SIGUSR2 else 128 + number
 
 
+def shell_status(status: int) -> int:
+    """Convert an exit status of :mod:`subprocess`, which is -n after signal n, to that of a shell, 128 + n.
+
+    >>> shell_status(2), shell_status(-9)
+    (2, 137)
+    """
+    return status if status >= 0 else 128 - status
+
+
 def grace_seconds(environ: Mapping[str, str]) -> float:
     """Return how many seconds the workers have to save after a signal: ``RUEDA_GRACE``, by default 30.
 

@@ -23,8 +23,8 @@ def main() -> None:
     options = json.loads(os.environ[VARIABLE])
 
     gc.disable()  # imports create little garbage, and each collection would visit all of torch's objects
+    from rueda.check.audit.watch.failing import leave_failed
     from rueda.check.audit.watch.observer import run_observed
-    from rueda.check.audit.watch.place import users_traceback
     from rueda.world.compiler_import import spare_compiler
 
     spare_compiler()
@@ -34,8 +34,7 @@ def main() -> None:
     try:
         run_observed(command, options["folder"], rank, module=is_module, updates=options["updates"])
     except (Exception, KeyboardInterrupt) as error:
-        sys.excepthook(type(error), error, users_traceback(error))
-        leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+        leave_failed(error)
     leave(0)
 
 

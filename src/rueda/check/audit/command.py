@@ -39,7 +39,7 @@ def check_script(
     status, journals = observed(plan, updates=updates, output=output or OutputOptions(to_stderr=as_json))
     result = ScriptCheck(
         script=shlex.join(plan.program), workers=plan.workers, script_status=status, checks=tuple(judge(journals)),
-        command=shlex.join(["rueda", *sys.argv[1:]]), environment=environment(),
+        environment=(about := environment()), command=about["command"],
     )  # fmt: skip
     if file is not None:
         result.save(file)

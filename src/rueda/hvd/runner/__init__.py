@@ -20,6 +20,7 @@ work too. Without it, the function must be defined at the top level of a module,
 from __future__ import annotations
 
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rueda.errors import LaunchError, MissingExtra, WorldError
+from rueda.world.signals import exit_status
 
 __all__ = ["WorkerError", "run"]
 
@@ -158,7 +160,7 @@ def _results(outcomes: Sequence[Any], workers: int, status: int) -> list[Any]:
     for outcome in outcomes:  # in the order in which they arrived: the first failure is the cause
         if outcome.result is None:
             raise WorkerError(outcome.rank, outcome.summary, outcome.traceback)
-    if status == 130:
+    if status == exit_status(signal.SIGINT):
         raise KeyboardInterrupt
     found = {outcome.rank: outcome.result for outcome in outcomes}
     missing = [rank for rank in range(workers) if rank not in found]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -166,10 +167,13 @@ def _error(printed: tuple[str, ...]) -> str:
 
 
 def _store() -> None:
-    """Run every script whose result is not stored yet, and store it."""
+    """Run every script of which no result from a clean commit is stored, and store it; a modified tree is refused."""
+    if not _is_clean(environment()):
+        sys.exit(f"{STORED}: expected a clean commit, got {environment()['commit']}; commit first")
     file = Path(str(STORED))
     file.parent.mkdir(exist_ok=True)
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    known = {key: one for key, one in known.items() if _is_clean(one["check"]["environment"])}
     found: dict[str, Any] = {}
     for style, steps in all_scripts():
         key = _key(style, steps)
@@ -183,6 +187,10 @@ def _store() -> None:
             text = json.dumps({**known, **found}, separators=(",", ":"), default=str)
             file.write_text(text + "\n", encoding="utf-8")
     file.write_text(json.dumps(found, separators=(",", ":"), default=str) + "\n", encoding="utf-8")
+
+
+def _is_clean(about: dict[str, Any]) -> bool:
+    return about["commit"] is not None and not about["commit"].endswith("+")
 
 
 if __name__ == "__main__":

@@ -68,3 +68,11 @@ function dressed(given) {
     ...wanted,
   };
 }
+
+// A page whose start fails says so, to the reader and to what waits for it.
+function tellTrouble(error) {
+  const place = document.getElementById("trouble");
+  place.textContent = "The figures cannot be drawn (" + error.message + "); use a browser from 2023 or later.";
+  place.hidden = false;
+  document.documentElement.dataset.ready = "false";
+}

@@ -19,9 +19,4 @@ async function start() {
   document.documentElement.dataset.ready = "true";
 }
 
-start().catch((error) => {
-  const place = document.getElementById("trouble");
-  place.textContent = "The figures cannot be drawn (" + error.message + "); use a browser from 2023 or later.";
-  place.hidden = false;
-  document.documentElement.dataset.ready = "false";
-});
+start().catch(tellTrouble);

@@ -12,6 +12,7 @@ from rueda.report.escape import Label, lines
 from rueda.report.figures.parts import LEGEND_ABOVE, curve, log_axis, regimes, shade, thinned, upright
 from rueda.report.model import short
 from rueda.report.plot import Plot
+from rueda.terminal.metrics import write_target
 from rueda.terminal.numbers import count
 
 _SHADES = (0.0, 0.06, 0.13)
@@ -53,9 +54,8 @@ def steps(found: StepsToTarget) -> Plot:
 
 
 def target_words(found: StepsToTarget) -> str:
-    """Write the target: its value and the metric."""
-    value = f"{100 * found.value:.3g} %" if found.metric.percent else f"{found.value:.4g}"
-    return f"{value} {found.data} {found.metric.name}"
+    """Write the target of a record."""
+    return write_target(found.metric, found.value, found.data)
 
 
 def _about(point: BatchPoint) -> Label:

@@ -15,7 +15,6 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
 from rueda.errors import LaunchError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 _STORE_SECONDS = 600.0
 _SWEEP_SECONDS = 2.0
-_NVIDIA = ("/dev/nvidia0", "/proc/driver/nvidia")
 
 
 class Control:
@@ -106,13 +104,6 @@ def main() -> None:
     os._exit(0)  # without waiting for threads that still block, nor for torch's slow exit
 
 
-def _has_gpu(environ: Mapping[str, str]) -> bool:
-    """Return whether the workers of this host compute on an NVIDIA GPU, as far as is known without torch."""
-    if wanted := environ.get("RUEDA_DEVICE"):
-        return wanted == "cuda"
-    return environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(map(os.path.exists, _NVIDIA))
-
-
 def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> None:
     gc.disable()  # the import of torch creates little garbage; without collections it takes a seventh less time
     from rueda.world.launch.elastic import ElasticAgent, Rendezvous
@@ -123,7 +114,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
     gc.enable()
     extra = environment.for_workers(os.environ, plan["workers"])
     extra |= environment.python_path(os.environ, plan["packages"])
-    if not (plan["limits_onednn"] or program.is_rueda(argv) or _has_gpu(os.environ)):
+    if not (plan["limits_onednn"] or program.is_rueda(argv) or instruction_sets.has_gpu(os.environ)):
         extra |= instruction_sets.limits(os.environ)
         if limit := extra.get(instruction_sets.VARIABLE):
             sender.message(say="note", text=instruction_sets.told(limit))

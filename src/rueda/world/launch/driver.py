@@ -427,7 +427,7 @@ class _Driver:
         if self._lost is not None:
             self._output.note(self._lost)
             return 1
-        return 128 + signal.SIGPIPE if self._broken_pipe else 0
+        return exit_status(signal.SIGPIPE) if self._broken_pipe else 0
 
     @contextlib.contextmanager
     def _handled_signals(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rueda.world.signals import shell_status
 from rueda.world.stall.limits import EXIT_STATUS, PREFIX
 
 _MOST_LINES = 60
@@ -55,7 +56,7 @@ class Failure:
     @property
     def exit_status(self) -> int:
         """The exit status as a shell reports it: 128 + n for signal n."""
-        return self.status if self.status > 0 else 128 - self.status
+        return shell_status(self.status)
 
     @property
     def began(self) -> float:
