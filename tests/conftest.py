@@ -67,5 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    # What the tests start imports torch sooner; the processes of the tests themselves have started as always.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [harness.QUICK_START, os.environ.get("PYTHONPATH")]))
     gc.freeze()  # modules and tests are never freed, so collections need not visit them
     gc.enable()
