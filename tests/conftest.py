@@ -4,7 +4,7 @@ Before torch is loaded: one thread, so that results are the same on every machin
 Ctrl-C works also in a job that was started with SIGINT or SIGHUP ignored (a script's background, ``nohup``): such a
 disposition is inherited, and the tests send both to what they start.
 
-``make test`` runs the files in one process more than cores, two to four; each keeps its own groups of workers.
+``make test`` runs the files in two processes more than cores, three or four; each keeps its own groups of workers.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ LONG = tuple(
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes ``-n auto`` means: one more than cores, since tests also wait for others."""
-    return max(2, min(usable_cores() + 1, MOST_PROCESSES))
+    """Say how many processes ``-n auto`` means: two more than cores, since tests also wait for others."""
+    return max(3, min(usable_cores() + 2, MOST_PROCESSES))
 
 
 class ByFile(LoadFileScheduling):
