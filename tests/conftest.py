@@ -35,13 +35,16 @@ MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
 LONG = tuple(
     f"test_{name}.py"
     for name in (
-        *("strangers", "many_hosts", "browser", "gallery", "signals", "local", "site", "stall", "drivers", "docs"),
-        *("scripts", "training", "parallel", "resume", "cycles", "techniques", "check_command", "command", "init"),
-        *("instruction_sets", "run", "trainings", "study", "any_stage", "any_step", "shared_memory", "fuzz"),
-        *("sampling", "density", "noise_scale", "train", "checked", "commands"),
+        *("browser", "many_hosts", "scripts", "drivers", "gallery", "strangers", "site"),
+        *("local", "parallel", "signals", "training", "stall", "docs", "run"),
+        *("trainings", "check_command", "sampling", "init", "study", "resume", "fuzz"),
+        *("cycles", "damaged", "runner", "techniques", "command", "on_workers", "instruction_sets"),
+        *("any_stage", "any_step", "shared_memory", "density", "noise_scale", "train", "checked"),
+        *("commands", "examine", "measure", "forecast", "schedules"),
     )
 )
-"""files that take longest: they are begun first, so that no process is left alone with one at the end"""
+"""files that take longest: they are begun first, so that no process is left alone with one at the end; those that wait
+for processes to stop or to stall (``many_hosts``, ``drivers``, ``strangers`` ...) take turns with those that compute"""
 
 
 def pytest_xdist_auto_num_workers() -> int:
