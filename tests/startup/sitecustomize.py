@@ -4,8 +4,8 @@
 
 - **Collections of garbage** while torch is imported, which creates little: 0.2 s. Afterwards they are as before.
 - **Meta kernels** (``torch._meta_registrations``), by which operators find the shapes of their results without data:
-  0.15 s. What compiles needs them, so they are imported before ``torch._dynamo`` is. A script that computes on the
-  device ``meta`` without compiling would raise ``NotImplementedError``: its test takes this folder from ``PYTHONPATH``.
+  0.15 s. They are imported before what needs them, the compiler and libraries that compute on the device ``meta``. A
+  script that does so itself would raise ``NotImplementedError``: its test takes this folder from ``PYTHONPATH``.
 
 A process whose test chooses ``PYTHONPATH`` itself, and each process on another host, starts as users' do.
 """
@@ -17,11 +17,12 @@ import sys
 from types import ModuleType
 
 _META = "torch._meta_registrations"
-_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
+_NEED_META = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
+_NEED_META += ("accelerate", "keras", "lightning", "transformers")  # they make models on the device meta
 
 
 class _QuickTorch:
-    """Finds torch, and the first module of its compiler, a moment before the others on ``sys.meta_path`` do."""
+    """Finds torch, and sees the first module that needs its meta kernels before others on ``sys.meta_path`` do."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name == "torch":
@@ -32,9 +33,12 @@ class _QuickTorch:
                 own = spec.loader.exec_module
                 spec.loader.exec_module = lambda module: _without_collections(own, module)  # type: ignore[method-assign]
             return spec
-        if name in _COMPILER and "torch" in sys.modules and _ready(sys.modules["torch"]):
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
-            _import_meta_kernels()
+        if name in _NEED_META:
+            torch = sys.modules.get("torch")
+            if torch is None or not getattr(torch.__spec__, "_initializing", False):  # torch names some of them itself
+                sys.meta_path.remove(self)  # type: ignore[arg-type]  # from now on torch is imported as always
+                if torch is not None:
+                    _import_meta_kernels()
         return None
 
 
@@ -49,10 +53,6 @@ def _without_collections(own: object, module: ModuleType) -> None:
         gc.freeze()  # modules are never freed, so later collections need not visit them
         if collects:
             gc.enable()
-
-
-def _ready(torch: ModuleType) -> bool:
-    return not getattr(torch.__spec__, "_initializing", False)
 
 
 def _import_meta_kernels() -> None:
