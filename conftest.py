@@ -22,6 +22,7 @@ _NEEDS = {
     "jax": ["src/rueda/hvd/bridge/jax.py", "src/rueda/hvd/jax"],
 }
 collect_ignore = ["src/rueda/hvd/legacy_keras/shim"]  # a package with a name of its own, not part of ours
+collect_ignore += ["tests/startup"]  # Python itself imports it, when a process of the tests starts
 # Scripts that train when they are imported.
 collect_ignore += ["src/rueda/labs/notebooks"]  # marimo runs them
 collect_ignore += ["tests/check/gallery", "tests/frameworks/gallery", "tests/scale/scripts", "tests/assess/submissions"]

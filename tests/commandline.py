@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from harness import QUICK_START
 from rueda.world.launch import LaunchPlan, OutputOptions
 
 Launches = list[tuple[LaunchPlan, OutputOptions]]  # the plans that would have been launched
@@ -65,7 +66,7 @@ def hearing_ctrl_c() -> Iterator[None]:
 
 def environ(**more: str) -> dict[str, str]:
     """Give the environment of a command in a process of its own, in which the tests' modules are found."""
-    path = os.pathsep.join([os.getcwd(), str(Path(__file__).parent)])
+    path = os.pathsep.join([os.getcwd(), str(Path(__file__).parent), QUICK_START])
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **more}
 
 

@@ -4,7 +4,7 @@ Before torch is loaded: one thread, so that results are the same on every machin
 Ctrl-C works also in a job that was started with SIGINT or SIGHUP ignored (a script's background, ``nohup``): such a
 disposition is inherited, and the tests send both to what they start.
 
-``make test`` runs the files in one process more than cores, two to four; each keeps its own groups of workers.
+``make test`` runs the files in two processes more than cores, three or four; each keeps its own groups of workers.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
 LONG = tuple(
     f"test_{name}.py"
     for name in (
-        *("strangers", "many_hosts", "browser", "gallery", "signals", "local", "site", "stall", "drivers", "docs"),
-        *("scripts", "training", "parallel", "resume", "cycles", "techniques", "check_command", "command", "init"),
-        *("instruction_sets", "run", "trainings", "study", "any_stage", "any_step", "shared_memory", "fuzz"),
-        *("sampling", "density", "noise_scale", "train", "checked", "commands"),
+        *("browser", "many_hosts", "scripts", "drivers", "gallery", "strangers", "site"),
+        *("local", "parallel", "signals", "training", "stall", "docs", "run"),
+        *("trainings", "check_command", "sampling", "init", "study", "resume", "fuzz"),
+        *("cycles", "damaged", "runner", "techniques", "command", "on_workers", "instruction_sets"),
+        *("any_stage", "any_step", "shared_memory", "density", "noise_scale", "train", "checked"),
+        *("commands", "examine", "measure", "forecast", "schedules"),
     )
 )
-"""files that take longest: they are begun first, so that no process is left alone with one at the end"""
+"""files that take longest: they are begun first, so that no process is left alone with one at the end; those that wait
+for processes to stop or to stall (``many_hosts``, ``drivers``, ``strangers`` ...) take turns with those that compute"""
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes ``-n auto`` means: one more than cores, since tests also wait for others."""
-    return max(2, min(usable_cores() + 1, MOST_PROCESSES))
+    """Say how many processes ``-n auto`` means: two more than cores, since tests also wait for others."""
+    return max(3, min(usable_cores() + 2, MOST_PROCESSES))
 
 
 class ByFile(LoadFileScheduling):
@@ -67,5 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    # What the tests start imports torch sooner; the processes of the tests themselves have started as always.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [harness.QUICK_START, os.environ.get("PYTHONPATH")]))
     gc.freeze()  # modules and tests are never freed, so collections need not visit them
     gc.enable()

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 120.0
+QUICK_START = str(Path(__file__).parent / "startup")  # on PYTHONPATH: torch is imported in two thirds of the time
 PRELOADED = ["rueda.world.world", "rueda.train.loop", "rueda.optim", "rueda.nn", "torch.nn.parallel", "pytest"]
 PRELOADED += ["torch._dynamo"]  # torch's optimizers import it at their first step: 1.3 s of each worker
 PRELOADED += ["rueda.hvd.torch", "rueda.check.audit.watch.observer"]  # one list, since the first test starts the server

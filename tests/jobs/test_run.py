@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 
+from harness import QUICK_START
 from jobfunctions import Answer, Narrow, Request, job
 from rueda import jobs
 from rueda.cli.stopping import stoppable
@@ -32,7 +33,7 @@ TESTS = str(Path(__file__).parents[1])
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let children find the functions, and hear Ctrl-C, which the background of a script ignores."""
-    monkeypatch.setenv("PYTHONPATH", TESTS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, QUICK_START]))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from commandline import catch_launches, environ, rueda
 from forked import forked
+from harness import QUICK_START
 from rueda import check
 from rueda.check.scale.options import ScaleOptions
 from rueda.check.scale.verification import judge
@@ -39,7 +41,7 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rueda", "scale", *words],
         cwd=folder,
-        env=environ(PYTHONPATH=SOURCE),
+        env=environ(PYTHONPATH=os.pathsep.join([SOURCE, QUICK_START])),
         capture_output=True,
         text=True,
     )
