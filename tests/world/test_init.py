@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -134,17 +135,39 @@ def test_unreachable_rendezvous_and_a_launcher_without_init() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc is tuned on Linux only")
 def test_malloc_and_threads() -> None:
     code = """
-import rueda, torch
+import os, rueda, torch
 from rueda.world import malloc
 print(malloc.tune(), malloc.wanted())
-rueda.init(); print(torch.get_num_threads())
+rueda.init(); print(torch.get_num_threads(), os.environ.get("THP_MEM_ALLOC_ENABLE"))
 """
     for process, expected in (
-        (start(code), ["True", "True", "1"]),
-        (start(code, RUEDA_MALLOC="default"), ["False", "False", "1"]),
+        (start(code), ["True", "True", "1", "1"]),
+        (start(code, RUEDA_MALLOC="default"), ["False", "False", "1", "None"]),
+        (start(code, THP_MEM_ALLOC_ENABLE="0"), ["True", "True", "1", "0"]),
     ):
         out, err = process.communicate(timeout=120)
         assert out.split() == expected, err
+
+
+def _offers_huge_pages() -> bool:
+    try:
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _offers_huge_pages(), reason="the kernel offers no huge pages")
+def test_large_tensors_lie_in_huge_pages() -> None:
+    code = """
+import re, rueda, torch
+from pathlib import Path
+rueda.init()
+tensor = torch.ones(1 << 24)
+pages = re.findall(r"AnonHugePages: +([0-9]+) kB", Path("/proc/self/smaps").read_text())
+print(sum(map(int, pages)) >= 1 << 14)
+"""
+    out, err = start(code).communicate(timeout=120)
+    assert out.split() == ["True"], err
 
 
 def test_a_signal_is_heard_while_a_worker_waits_for_the_others() -> None:

@@ -148,9 +148,12 @@ class ExchangeMeter:
     """
 
     def __init__(self, model: DistributedDataParallel, groups: Groups | None = None) -> None:
+        from rueda.world.shared_memory.gradients import BucketAverage
+
         self.active = True
         self.num_workers: int = torch.distributed.get_world_size(model.process_group)
         self._group = model.process_group
+        self._average = BucketAverage(self._group)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._sums_by_group = GroupSums(parameters, groups)
@@ -183,10 +186,8 @@ class ExchangeMeter:
         return reading
 
     def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        from rueda.world.shared_memory.gradients import average_bucket
-
         if not self.active:
-            return average_bucket(self._group, bucket)
+            return self._average.begin(bucket)
         # Norms are computed per tensor, not per bucket: DDP rebuilds its buckets after the first update, which would
         # change the last digits after a restart. The gradients are views of the buffer that the all-reduce writes.
         numbers, gradients = [self._numbers[p] for p in bucket.parameters()], bucket.gradients()
@@ -197,7 +198,7 @@ class ExchangeMeter:
             self._mean.append((numbers, square_norms(gradients)))
             return mean
 
-        return average_bucket(self._group, bucket).then(after)
+        return self._average.begin(bucket).then(after)
 
 
 def layer_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:

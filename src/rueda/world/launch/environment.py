@@ -20,7 +20,7 @@ from rueda.world.launch.hosts import Host
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL")
 _PREFIXES = (
-    *("RUEDA_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "MALLOC_"),
+    *("RUEDA_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "MALLOC_", "THP_"),
     *("PYTORCH_", "TORCHINDUCTOR_", "HIP_", "ROCR_", "UCX_", "FI_"),
     *("OMP_", "GOMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_"),
 )

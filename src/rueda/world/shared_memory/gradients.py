@@ -2,7 +2,8 @@
 
 A hook averages one bucket at a time, in the order in which the backward pass fills them. In shared memory a bucket is
 begun at once, as far as its slot has room, and all of them are finished with the last one: until then the backward pass
-goes on, even if another rank is late.
+goes on, even if another rank is late. Large buckets lie in memory that all ranks have mapped, and are averaged where
+they are (:mod:`rueda.world.shared_memory.mapped_buckets`).
 
 A model has one hook. So that a program can still register its own (a meter of gradient norms, a compression), this one
 is registered in the first forward pass, and only if there is no other by then.
@@ -18,29 +19,45 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from rueda.world.shared_memory.group import Finish, SharedGroup
+from rueda.world.shared_memory.mapped_buckets import MappedBuckets
 from rueda.world.shared_memory.world_group import world_group
 
 _pending: list[tuple[Finish, Tensor, torch.futures.Future[Tensor]]] = []
 
 
-def average_bucket(process_group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
-    """Average a bucket over all workers, in shared memory where they have it, otherwise as torch does.
+class BucketAverage:
+    """Averages the buckets of a model over all workers: in shared memory where they have it, otherwise as torch does.
 
     Args:
         process_group: the process group of the model; None for that of all workers.
-        bucket: the bucket, a ``torch.distributed.GradBucket``.
     """
-    shared, buffer = world_group(), bucket.buffer()
-    if shared is None or not _is_world(process_group) or not shared.can_reduce(buffer, "sum"):
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-        return allreduce_hook(process_group, bucket)
-    return _begin(shared, buffer, last=bucket.is_last())
+    def __init__(self, process_group: Any = None) -> None:
+        self._process_group = process_group
+        self._mapped: MappedBuckets | None = None
+        self._shared: SharedGroup | None = None  # whose ranks have mapped the buckets
+
+    def begin(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Begin to average a bucket, a ``torch.distributed.GradBucket``; the last one finishes all."""
+        shared, buffer = world_group(), bucket.buffer()
+        if shared is None or not _is_world(self._process_group) or not shared.can_reduce(buffer, "sum"):
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+            return allreduce_hook(self._process_group, bucket)
+        if self._mapped is None or self._shared is not shared:
+            self._mapped, self._shared = MappedBuckets(shared), shared
+        return _begin(shared, buffer, self._mapped.of(bucket.index(), buffer), last=bucket.is_last())
 
 
-def _begin(shared: SharedGroup, buffer: Tensor, *, last: bool) -> torch.futures.Future[Tensor]:
+def _begin(
+    shared: SharedGroup, buffer: Tensor, mapped: list[Tensor] | None, *, last: bool
+) -> torch.futures.Future[Tensor]:
     future: torch.futures.Future[Tensor] = torch.futures.Future()
-    _pending.append((shared.begin_all_reduce(buffer, divisor=shared.size), buffer, future))
+    if mapped is None:
+        finish = shared.begin_all_reduce(buffer, divisor=shared.size)
+    else:
+        finish = shared.begin_all_reduce_in_place(mapped, divisor=shared.size)
+    _pending.append((finish, buffer, future))
     if last:
         begun = list(_pending)
         _pending.clear()
@@ -58,11 +75,11 @@ def exchange_in_shared_memory(model: DistributedDataParallel) -> None:
 
 def _register(model: Any, inputs: Any) -> None:
     if not model._comm_hooks:
-        model.register_comm_hook(None, _hook)
+        model.register_comm_hook(BucketAverage(), _hook)
 
 
 def _hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and wants types instead of strings
-    return average_bucket(state, bucket)
+    return state.begin(bucket)
 
 
 def _is_world(process_group: Any) -> bool:

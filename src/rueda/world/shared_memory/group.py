@@ -22,6 +22,7 @@ from torch import Tensor
 from rueda.world.shared_memory.operations import (
     AllGather,
     AllReduce,
+    AllReduceInPlace,
     Broadcast,
     FusedAllReduce,
     Fusion,
@@ -145,6 +146,15 @@ class SharedGroup:
         begun = self._begin(FusedAllReduce(self._place, num_elements, chunk_elements, operation, fusion, buffer))
         return partial(self._finish, begun)
 
+    def begin_all_reduce_in_place(self, tensors: Sequence[Tensor], *, divisor: float | None = None) -> Finish:
+        """Begin to sum flat tensors that all ranks have mapped; nobody may use them until the function has finished it.
+
+        Args:
+            tensors: the tensors of all ranks, in rank order; each of them gets the result.
+            divisor: what the sum is divided by, for an average.
+        """
+        return partial(self._finish, self._begin(AllReduceInPlace(self._place, tensors, divisor)))
+
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Copy the tensor of rank ``source`` into those of the others."""
         flat, finish = _flat(tensor)
@@ -200,12 +210,14 @@ class SharedGroup:
     def _finish(self, operation: Operation) -> None:
         end = operation.first + operation.num_chunks
         with self._lock:
-            if self._num_done >= end:
+            if self._num_done >= end and not operation.in_place:
                 return
             self._raise_earlier()
             try:
                 while self._num_done < end:
                     self._complete_next()
+                if operation.in_place:
+                    self._counters.wait(COMBINED, end)
             except BaseException as error:  # this rank is not in step with the others any more
                 self._error = error
                 raise
@@ -234,7 +246,8 @@ class SharedGroup:
         if operation.combines:
             operation.combine(index, slots)
             counters.set(COMBINED, number + 1)
-            counters.wait(COMBINED, number + 1)
+            if not operation.in_place:  # else the others' parts are awaited when the operation is finished
+                counters.wait(COMBINED, number + 1)
         operation.drain(index, slots)
         self._num_done = number + 1
         counters.set(DONE, number + 1)

@@ -15,7 +15,8 @@ DTYPES = frozenset({
 })  # fmt: skip
 """what can be reduced; everything can be copied"""
 
-_LARGE_ELEMENTS = 1 << 16
+PIECE_ELEMENTS = 1 << 16
+"""elements that stay in the cache from one kernel to the next"""
 
 _INTO: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
     "sum": lambda a, b, out: torch.add(a, b, out=out),
@@ -83,11 +84,11 @@ def sum_lists(targets: Sequence[Tensor], parts: Sequence[Sequence[Tensor]], divi
     small = []
     for index, target in enumerate(targets):
         like = parts[0][index]
-        if like.numel() < _LARGE_ELEMENTS or like.dtype != target.dtype or not target.is_contiguous():
+        if like.numel() < PIECE_ELEMENTS or like.dtype != target.dtype or not target.is_contiguous():
             small.append(index)
             continue
         flat = [target.view(-1), *(part[index].view(-1) for part in parts)]
-        for out, *pieces in zip(*(tensor.split(_LARGE_ELEMENTS) for tensor in flat), strict=True):  # type: ignore[no-untyped-call]
+        for out, *pieces in zip(*(tensor.split(PIECE_ELEMENTS) for tensor in flat), strict=True):  # type: ignore[no-untyped-call]
             reduce_into(out, pieces, "sum", divisor)
     if small:
         total = [torch.empty_like(parts[0][index]) for index in small]
