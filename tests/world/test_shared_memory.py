@@ -109,8 +109,7 @@ def check(
     before, result = mine.clone(), torch.empty(mine.shape, dtype=dtype)
     shared.all_reduce(mine, operation, result=result)
     assert torch.equal(mine, before)
-    finish = shared.begin_all_reduce(mine, operation)
-    finish()
+    shared.begin_all_reduce(mine, operation).wait()
     assert torch.equal(mine, result)
     assert_same_bits(mine)
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float64: 1e-14, torch.complex128: 1e-14}
@@ -214,9 +213,9 @@ def test_operations_can_be_begun_together_and_finished_in_any_order() -> None:
     world = current()
     with group(world) as shared:
         tensors = [torch.full((size,), float(world.rank + 1)) for size in (10, 5000, 3, 20_000, 1)]
-        finishes = [shared.begin_all_reduce(tensor) for tensor in tensors]
-        for finish in reversed(finishes) if world.rank else finishes:
-            finish()
+        begun = [shared.begin_all_reduce(tensor) for tensor in tensors]
+        for operation in reversed(begun) if world.rank else begun:
+            operation.wait()
         assert all(torch.equal(tensor, torch.full_like(tensor, 3.0)) for tensor in tensors)
 
 

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from rueda.world.shared_memory.group import Finish, SharedGroup
+from rueda.world.shared_memory.reducing_group import Begun, ReducingGroup
 from rueda.world.shared_memory.world_group import world_group
 
-_pending: list[tuple[Finish, Tensor, torch.futures.Future[Tensor]]] = []
+_pending: list[tuple[Begun, Tensor, torch.futures.Future[Tensor]]] = []
 
 
 def average_bucket(process_group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
@@ -38,14 +38,14 @@ def average_bucket(process_group: Any, bucket: Any) -> torch.futures.Future[Tens
     return _begin(shared, buffer, last=bucket.is_last())
 
 
-def _begin(shared: SharedGroup, buffer: Tensor, *, last: bool) -> torch.futures.Future[Tensor]:
+def _begin(shared: ReducingGroup, buffer: Tensor, *, last: bool) -> torch.futures.Future[Tensor]:
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     _pending.append((shared.begin_all_reduce(buffer, divisor=shared.size), buffer, future))
     if last:
         begun = list(_pending)
         _pending.clear()
-        for finish, reduced, done in begun:
-            finish()
+        for reduction, reduced, done in begun:
+            reduction.wait()
             done.set_result(reduced)
     return future
 

@@ -39,6 +39,7 @@ class Segment:
     Attributes:
         counters: all ranks' counters; those of rank ``r`` begin at ``r * NUM_COUNTERS``.
         memory: the data, as bytes.
+        data: the same as a buffer, for sockets.
     """
 
     def __init__(self, descriptor: int, rank: int, size: int, num_bytes: int) -> None:
@@ -53,6 +54,7 @@ class Segment:
             self.memory: Tensor = torch.frombuffer(
                 self._mapped, dtype=torch.uint8, count=num_bytes, offset=_data_offset(size)
             )
+        self.data = memoryview(self._mapped)[_data_offset(size) : _data_offset(size) + num_bytes]
         self.closed = False
         weakref.finalize(self, os.close, descriptor)  # not earlier: another thread may be asking for the locks
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)

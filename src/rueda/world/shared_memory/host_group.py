@@ -1,0 +1,385 @@
+"""All-reduces among the ranks of several hosts: shared memory within a host, sockets between the hosts.
+
+With L ranks on each of H hosts, a chunk of S bytes goes through these stages:
+
+1. *fill*: each rank copies its chunk into its slot.
+2. *combine*: each rank reduces its part of the chunk, S / L bytes, over the slots of its host, and sends the partial
+   result to its *peers*, the ranks of the same number on the other hosts.
+3. *sum*: it reduces its own partial result and those that came, in the order of the hosts, into the first slot.
+4. *drain*: when all ranks of the host have done so, each copies the whole chunk out of the first slot.
+
+No rank is a bottleneck, since all of them send at once, and a host sends each byte of the result 2 (H - 1) / H times,
+which is the least that is possible, instead of up to twice as often for every one of its ranks. How a part travels is
+decided by its size and the number of hosts alone, so by all ranks alike:
+
+==============================  ==================================================================================
+*whole*: two hosts, or a part   each rank sends its whole part to all peers: one message's time, (H - 1) S bytes
+of at most ``WHOLE_BYTES``
+*in shares*: otherwise          each rank sends every peer that one's share of the part, 1 / H; when it has reduced
+                                its own share, it sends the result to all peers: two messages' time,
+                                2 (H - 1) / H S bytes
+==============================  ==================================================================================
+
+Small chunks have fewer parts than there are ranks, at least ``PART_BYTES`` each, since a message costs more than to
+wait for another rank of the host.
+
+A slot holds ``DEPTH`` chunks, so that one chunk travels between the hosts while another is filled and a third is
+drained. A stage is done as soon as what it needs is there, whichever chunk that is of; otherwise this rank waits for
+its sockets and for the counters of its host at once.
+
+An operation that is begun ahead of time is run by a thread in the background: the backward pass goes on while gradients
+travel, as it does with Gloo. One that is finished at once is run by the caller itself, which saves waking the thread.
+
+Every element is the sum over the hosts, in their order, of the sums over the ranks of a host, in their order: the same
+bits on all ranks and in every run. float16 and bfloat16 are rounded once for each host, and once for the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rueda.world.shared_memory.links import Header, Links
+from rueda.world.shared_memory.operations import Operation, Place, Reduction, part_of
+from rueda.world.shared_memory.reducing_group import ReducingGroup, not_the_same
+from rueda.world.shared_memory.segment import COMBINED, DONE, POSTED, Segment
+from rueda.world.shared_memory.waiting import Check
+
+DEPTH = 3
+PART_BYTES = 1 << 15
+WHOLE_BYTES = 1 << 14
+_REST_SECONDS = 0.05
+_PARTIAL, _RESULT = range(2)  # kinds of messages
+
+
+class HostPlace(NamedTuple):
+    """The place of a rank's host among the hosts of a group."""
+
+    host: int
+    num_hosts: int
+
+
+class _Part(NamedTuple):
+    """This rank's part of a chunk: where it begins and ends, and whether it travels whole; in elements."""
+
+    low: int
+    high: int
+    whole: bool
+
+    def share(self, host: int, num_hosts: int) -> tuple[int, int]:
+        """Return where the share of a host begins and ends within the part."""
+        return (0, self.high - self.low) if self.whole else part_of(self.high - self.low, host, num_hosts)
+
+
+class _Travel:
+    """A chunk between the hosts, and the memory of its partial results: this rank's, and those of its peers."""
+
+    def __init__(self, num_bytes: int, num_hosts: int) -> None:
+        self.operation: Operation | None = None
+        self.part = _Part(0, 0, True)
+        self.num_unsent = 0
+        self.num_partials = 0  # that are still to come
+        self.num_results = 0
+        self.memory = [mmap.mmap(-1, num_bytes) for _ in range(num_hosts)]
+        with torch.inference_mode(False):
+            self.tensors = [torch.frombuffer(memory, dtype=torch.uint8) for memory in self.memory]
+
+    def partial(self, host: int, dtype: torch.dtype, num_elements: int) -> Tensor:
+        """Return the partial result of a host."""
+        return self.tensors[host][: num_elements * dtype.itemsize].view(dtype)
+
+
+class HostGroup(ReducingGroup):
+    """All-reduces among ranks on several hosts, the same number on each.
+
+    Args:
+        segment: the segment of the ranks on this host, with ``DEPTH * chunk_bytes`` for each of them.
+        links: the connections with the peers.
+        place: the place of this rank among all ranks of the group.
+        ranks: the ranks of this host.
+        hosts: the place of this host.
+        chunk_bytes: see :class:`ReducingGroup`.
+        check: see :class:`ReducingGroup`.
+        seconds: see :class:`ReducingGroup`.
+    """
+
+    transport = "shared memory within hosts"
+
+    def __init__(
+        self, segment: Segment, links: Links, place: Place, ranks: Sequence[int], hosts: HostPlace, chunk_bytes: int,
+        check: Check = lambda: None, seconds: float = math.inf,
+    ) -> None:  # fmt: skip
+        super().__init__(segment, chunk_bytes, DEPTH, place, ranks, check, seconds)
+        self._links = links
+        self._hosts = hosts
+        most = max(chunk_bytes // segment.size + 64 * 16, PART_BYTES)  # parts begin at multiples of 64 elements
+        self._travels = [_Travel(most, hosts.num_hosts) for _ in range(DEPTH)]
+        self._num_combined = 0  # chunks whose part this rank has sent, and so on
+        self._num_summed = 0
+        self._num_shared = 0
+        self._queue_lock = threading.Lock()
+        self._finished = threading.Condition()
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def shutdown(self) -> None:
+        """Leave the group: the others, on all hosts, get an error where they wait for this rank."""
+        self._closed = True
+        super().shutdown()
+        self._links.close()
+        self._woken.set()
+
+    # Who runs the operations: their caller, or the thread in the background.
+
+    def _begin(self, operation: Operation, *, ahead: bool = False) -> Operation:
+        operation.combines = True
+        with self._queue_lock:
+            self._append(operation)
+        if ahead:
+            self._wake()
+        return operation
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run_in_background, name="rueda between hosts", daemon=True)
+            self._thread.start()
+        self._woken.set()
+
+    def _run_in_background(self) -> None:
+        with torch.inference_mode():  # tensors of a caller in this mode cannot be written otherwise
+            while True:
+                self._woken.wait()
+                self._woken.clear()
+                if self._closed:
+                    return
+                with self._lock:
+                    if self._error is None:
+                        self._run(None)
+
+    def _finish(self, operation: Operation, seconds: float = math.inf) -> bool:
+        end = operation.first + operation.num_chunks
+        deadline = time.monotonic() + seconds if seconds < math.inf else seconds
+        while self._num_done < end:
+            if seconds == math.inf and self._lock.acquire(blocking=False):
+                try:
+                    if self._num_done < end:
+                        self._raise_error()
+                        self._run(end)
+                        self._raise_error()
+                finally:
+                    self._lock.release()
+            else:
+                self._wake()  # the thread that runs may be about to stop
+                with self._finished:
+                    if self._num_done < end and self._error is None:
+                        self._finished.wait(min(1.0, max(0.0, deadline - time.monotonic())))
+                if self._num_done < end:
+                    self._raise_error()
+                    if time.monotonic() >= deadline:
+                        return False
+        return True
+
+    def _raise_error(self) -> None:
+        error = self._error
+        if error is not None:
+            raise type(error)(*error.args) if isinstance(error, RuntimeError) else error
+
+    def _run(self, end: int | None) -> None:
+        """Complete the chunks before ``end``, or all that are begun; keep an error, after which the group is closed."""
+        try:
+            while self._num_done < (self._num_begun if end is None else end):
+                if not self._advance():
+                    self._counters.wait_until(self._advance, self._awaited, self._rest)
+        except BaseException as error:  # this rank is not in step with the others any more
+            self._error = error
+            self.shutdown()  # the others need not wait for it
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._finished:
+                self._finished.notify_all()
+
+    # The stages of a chunk.
+
+    def _advance(self) -> bool:
+        """Do the most urgent stage that is possible, and return whether there was one: what feeds the wire is first."""
+        if self._links.active:
+            self._links.progress(self)
+        counters = self._counters
+        if self._num_combined < self._num_posted and counters.reached(POSTED, self._num_combined + 1):
+            self._combine(self._num_combined)
+        elif self._may_fill() and counters.reached(DONE, self._num_posted - DEPTH + 1):
+            self._post(self._num_posted)
+        elif self._num_summed < self._num_combined and not self._travel(self._num_summed).num_partials:
+            self._sum(self._num_summed)
+        elif self._num_shared < self._num_summed and not self._travel(self._num_shared).num_results:
+            self._num_shared += 1
+            counters.set(COMBINED, self._num_shared)
+        elif self._may_drain() and counters.reached(COMBINED, self._num_done + 1):
+            self._drain(self._num_done)
+        else:
+            return False
+        return True
+
+    def _may_fill(self) -> bool:
+        return self._num_posted < self._num_begun and self._num_posted < self._num_done + DEPTH
+
+    def _may_drain(self) -> bool:
+        return self._num_done < self._num_shared and not self._travel(self._num_done).num_unsent
+
+    def _travel(self, number: int) -> _Travel:
+        return self._travels[number % DEPTH]
+
+    def _post(self, number: int) -> None:
+        operation = self._operation_of(number)
+        self._fill(operation, number)
+        travel = self._travel(number)
+        travel.operation = operation
+        start, end = operation.span(number - operation.first)
+        travel.part = self._part_of(end - start, operation.dtype)
+        self._num_posted = number + 1
+        self._counters.set(POSTED, number + 1)
+
+    def _part_of(self, num_elements: int, dtype: torch.dtype) -> _Part:
+        """Return this rank's part of a chunk; it is empty on all hosts alike."""
+        rank, size = self._place
+        num_parts = max(1, min(size, num_elements * dtype.itemsize // PART_BYTES))
+        low, high = part_of(num_elements, rank, num_parts)
+        whole = self._hosts.num_hosts == 2 or (high - low) * dtype.itemsize <= WHOLE_BYTES
+        return _Part(low, high, whole)
+
+    def _combine(self, number: int) -> None:
+        """Reduce this rank's part over its host, and send the partial result to the peers."""
+        travel = self._travel(number)
+        operation, (low, high, _) = _reduction(travel), travel.part
+        self._check_same(operation, number)
+        self._num_combined = number + 1
+        if high > low:
+            host, num_hosts = self._hosts
+            parts = [slot[low:high] for slot in self._slots_of(operation.dtype, number)]
+            operation.reduce_some(travel.partial(host, operation.dtype, high - low), parts)
+            for peer in self._links.hosts:
+                begin, end = travel.part.share(peer, num_hosts)
+                self._send(peer, _PARTIAL, number, memoryview(travel.memory[host]), begin, end)
+                own_begin, own_end = travel.part.share(host, num_hosts)
+                if own_end > own_begin:
+                    travel.num_partials += 1
+                    self._links.expect(peer)
+                if end > begin and not travel.part.whole:
+                    travel.num_results += 1
+                    self._links.expect(peer)
+        self._links.resume()
+        self._links.progress(self)
+
+    def _sum(self, number: int) -> None:
+        """Reduce the partial results of all hosts into the first slot; send the result, if it is a share."""
+        travel = self._travel(number)
+        operation, (low, high, whole) = _reduction(travel), travel.part
+        host, num_hosts = self._hosts
+        begin, end = travel.part.share(host, num_hosts)
+        if end > begin:
+            dtype = operation.dtype
+            out = self._slots_of(dtype, number)[0][low + begin : low + end]
+            parts = [travel.partial(one, dtype, end - begin) for one in range(num_hosts)]
+            parts[host] = travel.partial(host, dtype, high - low)[begin:end]
+            operation.reduce_whole(out, parts)
+            if not whole:
+                memory = self._slot_bytes(number)
+                for peer in self._links.hosts:
+                    self._send(peer, _RESULT, number, memory, low + begin, low + end)
+                self._links.progress(self)
+        self._num_summed = number + 1
+
+    def _drain(self, number: int) -> None:
+        operation = self._operations[0]
+        index = number - operation.first
+        operation.drain(index, self._slots_of(operation.dtype, number))
+        last = index + 1 == operation.num_chunks
+        if last:
+            with self._queue_lock:
+                self._operations.popleft()
+        self._num_done = number + 1
+        self._counters.set(DONE, number + 1)
+        if last:
+            with self._finished:
+                self._finished.notify_all()
+
+    # Messages between the hosts.
+
+    def _send(self, peer: int, kind: int, number: int, memory: memoryview, begin: int, end: int) -> None:
+        """Send elements of some memory to a peer."""
+        travel = self._travel(number)
+        operation = _reduction(travel)
+        if end > begin:
+            travel.num_unsent += 1
+            size = operation.dtype.itemsize
+            header = Header(operation.what, 2 * number + kind)
+            self._links.send(peer, header, memory[begin * size : end * size])
+
+    def destination(self, host: int, header: Header) -> memoryview | None:
+        """Return where a message goes; None if this rank has not come to its chunk yet (see :class:`Mailbox`)."""
+        number, kind = divmod(header.tag, 2)
+        if number >= self._num_combined:
+            return None
+        travel = self._travel(number)
+        operation = _reduction(travel)
+        if header.what != operation.what:
+            raise not_the_same(operation, self._links.rank_of(host))
+        size = operation.dtype.itemsize
+        if kind == _PARTIAL:
+            begin, end = travel.part.share(self._hosts.host, self._hosts.num_hosts)
+            return memoryview(travel.memory[host])[: (end - begin) * size]
+        begin, end = travel.part.share(host, self._hosts.num_hosts)
+        low = travel.part.low
+        return self._slot_bytes(number)[(low + begin) * size : (low + end) * size]
+
+    def arrived(self, host: int, header: Header) -> None:
+        """Note that a message is there."""
+        number, kind = divmod(header.tag, 2)
+        if kind == _PARTIAL:
+            self._travel(number).num_partials -= 1
+        else:
+            self._travel(number).num_results -= 1
+
+    def sent(self, header: Header) -> None:
+        """Note that a message has been sent."""
+        self._travel(header.tag // 2).num_unsent -= 1
+
+    def _slot_bytes(self, number: int) -> memoryview:
+        """Return the bytes of the first slot of a chunk."""
+        start = number % DEPTH * self._chunk_bytes
+        return self._segment.data[start : start + self._chunk_bytes]
+
+    # Waiting.
+
+    def _awaited(self) -> list[tuple[int, int]]:
+        """Return what this rank waits for in the memory of its host: counters of the other ranks, and their values."""
+        found = []
+        if self._num_combined < self._num_posted:
+            found.append((POSTED, self._num_combined + 1))
+        if self._may_fill():
+            found.append((DONE, self._num_posted - DEPTH + 1))
+        if self._may_drain():
+            found.append((COMBINED, self._num_done + 1))
+        return found
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep for some time, or until a message arrives; longer if only a message can help."""
+        if self._links.active:
+            self._links.wait(seconds if self._awaited() else _REST_SECONDS)
+        else:
+            time.sleep(seconds)
+
+
+def _reduction(travel: _Travel) -> Reduction:
+    operation = travel.operation
+    assert isinstance(operation, Reduction)
+    return operation
