@@ -74,7 +74,7 @@ def measure(link: str, arguments: argparse.Namespace) -> dict[str, Any]:
             inside = ["ip", "netns", "exec", names[host], *command]
             processes.append(subprocess.Popen(inside, env=environ, text=True, stdout=stdout))
         answer = processes[0].communicate()[0]
-        if any([process.wait() for process in processes]):
+        if sum(abs(process.wait()) for process in processes):
             sys.exit(f"{link}: a worker failed")
     rows: dict[str, dict[str, Any]] = json.loads(answer.strip().splitlines()[-1])
     print(

@@ -37,63 +37,34 @@ bits on all ranks and in every run. float16 and bfloat16 are rounded once for ea
 from __future__ import annotations
 
 import math
-import mmap
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from rueda.world.shared_memory.links import Header, Links
-from rueda.world.shared_memory.operations import Operation, Place, Reduction, part_of
+from rueda.world.shared_memory.operations import Operation, Place, Reduction
 from rueda.world.shared_memory.reducing_group import ReducingGroup, not_the_same
+from rueda.world.shared_memory.routes import PARTIAL, RESULT, HostPlace, Part, PartialMemory, Route
 from rueda.world.shared_memory.segment import COMBINED, DONE, POSTED, Segment
 from rueda.world.shared_memory.waiting import Check
 
 DEPTH = 3
-PART_BYTES = 1 << 15
-WHOLE_BYTES = 1 << 14
 _REST_SECONDS = 0.05
-_PARTIAL, _RESULT = range(2)  # kinds of messages
-
-
-class HostPlace(NamedTuple):
-    """The place of a rank's host among the hosts of a group."""
-
-    host: int
-    num_hosts: int
-
-
-class _Part(NamedTuple):
-    """This rank's part of a chunk: where it begins and ends, and whether it travels whole; in elements."""
-
-    low: int
-    high: int
-    whole: bool
-
-    def share(self, host: int, num_hosts: int) -> tuple[int, int]:
-        """Return where the share of a host begins and ends within the part."""
-        return (0, self.high - self.low) if self.whole else part_of(self.high - self.low, host, num_hosts)
+_MOST_ROUTES = 64  # that are kept
 
 
 class _Travel:
-    """A chunk between the hosts, and the memory of its partial results: this rank's, and those of its peers."""
+    """A chunk on its way through the stages."""
 
-    def __init__(self, num_bytes: int, num_hosts: int) -> None:
-        self.operation: Operation | None = None
-        self.part = _Part(0, 0, True)
-        self.num_unsent = 0
+    def __init__(self, own: PartialMemory) -> None:
+        self.own = own
+        self.operation: Reduction
+        self.route: Route
+        self.num_unsent = 0  # messages
         self.num_partials = 0  # that are still to come
         self.num_results = 0
-        self.memory = [mmap.mmap(-1, num_bytes) for _ in range(num_hosts)]
-        with torch.inference_mode(False):
-            self.tensors = [torch.frombuffer(memory, dtype=torch.uint8) for memory in self.memory]
-
-    def partial(self, host: int, dtype: torch.dtype, num_elements: int) -> Tensor:
-        """Return the partial result of a host."""
-        return self.tensors[host][: num_elements * dtype.itemsize].view(dtype)
 
 
 class HostGroup(ReducingGroup):
@@ -119,8 +90,8 @@ class HostGroup(ReducingGroup):
         super().__init__(segment, chunk_bytes, DEPTH, place, ranks, check, seconds)
         self._links = links
         self._hosts = hosts
-        most = max(chunk_bytes // segment.size + 64 * 16, PART_BYTES)  # parts begin at multiples of 64 elements
-        self._travels = [_Travel(most, hosts.num_hosts) for _ in range(DEPTH)]
+        self._travels = [_Travel(PartialMemory(chunk_bytes, segment.size, hosts.num_hosts)) for _ in range(DEPTH)]
+        self._routes: dict[tuple[int, torch.dtype, int], Route] = {}  # by number of the travel, dtype and elements
         self._num_combined = 0  # chunks whose part this rank has sent, and so on
         self._num_summed = 0
         self._num_shared = 0
@@ -240,61 +211,56 @@ class HostGroup(ReducingGroup):
 
     def _post(self, number: int) -> None:
         operation = self._operation_of(number)
-        self._fill(operation, number)
+        assert isinstance(operation, Reduction)
+        start, end = operation.span(number - operation.first)
         travel = self._travel(number)
         travel.operation = operation
-        start, end = operation.span(number - operation.first)
-        travel.part = self._part_of(end - start, operation.dtype)
+        travel.route = self._route(number % DEPTH, operation.dtype, end - start)
+        self._fill(operation, number, (travel.route.low, travel.route.high))
         self._num_posted = number + 1
         self._counters.set(POSTED, number + 1)
 
-    def _part_of(self, num_elements: int, dtype: torch.dtype) -> _Part:
-        """Return this rank's part of a chunk; it is empty on all hosts alike."""
-        rank, size = self._place
-        num_parts = max(1, min(size, num_elements * dtype.itemsize // PART_BYTES))
-        low, high = part_of(num_elements, rank, num_parts)
-        whole = self._hosts.num_hosts == 2 or (high - low) * dtype.itemsize <= WHOLE_BYTES
-        return _Part(low, high, whole)
+    def _route(self, turn: int, dtype: torch.dtype, num_elements: int) -> Route:
+        """Return how a chunk of some elements travels; those of one size in the same slots travel alike."""
+        key = (turn, dtype, num_elements)
+        found = self._routes.get(key)
+        if found is None:
+            if len(self._routes) >= _MOST_ROUTES:
+                self._routes.clear()
+            part = Part.of(num_elements, dtype.itemsize, self._place, self._hosts.num_hosts)
+            start = turn * self._chunk_bytes
+            first = self._segment.data[start : start + self._chunk_bytes]
+            slots, own = self._slots_of(dtype, turn), self._travels[turn].own
+            found = self._routes[key] = Route(part, self._hosts, slots, first, own)
+        return found
 
     def _combine(self, number: int) -> None:
         """Reduce this rank's part over its host, and send the partial result to the peers."""
         travel = self._travel(number)
-        operation, (low, high, _) = _reduction(travel), travel.part
+        operation, route, links = travel.operation, travel.route, self._links
         self._check_same(operation, number)
+        if route.high > route.low:
+            parts = list(route.slots)
+            own = operation.own_part(number - operation.first, route.low, route.high)
+            if own is not None:
+                parts[self._place.rank] = own
+            operation.reduce_some(route.partial, parts)
+            travel.num_partials, travel.num_results = len(route.received_partials), len(route.received_results)
+            links.expect(route.received_partials)
+            links.expect(route.received_results)
+            self._send(PARTIAL, number, route.sent_partials)
         self._num_combined = number + 1
-        if high > low:
-            host, num_hosts = self._hosts
-            parts = [slot[low:high] for slot in self._slots_of(operation.dtype, number)]
-            operation.reduce_some(travel.partial(host, operation.dtype, high - low), parts)
-            for peer in self._links.hosts:
-                begin, end = travel.part.share(peer, num_hosts)
-                self._send(peer, _PARTIAL, number, memoryview(travel.memory[host]), begin, end)
-                own_begin, own_end = travel.part.share(host, num_hosts)
-                if own_end > own_begin:
-                    travel.num_partials += 1
-                    self._links.expect(peer)
-                if end > begin and not travel.part.whole:
-                    travel.num_results += 1
-                    self._links.expect(peer)
-        self._links.resume()
-        self._links.progress(self)
+        links.resume()
+        links.progress(self)
 
     def _sum(self, number: int) -> None:
         """Reduce the partial results of all hosts into the first slot; send the result, if it is a share."""
         travel = self._travel(number)
-        operation, (low, high, whole) = _reduction(travel), travel.part
-        host, num_hosts = self._hosts
-        begin, end = travel.part.share(host, num_hosts)
-        if end > begin:
-            dtype = operation.dtype
-            out = self._slots_of(dtype, number)[0][low + begin : low + end]
-            parts = [travel.partial(one, dtype, end - begin) for one in range(num_hosts)]
-            parts[host] = travel.partial(host, dtype, high - low)[begin:end]
-            operation.reduce_whole(out, parts)
-            if not whole:
-                memory = self._slot_bytes(number)
-                for peer in self._links.hosts:
-                    self._send(peer, _RESULT, number, memory, low + begin, low + end)
+        route = travel.route
+        if route.total.numel():
+            travel.operation.reduce_whole(route.total, route.partials)
+            if route.sent_results:
+                self._send(RESULT, number, route.sent_results)
                 self._links.progress(self)
         self._num_summed = number + 1
 
@@ -314,15 +280,12 @@ class HostGroup(ReducingGroup):
 
     # Messages between the hosts.
 
-    def _send(self, peer: int, kind: int, number: int, memory: memoryview, begin: int, end: int) -> None:
-        """Send elements of some memory to a peer."""
+    def _send(self, kind: int, number: int, messages: Sequence[tuple[int, memoryview]]) -> None:
         travel = self._travel(number)
-        operation = _reduction(travel)
-        if end > begin:
-            travel.num_unsent += 1
-            size = operation.dtype.itemsize
-            header = Header(operation.what, 2 * number + kind)
-            self._links.send(peer, header, memory[begin * size : end * size])
+        travel.num_unsent += len(messages)
+        header = Header(travel.operation.what, 2 * number + kind)
+        for peer, data in messages:
+            self._links.send(peer, header, data)
 
     def destination(self, host: int, header: Header) -> memoryview | None:
         """Return where a message goes; None if this rank has not come to its chunk yet (see :class:`Mailbox`)."""
@@ -330,21 +293,15 @@ class HostGroup(ReducingGroup):
         if number >= self._num_combined:
             return None
         travel = self._travel(number)
-        operation = _reduction(travel)
-        if header.what != operation.what:
-            raise not_the_same(operation, self._links.rank_of(host))
-        size = operation.dtype.itemsize
-        if kind == _PARTIAL:
-            begin, end = travel.part.share(self._hosts.host, self._hosts.num_hosts)
-            return memoryview(travel.memory[host])[: (end - begin) * size]
-        begin, end = travel.part.share(host, self._hosts.num_hosts)
-        low = travel.part.low
-        return self._slot_bytes(number)[(low + begin) * size : (low + end) * size]
+        if header.what != travel.operation.what:
+            raise not_the_same(travel.operation, self._links.rank_of(host))
+        route = travel.route
+        return (route.received_partials if kind == PARTIAL else route.received_results)[host]
 
     def arrived(self, host: int, header: Header) -> None:
         """Note that a message is there."""
         number, kind = divmod(header.tag, 2)
-        if kind == _PARTIAL:
+        if kind == PARTIAL:
             self._travel(number).num_partials -= 1
         else:
             self._travel(number).num_results -= 1
@@ -352,11 +309,6 @@ class HostGroup(ReducingGroup):
     def sent(self, header: Header) -> None:
         """Note that a message has been sent."""
         self._travel(header.tag // 2).num_unsent -= 1
-
-    def _slot_bytes(self, number: int) -> memoryview:
-        """Return the bytes of the first slot of a chunk."""
-        start = number % DEPTH * self._chunk_bytes
-        return self._segment.data[start : start + self._chunk_bytes]
 
     # Waiting.
 
@@ -377,9 +329,3 @@ class HostGroup(ReducingGroup):
             self._links.wait(seconds if self._awaited() else _REST_SECONDS)
         else:
             time.sleep(seconds)
-
-
-def _reduction(travel: _Travel) -> Reduction:
-    operation = travel.operation
-    assert isinstance(operation, Reduction)
-    return operation

@@ -23,7 +23,7 @@ import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
@@ -150,12 +150,8 @@ class Links:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = {link.host: link for link in links}
+        self._every = list(links)
         self._selectable = all(link.connection.fileno() < _MOST_SELECTED for link in links)
-
-    @property
-    def hosts(self) -> list[int]:
-        """The numbers of the other hosts."""
-        return list(self._links)
 
     def rank_of(self, host: int) -> int:
         """Return the rank in the group of the peer on a host."""
@@ -164,11 +160,12 @@ class Links:
     @property
     def active(self) -> bool:
         """Whether a message is expected or not yet sent."""
-        return any(link.outgoing or link.num_awaited for link in self._links.values())
+        return any(link.num_awaited or link.outgoing for link in self._every)
 
-    def expect(self, host: int) -> None:
-        """Expect one more message from a host."""
-        self._links[host].num_awaited += 1
+    def expect(self, hosts: Iterable[int]) -> None:
+        """Expect one more message from each of these hosts."""
+        for host in hosts:
+            self._links[host].num_awaited += 1
 
     def send(self, host: int, header: Header, data: memoryview) -> None:
         """Begin to send a message; the memory must not be changed until it is sent."""
@@ -176,7 +173,7 @@ class Links:
 
     def resume(self) -> None:
         """Ask again for the memory of messages that had none."""
-        for link in self._links.values():
+        for link in self._every:
             link.resume()
 
     def progress(self, mailbox: Mailbox) -> None:
@@ -185,7 +182,7 @@ class Links:
         Raises:
             PeerGone: a connection has been closed.
         """
-        for link in self._links.values():
+        for link in self._every:
             if link.outgoing:
                 link.send(mailbox)
             if link.num_awaited:
@@ -193,8 +190,8 @@ class Links:
 
     def wait(self, seconds: float) -> None:
         """Wait until :meth:`progress` can do something."""
-        reads = [link.connection for link in self._links.values() if link.reads]
-        writes = [link.connection for link in self._links.values() if link.outgoing]
+        reads = [link.connection for link in self._every if link.reads]
+        writes = [link.connection for link in self._every if link.outgoing]
         if not reads and not writes:
             time.sleep(seconds)
         elif self._selectable:
@@ -208,7 +205,7 @@ class Links:
 
     def close(self) -> None:
         """End the connections: a thread of this rank, or of a peer, that waits for a message gets an error."""
-        for link in self._links.values():
+        for link in self._every:
             try:
                 link.connection.shutdown(socket.SHUT_RDWR)
             except OSError:  # the other side has closed it

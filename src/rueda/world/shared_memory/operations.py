@@ -59,12 +59,9 @@ class Operation:
         self.first = 0  # the number of its first chunk among all chunks of the group
         self._num_elements = num_elements
         self._chunk_elements = chunk_elements
+        self.what = (num_elements * 64 + _NUMBERS[dtype]) * 8 + _KINDS.index(self.kind)
+        """a number that is the same on all ranks that call the same collective, with tensors of one size and dtype"""
         self.num_chunks = max(1, -(-num_elements // chunk_elements))  # one also of an empty tensor: all ranks meet
-
-    @property
-    def what(self) -> int:
-        """A number that is the same on all ranks that call the same collective, with tensors of one size and dtype."""
-        return (self._num_elements * 64 + _NUMBERS[self.dtype]) * 8 + _KINDS.index(self.kind)
 
     def __str__(self) -> str:
         """Describe it as the flight recorder of torch describes its collectives."""
@@ -75,8 +72,8 @@ class Operation:
         start = index * self._chunk_elements
         return start, min(self._num_elements, start + self._chunk_elements)
 
-    def fill(self, index: int, slot: Tensor) -> None:
-        """Write a chunk into the slot of this rank."""
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
+        """Write a chunk into the slot of this rank, perhaps except for a part that no other rank reads."""
 
     def combine(self, index: int, slots: Sequence[Tensor]) -> None:
         """Reduce this rank's part of a chunk into the first slot."""
@@ -129,6 +126,10 @@ class Reduction(Operation):
         reduce_into(out, parts, self._operation, self._divisor)
         self._finish(out)
 
+    def own_part(self, index: int, low: int, high: int) -> Tensor | None:
+        """Return a part of this rank's chunk, where it need not be in the slot."""
+        return None
+
     def reduce_some(self, out: Tensor, parts: Sequence[Tensor]) -> None:
         """Reduce what some of the ranks contribute to some elements."""
         if len(parts) == 1:
@@ -154,10 +155,22 @@ class AllReduce(Reduction):
         self._result = result
         self._tensor = tensor
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         start, end = self.span(index)
-        slot[: end - start].copy_(self._tensor[start:end])
+        low, high = unneeded
+        if high > low:
+            if low:
+                slot[:low].copy_(self._tensor[start : start + low])
+            if high < end - start:
+                slot[high : end - start].copy_(self._tensor[start + high : end])
+        else:
+            slot[: end - start].copy_(self._tensor[start:end])
+
+    def own_part(self, index: int, low: int, high: int) -> Tensor | None:
+        """Return a part of this rank's chunk, where it need not be in the slot."""
+        start = index * self._chunk_elements
+        return self._tensor[start + low : start + high]
 
     def drain(self, index: int, slots: Sequence[Tensor]) -> None:
         """Take the result of a chunk from the slots."""
@@ -197,7 +210,7 @@ class FusedAllReduce(Reduction):
         self._fusion = fusion
         self._buffer = buffer
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         self._fusion.fill(slot[: self._num_elements])
 
@@ -221,7 +234,7 @@ class Broadcast(Operation):
         super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements, source)
         self._tensor = tensor
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         if self.place.rank == self.source:
             start, end = self.span(index)
@@ -244,7 +257,7 @@ class AllGather(Operation):
         self._results = results
         self._tensor = tensor
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         start, end = self.span(index)
         slot[: end - start].copy_(self._tensor[start:end])
@@ -277,7 +290,7 @@ class ReduceScatter(Operation):
     def _row(self, slot: Tensor, row: int, width: int) -> Tensor:
         return slot[row * width : (row + 1) * width]
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         start, end = self.span(index)
         rows = slot[: self.place.size * (end - start)].view(self.place.size, end - start)

@@ -197,9 +197,10 @@ class ReducingGroup(ABC):
         """Return the operation of a chunk."""
         return next(one for one in self._operations if number < one.first + one.num_chunks)
 
-    def _fill(self, operation: Operation, number: int) -> None:
+    def _fill(self, operation: Operation, number: int, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Fill this rank's slot with a chunk, and tell the others of which collective it is."""
-        operation.fill(number - operation.first, self._slots_of(operation.dtype, number)[self._place.rank])
+        slot = self._slots_of(operation.dtype, number)[self._place.rank]
+        operation.fill(number - operation.first, slot, unneeded)
         self._counters.set(WHAT + number % self._depth, operation.what)
 
     def _check_same(self, operation: Operation, number: int) -> None:

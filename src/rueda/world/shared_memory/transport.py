@@ -20,9 +20,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from rueda.errors import WorldError
 from rueda.world.shared_memory.fixed_buckets import FixedBuckets, needed_bytes
 from rueda.world.shared_memory.group import HALVES, SharedGroup
-from rueda.world.shared_memory.host_group import DEPTH, HostGroup, HostPlace
+from rueda.world.shared_memory.host_group import DEPTH, HostGroup
 from rueda.world.shared_memory.links import connect_links
 from rueda.world.shared_memory.operations import Place
+from rueda.world.shared_memory.routes import HostPlace
 from rueda.world.shared_memory.segment import Segment, create, open_of
 from rueda.world.shared_memory.waiting import ORDERED, Check
 
