@@ -142,6 +142,8 @@ def why_not(hosts: Sequence[Sequence[int]], choice: str) -> str:
     numbers = [len(ranks) for ranks in hosts]
     if len(set(numbers)) > 1:
         return f"expected the same number of ranks on each host, got {', '.join(map(str, numbers))}"
+    if choice != "shared":
+        return "several hosts use it only where it is asked for"
     if len(hosts) > _MOST_HOSTS:
         return f"expected at most {_MOST_HOSTS} hosts, got {len(hosts)}"
     return ""
