@@ -37,7 +37,7 @@ def pretended(world: World, host_of: list[int], chunk_bytes: int = 16384) -> Ite
         patched.setenv("RUEDA_TRANSPORT", "shared")
         patched.setattr(transport, "_host", lambda: f"host {host_of[world.rank]}")
         patched.setattr(transport, "_LEAST_CHUNK_BYTES", chunk_bytes)
-        patched.setattr(transport, "_SEGMENT_BYTES", 0)
+        patched.setattr(transport, "_HOST_CHUNK_BYTES", chunk_bytes)
         patched.setattr(routes, "PART_BYTES", 1024)
         patched.setattr(routes, "WHOLE_BYTES", 2048)
         made = connect_group(new_store(), world.rank, world.size, SECONDS)

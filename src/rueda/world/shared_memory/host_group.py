@@ -49,9 +49,10 @@ from rueda.world.shared_memory.reducing_group import ReducingGroup, not_the_same
 from rueda.world.shared_memory.routes import PARTIAL, RESULT, HostPlace, Part, PartialMemory, Route
 from rueda.world.shared_memory.segment import COMBINED, DONE, POSTED, Segment
 from rueda.world.shared_memory.waiting import Check
+from rueda.world.shared_memory.wakeups import Wakeups
 
 DEPTH = 3
-_REST_SECONDS = 0.05
+_REST_SECONDS = 0.01
 _MOST_ROUTES = 64  # that are kept
 
 
@@ -89,6 +90,7 @@ class HostGroup(ReducingGroup):
     ) -> None:  # fmt: skip
         super().__init__(segment, chunk_bytes, DEPTH, place, ranks, check, seconds)
         self._links = links
+        self._wakeups = Wakeups(segment)
         self._hosts = hosts
         self._travels = [_Travel(PartialMemory(chunk_bytes, segment.size, hosts.num_hosts)) for _ in range(DEPTH)]
         self._routes: dict[tuple[int, torch.dtype, int], Route] = {}  # by number of the travel, dtype and elements
@@ -106,6 +108,7 @@ class HostGroup(ReducingGroup):
         self._closed = True
         super().shutdown()
         self._links.close()
+        self._wakeups.wake_others()
         self._woken.set()
 
     # Who runs the operations: their caller, or the thread in the background.
@@ -192,7 +195,7 @@ class HostGroup(ReducingGroup):
             self._drain(self._num_done)
         elif self._num_shared < self._num_summed and not self._travel(self._num_shared).num_results:
             self._num_shared += 1
-            counters.set(COMBINED, self._num_shared)
+            self._tell(COMBINED, self._num_shared)
         elif self._num_summed < self._num_combined and not self._travel(self._num_summed).num_partials:
             self._sum(self._num_summed)
         elif self._num_combined < self._num_posted and counters.reached(POSTED, self._num_combined + 1):
@@ -202,6 +205,11 @@ class HostGroup(ReducingGroup):
         else:
             return False
         return True
+
+    def _tell(self, kind: int, value: int) -> None:
+        """Set a counter of this rank, and wake the ranks of this host that may wait for it."""
+        self._counters.set(kind, value)
+        self._wakeups.wake_others()
 
     def _may_fill(self) -> bool:
         return self._num_posted < self._num_begun and self._num_posted < self._num_done + DEPTH
@@ -221,7 +229,7 @@ class HostGroup(ReducingGroup):
         travel.route = self._route(number % DEPTH, operation.dtype, end - start)
         self._fill(operation, number, (travel.route.low, travel.route.high))
         self._num_posted = number + 1
-        self._counters.set(POSTED, number + 1)
+        self._tell(POSTED, number + 1)
 
     def _route(self, turn: int, dtype: torch.dtype, num_elements: int) -> Route:
         """Return how a chunk of some elements travels; those of one size in the same slots travel alike."""
@@ -276,7 +284,7 @@ class HostGroup(ReducingGroup):
             with self._queue_lock:
                 self._operations.popleft()
         self._num_done = number + 1
-        self._counters.set(DONE, number + 1)
+        self._tell(DONE, number + 1)
         if last:
             with self._finished:
                 self._finished.notify_all()
@@ -327,8 +335,13 @@ class HostGroup(ReducingGroup):
         return found
 
     def _rest(self, seconds: float) -> None:
-        """Sleep for some time, or until a message arrives; longer if only a message can help."""
-        if self._links.active:
-            self._links.wait(seconds if self._awaited() else _REST_SECONDS)
-        else:
-            time.sleep(seconds)
+        """Sleep until a message arrives or another rank of this host wakes this one, but not for long."""
+        wakeups, counters = self._wakeups, self._counters
+        wakeups.begin_sleep()
+        try:
+            for kind, value in self._awaited():
+                if counters.reached(kind, value):
+                    return
+            self._links.wait(_REST_SECONDS if wakeups.works else seconds, wakeups.socket)
+        finally:
+            wakeups.end_sleep()

@@ -188,13 +188,11 @@ class Links:
             if link.num_awaited:
                 link.receive(mailbox)
 
-    def wait(self, seconds: float) -> None:
-        """Wait until :meth:`progress` can do something."""
-        reads = [link.connection for link in self._every if link.reads]
+    def wait(self, seconds: float, woken_by: socket.socket) -> None:
+        """Wait until :meth:`progress` can do something, or another socket can be read."""
+        reads = [woken_by, *(link.connection for link in self._every if link.reads)]
         writes = [link.connection for link in self._every if link.outgoing]
-        if not reads and not writes:
-            time.sleep(seconds)
-        elif self._selectable:
+        if self._selectable and woken_by.fileno() < _MOST_SELECTED:
             select.select(reads, writes, [], seconds)
         else:
             poll = select.poll()

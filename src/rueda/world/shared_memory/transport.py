@@ -1,8 +1,9 @@
 """The choice between shared memory and Gloo, and the connection of a group through its store.
 
-``RUEDA_TRANSPORT`` decides: ``gloo`` or ``shared``. By default, shared memory is used where all ranks of a group can
-open the segment that the first of them has created, which is only so on one host; where that fails although they are on
-one host, one line tells why, and Gloo is used. All ranks come to the same decision, which the first of them takes.
+``RUEDA_TRANSPORT`` decides: ``gloo`` or ``shared``. By default, shared memory is used where all ranks of a group are on
+one host and can open the segment that the first of them has created; where that fails, one line tells why, and Gloo is
+used. Ranks on several hosts, the same number on each, use shared memory within the hosts if ``shared`` asks for it.
+All ranks come to the same decision, which the first of them takes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rueda.world.shared_memory.segment import Segment, create, open_of
 from rueda.world.shared_memory.waiting import ORDERED, Check
 
 TRANSPORT = "RUEDA_TRANSPORT"
-_SEGMENT_BYTES = 1 << 25
+_CHUNK_BYTES, _HOST_CHUNK_BYTES = 1 << 21, 1 << 22  # at most, on one host and on several
 _LEAST_CHUNK_BYTES = 1 << 16
 _MOST_RANKS = 128
 _MOST_HOSTS = 16
@@ -75,7 +76,7 @@ def connect_group(
     hosts = find_hosts(store, rank, size, timeout)
     if len(hosts) > 1:
         return _connect_hosts(store, rank, size, hosts, timeout, check)
-    chunk_bytes = _chunk_bytes(size, HALVES)
+    chunk_bytes = _chunk_bytes(size, HALVES, _CHUNK_BYTES)
     segment = connect_segment(store, rank, size, HALVES * chunk_bytes * size, timeout)
     return None if segment is None else SharedGroup(segment, chunk_bytes, check)
 
@@ -106,7 +107,7 @@ def _connect_hosts(
     host = next(number for number, ranks in enumerate(hosts) if rank in ranks)
     ranks = hosts[host]
     local_rank, local_size = ranks.index(rank), len(ranks)
-    chunk_bytes = _chunk_bytes(local_size, DEPTH)
+    chunk_bytes = _chunk_bytes(local_size, DEPTH, _HOST_CHUNK_BYTES)
     within = PrefixStore(f"within/{host}", store)
     segment = connect_segment(within, local_rank, local_size, DEPTH * chunk_bytes * local_size, timeout)
     links, why = None, "none"
@@ -149,10 +150,9 @@ def why_not(hosts: Sequence[Sequence[int]], choice: str) -> str:
     return ""
 
 
-def _chunk_bytes(size: int, depth: int) -> int:
-    """Return the bytes of a chunk: many ranks have small ones, so that the segment has 32 MB, or little more."""
-    most = _SEGMENT_BYTES // (depth * max(8, size))
-    return max(_LEAST_CHUNK_BYTES, most // 64 * 64)
+def _chunk_bytes(size: int, depth: int, most: int) -> int:
+    """Return the bytes of a chunk: many ranks have small ones, so that a segment has about 16 of the largest."""
+    return max(_LEAST_CHUNK_BYTES, min(most, 16 * most // (depth * size)) // 64 * 64)
 
 
 def connect_buckets(
