@@ -24,14 +24,13 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from _common import save
-from allreduce import KILOBYTE, in_turns, sizes_up_to, turns_of
+from allreduce import KILOBYTE, compared, sizes_up_to
 
 LINKS = {"1 Gbit/s": "1gbit", "10 Gbit/s": "10gbit", "unlimited": ""}
 LARGEST = 1 << 26
@@ -145,24 +144,7 @@ def by_world(arguments: argparse.Namespace) -> None:
             "gloo": lambda: dist.all_reduce(tensor),  # noqa: B023
             "hosts": lambda: world.all_reduce_(tensor),  # noqa: B023
         }
-        reduced["gloo"]()
-        assert torch.allclose(tensor, world.all_reduce(first), rtol=1e-5, atol=1e-5)
-        tensor.copy_(first)
-        reduced["hosts"]()
-        bits = tensor.view(torch.int32)
-        assert torch.equal(world.all_reduce(bits, "max"), world.all_reduce(bits, "min")), "the bits differ"
-        del bits
-
-        def longest(seconds: float) -> float:
-            elapsed = torch.tensor(seconds, dtype=torch.float64)
-            dist.all_reduce(elapsed, dist.ReduceOp.MAX)
-            return elapsed.item()
-
-        seconds = in_turns(reduced, turns_of(size, arguments.turns), arguments.seconds, longest, tensor)
-        row = {name: statistics.median(values) for name, values in seconds.items()}
-        row["turns"] = len(seconds["gloo"])
-        row["ratio"] = statistics.median(g / s for g, s in zip(seconds["gloo"], seconds["hosts"], strict=True))
-        rows[str(size)] = row
+        rows[str(size)] = compared(world, first, tensor, reduced, "hosts", arguments)
     if world.is_main:
         print(json.dumps(rows))
     rueda.finish()
