@@ -141,28 +141,50 @@ def by_world(arguments: argparse.Namespace) -> None:
             "fresh": lambda: world.all_reduce(tensor),  # noqa: B023
             "copy": lambda: tensor.copy_(first),  # noqa: B023
         }
-        reduced["gloo"]()
-        assert torch.allclose(tensor, world.all_reduce(first), rtol=1e-5, atol=1e-5)
-        reduced["copy"]()
-        reduced["shared"]()
-        bits = tensor.view(torch.int32)
-        assert torch.equal(world.all_reduce(bits, "max"), world.all_reduce(bits, "min")), "the bits differ"
-        del bits
-
-        def longest(seconds: float) -> float:
-            elapsed = torch.tensor(seconds, dtype=torch.float64)
-            dist.all_reduce(elapsed, dist.ReduceOp.MAX)
-            return elapsed.item()
-
-        seconds = in_turns(reduced, turns_of(size, arguments.turns), arguments.seconds, longest, tensor)
-        row = {name: statistics.median(values) for name, values in seconds.items()}
-        row["turns"] = len(seconds["gloo"])
-        for ratio, name in (("ratio", "shared"), ("ratio_fresh", "fresh")):
-            row[ratio] = statistics.median(g / s for g, s in zip(seconds["gloo"], seconds[name], strict=True))
+        row = compared(world, first, tensor, reduced, "shared", arguments)
         rows[str(size)] = row
     if world.is_main:
         print(json.dumps(rows))
     rueda.finish()
+
+
+def compared(
+    world: Any, first: Any, tensor: Any, reduced: Mapping[str, Callable[[], object]], name: str,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:  # fmt: skip
+    """Check the results of all forms of one size, and return their medians and by how much they beat Gloo.
+
+    Args:
+        world: the world.
+        first: what this process contributes.
+        tensor: a copy of it, which the forms overwrite.
+        reduced: the forms; ``gloo`` is one of them.
+        name: the form whose bits must be the same on all ranks.
+        arguments: of the command line.
+    """
+    import torch
+    import torch.distributed as dist
+
+    reduced["gloo"]()
+    assert torch.allclose(tensor, world.all_reduce(first), rtol=1e-5, atol=1e-5)
+    tensor.copy_(first)
+    reduced[name]()
+    bits = tensor.view(torch.int32)
+    assert torch.equal(world.all_reduce(bits, "max"), world.all_reduce(bits, "min")), "the bits differ"
+    del bits
+
+    def longest(seconds: float) -> float:
+        elapsed = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(elapsed, dist.ReduceOp.MAX)
+        return elapsed.item()
+
+    seconds = in_turns(reduced, turns_of(tensor.nbytes, arguments.turns), arguments.seconds, longest, tensor)
+    row: dict[str, Any] = {form: statistics.median(values) for form, values in seconds.items()}
+    row["turns"] = len(seconds["gloo"])
+    for ratio, form in (("ratio", name), ("ratio_fresh", "fresh")):
+        if form in reduced:
+            row[ratio] = statistics.median(g / s for g, s in zip(seconds["gloo"], seconds[form], strict=True))
+    return row
 
 
 def in_turns(

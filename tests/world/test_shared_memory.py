@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from commandline import environ
-from forked import forked
+from groups import FUZZ, SECONDS, assert_same_bits, new_store, on_processes
 from harness import workers
 from rueda.world import World, current
 from rueda.world.shared_memory import segment as segments
@@ -45,16 +42,7 @@ WIDE = {
     torch.bool: torch.uint8,
     torch.int16: torch.int32,
 }
-SECONDS = timedelta(seconds=60)
-FUZZ = min(100, int(os.environ.get("RUEDA_FUZZ", "0")) // 10)  # how often a rank is killed where that is asked for
 KILLS = [0.05, 0.1, 0.3, *(round(random.Random(number).uniform(0.0, 0.2), 4) for number in range(3, FUZZ))]
-_num_groups = 0
-
-
-def new_store() -> Any:
-    global _num_groups
-    _num_groups += 1
-    return dist.PrefixStore(f"test/{_num_groups}", dist.distributed_c10d._get_default_store())
 
 
 @contextmanager
@@ -90,14 +78,6 @@ def by_gloo(tensor: Tensor, operation: str) -> Tensor:
     return result.to(tensor.dtype)
 
 
-def assert_same_bits(tensor: Tensor) -> None:
-    """Compare the bytes of all ranks through Gloo."""
-    mine = tensor.contiguous().view(-1).view(torch.uint8)
-    first = mine.clone()
-    dist.broadcast(first, 0)
-    assert torch.equal(mine, first)
-
-
 def check(
     shared: SharedGroup, world: World, shape: tuple[int, ...], dtype: torch.dtype, operation: str, seed: int
 ) -> None:
@@ -109,8 +89,7 @@ def check(
     before, result = mine.clone(), torch.empty(mine.shape, dtype=dtype)
     shared.all_reduce(mine, operation, result=result)
     assert torch.equal(mine, before)
-    finish = shared.begin_all_reduce(mine, operation)
-    finish()
+    shared.begin_all_reduce(mine, operation).wait()
     assert torch.equal(mine, result)
     assert_same_bits(mine)
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float64: 1e-14, torch.complex128: 1e-14}
@@ -214,9 +193,9 @@ def test_operations_can_be_begun_together_and_finished_in_any_order() -> None:
     world = current()
     with group(world) as shared:
         tensors = [torch.full((size,), float(world.rank + 1)) for size in (10, 5000, 3, 20_000, 1)]
-        finishes = [shared.begin_all_reduce(tensor) for tensor in tensors]
-        for finish in reversed(finishes) if world.rank else finishes:
-            finish()
+        begun = [shared.begin_all_reduce(tensor) for tensor in tensors]
+        for operation in reversed(begun) if world.rank else begun:
+            operation.wait()
         assert all(torch.equal(tensor, torch.full_like(tensor, 3.0)) for tensor in tensors)
 
 
@@ -501,26 +480,3 @@ def test_a_rank_that_never_arrives_is_named_and_the_job_ends() -> None:
     code, text = ended[0]
     assert code == 124
     assert "stall: all_reduce of float32[70000] has waited" in text and "for rank 1" in text
-
-
-def on_processes(
-    size: int, code: str, *words: str, variables: Mapping[str, str] | None = None, stop_after: int | None = None
-) -> list[tuple[int, str]]:
-    """Run a script on several workers; return exit statuses and outputs. ``stop_after``: kill the others after it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = [
-        environ(
-            RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **(variables or {}),
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    with forked(textwrap.dedent(code), ranks, *words) as started:
-        if stop_after is not None:
-            started[stop_after].wait()
-            for rank, process in enumerate(started):
-                if rank != stop_after:
-                    process.kill()
-        return [(status, out + err) for status, out, err in (process.wait() for process in started)]

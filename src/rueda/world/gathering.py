@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rueda.errors import WorldError
-from rueda.world.shared_memory.world_group import world_group
+from rueda.world.shared_memory.world_group import copying_group
 
 if TYPE_CHECKING:
     from rueda.world.world import World
@@ -110,7 +110,7 @@ class AllGather(torch.autograd.Function):
     def forward(context: Any, tensor: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of all workers in rank order."""
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-        shared = world_group()
+        shared = copying_group()
         if shared is not None and tensor.is_cpu:
             shared.all_gather(parts, tensor)
         else:
@@ -121,7 +121,7 @@ class AllGather(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> Tensor:
         """Return the sum over all workers of the gradients of this worker's tensor."""
         stacked = torch.stack([gradient.contiguous() for gradient in gradients])
-        shared = world_group()
+        shared = copying_group()
         if shared is not None and shared.can_reduce(stacked, "sum"):
             own = torch.empty_like(stacked[0])
             shared.reduce_scatter(own, stacked)

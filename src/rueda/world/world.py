@@ -19,8 +19,8 @@ from rueda.world import seeds
 from rueda.world.device import backend_of, is_gpu
 from rueda.world.extension import provided
 from rueda.world.identity import Identity
-from rueda.world.shared_memory.group import SharedGroup
-from rueda.world.shared_memory.world_group import world_group
+from rueda.world.shared_memory.reducing_group import ReducingGroup
+from rueda.world.shared_memory.world_group import copying_group, world_group
 from rueda.world.stall.watcher import declared_work
 
 if TYPE_CHECKING:
@@ -126,11 +126,14 @@ class World:
 
     @property
     def transport(self) -> str:
-        """How the tensors of an all-reduce travel between the workers: ``shared memory``, ``gloo`` or ``nccl``."""
-        on_cpu = self.device.type == "cpu" and self._shared(torch.zeros(())) is not None
-        return "shared memory" if on_cpu else backend_of(self.device)
+        """How the tensors of an all-reduce travel between the workers.
 
-    def _shared(self, tensor: Tensor) -> SharedGroup | None:
+        ``shared memory``, ``shared memory within hosts`` (and sockets between them), ``gloo`` or ``nccl``.
+        """
+        shared = self._shared(torch.zeros(())) if self.device.type == "cpu" else None
+        return backend_of(self.device) if shared is None else shared.transport
+
+    def _shared(self, tensor: Tensor) -> ReducingGroup | None:
         """Return the group in shared memory, if the workers have one and the tensor is on the CPU."""
         return world_group() if self.size > 1 and tensor.is_cpu else None
 
@@ -169,7 +172,7 @@ class World:
         return result
 
     def _broadcast(self, tensor: Tensor, source: int) -> None:
-        shared = self._shared(tensor)
+        shared = copying_group() if tensor.is_cpu else None
         if shared is not None:
             shared.broadcast(tensor, source)
         else:

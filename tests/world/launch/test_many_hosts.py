@@ -190,6 +190,24 @@ def test_trouble_on_real_hosts_leaves_nothing_behind(how: str, expected: int, la
         assert "rueda: the agent on hostB ended unexpectedly" in err
 
 
+WITHIN = """
+import json, socket, torch, rueda
+from rueda.world.shared_memory import transport
+transport._host = socket.gethostname  # the namespaces are on one machine
+world = rueda.init()
+x = torch.arange(300_000.0) + world.rank
+world.all_reduce_(x)
+print(json.dumps([world.transport, torch.equal(x, 4 * torch.arange(300_000.0) + 6.0)]))
+"""
+
+
+def test_real_hosts_have_shared_memory_within(launcher: Any, hosts: Any) -> None:
+    words = ["-H", "hostA:2,hostB:2", "--ssh", hosts.ssh, "-x", "RUEDA_TRANSPORT=shared", launcher.script(WITHIN)]
+    status, out, err = launcher.start(*words, command=hosts.inside(launcher.rueda)).end()
+    assert status == 0, err
+    assert told(out) == {rank: ["shared memory within hosts", True] for rank in range(4)}, err
+
+
 SAVES = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -40,7 +40,7 @@ from rueda.hvd.core.entries import (
 )  # fmt: skip
 from rueda.hvd.core.fusion import Batch, Layout, Plan, Reduction, divided, reduction_of
 from rueda.hvd.core.messages import Payloads, Run, RunRepeated
-from rueda.hvd.core.process_groups import OPERATIONS, ProcessGroups, SharedTransfers, record_event, wait_for_event
+from rueda.hvd.core.process_groups import OPERATIONS, ProcessGroups, ReducingTransfers, record_event, wait_for_event
 from rueda.hvd.core.repetitions import KnownRepetitions
 from rueda.hvd.core.timeline import Timeline
 from rueda.world.shared_memory.operations import Fusion
@@ -224,7 +224,7 @@ class Executor:
         if len(members) == 1 or operation == ADASUM or reduce.communication_dtype(dtype, operation) != dtype:
             return 0
         group = self.groups.get(str(process_set), members, device)
-        if not isinstance(group, SharedTransfers):
+        if not isinstance(group, ReducingTransfers):
             return 0
         return group.fused_bytes(dtype, OPERATIONS[reduce.communication_operation(dtype, operation)])
 
@@ -320,7 +320,7 @@ class Executor:
             group.allreduce_into(
                 result, tensor, group_operation,
                 lambda part: reduce.finish(part, operation, len(members), postscale),
-            ).wait()  # fmt: skip
+            )  # fmt: skip
         if entry.outputs is None:
             entry.result[index] = result
         else:

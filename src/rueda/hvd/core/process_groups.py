@@ -33,8 +33,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from rueda.hvd.common.exceptions import HorovodInternalError
 from rueda.hvd.core.entries import MAX, MIN, PRODUCT, SUM
 from rueda.world.shared_memory.fixed_buckets import FixedBuckets
-from rueda.world.shared_memory.group import Finish, SharedGroup
+from rueda.world.shared_memory.group import SharedGroup
 from rueda.world.shared_memory.operations import Fusion
+from rueda.world.shared_memory.reducing_group import Begun, ReducingGroup
 from rueda.world.shared_memory.reductions import can_reduce
 from rueda.world.shared_memory.transport import connect_buckets, connect_group, is_tried
 from rueda.world.stall.limits import GROUP_TIMEOUT
@@ -115,76 +116,51 @@ class GlooGroup:
         self._group.shutdown()
 
 
-class SharedTransfer:
-    """A collective in shared memory that has been begun; :meth:`wait` finishes it."""
-
-    __slots__ = ("_finish",)
-
-    def __init__(self, finish: Finish) -> None:
-        self._finish = finish
+class _Done:
+    """A collective that has finished."""
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Finish it, however long that takes."""
-        self._finish()
+        """Return at once."""
         return True
 
 
-_DONE = SharedTransfer(lambda: None)
+_DONE = _Done()
 
 
-class SharedTransfers:
-    """A process group whose collectives go through shared memory; what that lacks goes through Gloo.
+class ReducingTransfers:
+    """A process group whose all-reduces go through shared memory, within hosts at least; all else goes through Gloo.
 
     Args:
         group: the group in shared memory.
         connect: connects the same ranks by Gloo; all of them reach the first collective that needs it.
     """
 
-    def __init__(self, group: SharedGroup, connect: Callable[[], GlooGroup]) -> None:
+    def __init__(self, group: ReducingGroup, connect: Callable[[], GlooGroup]) -> None:
         self._group = group
         self._connect = connect
         self._connected: GlooGroup | None = None
 
-    def allreduce(self, tensors: list[torch.Tensor], operation: Any) -> SharedTransfer | Transfer:
+    def allreduce(self, tensors: list[torch.Tensor], operation: Any) -> Begun | Transfer:
         """Reduce one tensor in place."""
         (tensor,) = tensors
         name = _NAMES[operation]
         if not self._group.can_reduce(tensor, name):
             return self._gloo().allreduce(tensors, operation)
-        return SharedTransfer(self._group.begin_all_reduce(tensor, name))
+        return self._group.begin_all_reduce(tensor, name)
 
     def allreduce_into(
         self, result: torch.Tensor, tensor: torch.Tensor, operation: Any, finish: Callable[[torch.Tensor], object]
-    ) -> SharedTransfer:
+    ) -> None:
         """Reduce a tensor into ``result``, which may be the tensor itself; ``finish`` changes each part in place."""
-        begun = self._group.begin_all_reduce(tensor, _NAMES[operation], result=result, finish_part=finish)
-        return SharedTransfer(begun)
+        self._group.all_reduce(tensor, _NAMES[operation], result=result, finish_part=finish)
 
     def fused_bytes(self, dtype: torch.dtype, operation: Any) -> int:
         """Return how many bytes :meth:`fused_allreduce` reduces at once; 0 if it cannot reduce this dtype."""
         return self._group.chunk_bytes if can_reduce(dtype, _NAMES[operation]) else 0
 
-    def fused_allreduce(self, num_elements: int, dtype: torch.dtype, operation: Any, fusion: Fusion) -> SharedTransfer:
+    def fused_allreduce(self, num_elements: int, dtype: torch.dtype, operation: Any, fusion: Fusion) -> Begun:
         """Reduce what ``fusion`` writes directly into shared memory."""
-        return SharedTransfer(self._group.begin_fused_all_reduce(num_elements, dtype, _NAMES[operation], fusion))
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> SharedTransfer:
-        """Broadcast a tensor in place."""
-        self._group.broadcast(tensor, root)
-        return _DONE
-
-    def _allgather_base(self, result: torch.Tensor, tensor: torch.Tensor) -> SharedTransfer:
-        self._group.all_gather(result.view(self._group.size, -1).unbind(), tensor)
-        return _DONE
-
-    def _reduce_scatter_base(
-        self, result: torch.Tensor, tensor: torch.Tensor, options: Any
-    ) -> SharedTransfer | Transfer:
-        name = next(name for operation, name in _NAMES.items() if options.reduceOp == operation)
-        if not self._group.can_reduce(tensor, name):
-            return self._gloo()._reduce_scatter_base(result, tensor, options)
-        self._group.reduce_scatter(result, tensor, name)
-        return _DONE
+        return self._group.begin_fused_all_reduce(num_elements, dtype, _NAMES[operation], fusion)
 
     def __getattr__(self, name: str) -> Callable[..., Transfer]:
         method: Callable[..., Transfer] = getattr(self._gloo(), name)
@@ -206,6 +182,35 @@ class SharedTransfers:
         self._group.shutdown()
         if self._connected is not None:
             self._connected.shutdown()
+
+
+class SharedTransfers(ReducingTransfers):
+    """A process group whose collectives all go through shared memory, but for types that this lacks.
+
+    Args:
+        group: the group in shared memory.
+        connect: see :class:`ReducingTransfers`.
+    """
+
+    def __init__(self, group: SharedGroup, connect: Callable[[], GlooGroup]) -> None:
+        super().__init__(group, connect)
+        self._shared = group
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> _Done:
+        """Broadcast a tensor in place."""
+        self._shared.broadcast(tensor, root)
+        return _DONE
+
+    def _allgather_base(self, result: torch.Tensor, tensor: torch.Tensor) -> _Done:
+        self._shared.all_gather(result.view(self._shared.size, -1).unbind(), tensor)
+        return _DONE
+
+    def _reduce_scatter_base(self, result: torch.Tensor, tensor: torch.Tensor, options: Any) -> _Done | Transfer:
+        name = next(name for operation, name in _NAMES.items() if options.reduceOp == operation)
+        if not self._group.can_reduce(tensor, name):
+            return self._gloo()._reduce_scatter_base(result, tensor, options)
+        self._shared.reduce_scatter(result, tensor, name)
+        return _DONE
 
 
 class ProcessGroups:
@@ -251,7 +256,9 @@ class ProcessGroups:
             shared = self._connect(
                 partial(self._connect_shared, connect_group, PrefixStore("shared", store), rank, size)
             )
-            return gloo() if shared is None else SharedTransfers(shared, gloo)
+            if shared is None:
+                return gloo()
+            return (SharedTransfers if isinstance(shared, SharedGroup) else ReducingTransfers)(shared, gloo)
         return self._connect(connect)
 
     def _gloo(self, store: Store, rank: int, size: int) -> GlooGroup:

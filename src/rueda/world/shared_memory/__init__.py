@@ -1,4 +1,4 @@
-"""Collectives of CPU tensors among workers on one host, through memory that all of them have mapped.
+"""Collectives of CPU tensors among workers through memory that all workers of a host have mapped.
 
 Gloo sends every byte through sockets of the loopback interface. Here each rank copies its tensor into a *slot* of a
 common memory segment, and reads the others' slots with torch's own kernels: no socket, no system call per byte.
@@ -10,7 +10,12 @@ file                      what it holds
 ``waiting.py``            how a rank waits for the counters of the others
 ``reductions.py``         sum, min, max and product of the ranks' parts, in rank order
 ``operations.py``         all-reduce, broadcast, all-gather and reduce-scatter of one chunk
-``group.py``              the ranks of a group, and the order of their chunks
+``reducing_group.py``     all-reduces through the slots, as groups on one host and on several have them
+``group.py``              the ranks of one host, and the order of their chunks
+``host_group.py``         the ranks of several hosts: shared memory within a host, sockets between the hosts
+``routes.py``             which elements of a chunk go between which hosts
+``links.py``              the sockets between the hosts
+``wakeups.py``            how ranks of a host wake each other while they also wait for sockets
 ``fixed_buckets.py``      the same tensors in every step, in slots of their own
 ``transport.py``          whether shared memory or Gloo is used (``RUEDA_TRANSPORT``), and the connection
 ``gradients.py``          the exchange of DistributedDataParallel's buckets

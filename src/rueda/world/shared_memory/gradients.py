@@ -18,11 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from rueda.world.shared_memory.group import Finish, SharedGroup
+from rueda.world.shared_memory.group import SharedGroup
 from rueda.world.shared_memory.mapped_buckets import MappedBuckets
+from rueda.world.shared_memory.reducing_group import Begun
 from rueda.world.shared_memory.world_group import world_group
 
-_pending: list[tuple[Finish, Tensor, torch.futures.Future[Tensor]]] = []
+_pending: list[tuple[Begun, Tensor, torch.futures.Future[Tensor]]] = []
 
 
 class BucketAverage:
@@ -44,25 +45,28 @@ class BucketAverage:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
             return allreduce_hook(self._process_group, bucket)
+        index = bucket.index()
+        if isinstance(shared, SharedGroup) and (mapped := self._mapped_by_all(shared, index, buffer)) is not None:
+            reduction = shared.begin_all_reduce_in_place(mapped, divisor=shared.size)
+        else:
+            reduction = shared.begin_all_reduce(buffer, divisor=shared.size)
+        return _finish_with_the_last(reduction, buffer, last=bucket.is_last())
+
+    def _mapped_by_all(self, shared: SharedGroup, index: int, buffer: Tensor) -> list[Tensor] | None:
+        """Return the buckets of all ranks, which are on one host, if they have mapped them."""
         if self._mapped is None or self._shared is not shared:
             self._mapped, self._shared = MappedBuckets(shared), shared
-        return _begin(shared, buffer, self._mapped.of(bucket.index(), buffer), last=bucket.is_last())
+        return self._mapped.of(index, buffer)
 
 
-def _begin(
-    shared: SharedGroup, buffer: Tensor, mapped: list[Tensor] | None, *, last: bool
-) -> torch.futures.Future[Tensor]:
+def _finish_with_the_last(reduction: Begun, buffer: Tensor, *, last: bool) -> torch.futures.Future[Tensor]:
     future: torch.futures.Future[Tensor] = torch.futures.Future()
-    if mapped is None:
-        finish = shared.begin_all_reduce(buffer, divisor=shared.size)
-    else:
-        finish = shared.begin_all_reduce_in_place(mapped, divisor=shared.size)
-    _pending.append((finish, buffer, future))
+    _pending.append((reduction, buffer, future))
     if last:
         begun = list(_pending)
         _pending.clear()
-        for finish, reduced, done in begun:
-            finish()
+        for reduction, reduced, done in begun:
+            reduction.wait()
             done.set_result(reduced)
     return future
 

@@ -60,12 +60,9 @@ class Operation:
         self.first = 0  # the number of its first chunk among all chunks of the group
         self._num_elements = num_elements
         self._chunk_elements = chunk_elements
+        self.what = (num_elements * 64 + _NUMBERS[dtype]) * 8 + _KINDS.index(self.kind)
+        """a number that is the same on all ranks that call the same collective, with tensors of one size and dtype"""
         self.num_chunks = max(1, -(-num_elements // chunk_elements))  # one also of an empty tensor: all ranks meet
-
-    @property
-    def what(self) -> int:
-        """A number that is the same on all ranks that call the same collective, with tensors of one size and dtype."""
-        return (self._num_elements * 64 + _NUMBERS[self.dtype]) * 8 + _KINDS.index(self.kind)
 
     def __str__(self) -> str:
         """Describe it as the flight recorder of torch describes its collectives."""
@@ -76,8 +73,8 @@ class Operation:
         start = index * self._chunk_elements
         return start, min(self._num_elements, start + self._chunk_elements)
 
-    def fill(self, index: int, slot: Tensor) -> None:
-        """Write a chunk into the slot of this rank."""
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
+        """Write a chunk into the slot of this rank, perhaps except for a part that no other rank reads."""
 
     def combine(self, index: int, slots: Sequence[Tensor]) -> None:
         """Reduce this rank's part of a chunk into the first slot."""
@@ -86,13 +83,13 @@ class Operation:
         """Take the result of a chunk from the slots."""
 
 
-class AllReduce(Operation):
-    """Reduces a flat tensor into ``result``, which may be the tensor itself.
+class Reduction(Operation):
+    """An all-reduce, whose chunks are reduced part by part where ``combines`` is set.
 
     Args:
         place: the place of this rank.
-        result: the result.
-        tensor: what this rank contributes.
+        num_elements: see :class:`Operation`.
+        dtype: see :class:`Operation`.
         chunk_elements: see :class:`Operation`.
         operation: ``sum``, ``min``, ``max`` or ``product``.
         divisor: what the result is divided by.
@@ -104,6 +101,50 @@ class AllReduce(Operation):
     def __init__(
         self,
         place: Place,
+        num_elements: int,
+        dtype: torch.dtype,
+        chunk_elements: int,
+        operation: str,
+        divisor: float | None,
+        finish: Callable[[Tensor], object],
+    ) -> None:
+        super().__init__(place, num_elements, dtype, chunk_elements)
+        self._operation = operation
+        self._divisor = divisor
+        self._finish = finish
+        self.combines = place.size > 2 and min(chunk_elements, num_elements) * dtype.itemsize >= COMBINE_BYTES
+
+    def combine(self, index: int, slots: Sequence[Tensor]) -> None:
+        """Reduce this rank's part of a chunk into the first slot."""
+        start, end = self.span(index)
+        low, high = part_of(end - start, *self.place)
+        if high > low:
+            parts = [slot[low:high] for slot in slots]
+            self.reduce_whole(parts[0], parts)
+
+    def reduce_whole(self, out: Tensor, parts: Sequence[Tensor]) -> None:
+        """Reduce what all ranks together contribute to some elements, and finish it."""
+        reduce_into(out, parts, self._operation, self._divisor)
+        self._finish(out)
+
+    def own_part(self, index: int, low: int, high: int) -> Tensor | None:
+        """Return a part of this rank's chunk, where it need not be in the slot."""
+        return None
+
+    def reduce_some(self, out: Tensor, parts: Sequence[Tensor]) -> None:
+        """Reduce what some of the ranks contribute to some elements."""
+        if len(parts) == 1:
+            out.copy_(parts[0])
+        else:
+            reduce_into(out, parts, self._operation)
+
+
+class AllReduce(Reduction):
+    """Reduces a flat tensor into ``result``, which may be the tensor itself; otherwise see :class:`Reduction`."""
+
+    def __init__(
+        self,
+        place: Place,
         result: Tensor,
         tensor: Tensor,
         chunk_elements: int,
@@ -111,29 +152,26 @@ class AllReduce(Operation):
         divisor: float | None,
         finish: Callable[[Tensor], object] = lambda part: None,
     ) -> None:
-        super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements)
-        self._finish = finish
+        super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements, operation, divisor, finish)
         self._result = result
         self._tensor = tensor
-        self._operation = operation
-        self._divisor = divisor
-        largest = min(chunk_elements, tensor.numel()) * tensor.element_size()
-        self.combines = place.size > 2 and largest >= COMBINE_BYTES
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         start, end = self.span(index)
-        slot[: end - start].copy_(self._tensor[start:end])
-
-    def combine(self, index: int, slots: Sequence[Tensor]) -> None:
-        """Reduce this rank's part of a chunk into the first slot."""
-        start, end = self.span(index)
-        rank, size = self.place
-        low, high = part_of(end - start, rank, size)
+        low, high = unneeded
         if high > low:
-            parts = [slot[low:high] for slot in slots]
-            reduce_into(parts[0], parts, self._operation, self._divisor)
-            self._finish(parts[0])
+            if low:
+                slot[:low].copy_(self._tensor[start : start + low])
+            if high < end - start:
+                slot[high : end - start].copy_(self._tensor[start + high : end])
+        else:
+            slot[: end - start].copy_(self._tensor[start:end])
+
+    def own_part(self, index: int, low: int, high: int) -> Tensor | None:
+        """Return a part of this rank's chunk, where it need not be in the slot."""
+        start = index * self._chunk_elements
+        return self._tensor[start + low : start + high]
 
     def drain(self, index: int, slots: Sequence[Tensor]) -> None:
         """Take the result of a chunk from the slots."""
@@ -145,8 +183,7 @@ class AllReduce(Operation):
         parts = [slot[: end - start] for slot in slots]
         if self.place.size == 2:
             parts[self.place.rank] = self._tensor[start:end]  # the slot has a copy of it, but this is in the cache
-        reduce_into(result, parts, self._operation, self._divisor)
-        self._finish(result)
+        self.reduce_whole(result, parts)
 
 
 class AllReduceInPlace(Operation):
@@ -192,34 +229,22 @@ class Fusion(NamedTuple):
     take: Callable[[Tensor], object]
 
 
-class FusedAllReduce(Operation):
+class FusedAllReduce(Reduction):
     """Reduces what a function writes into the slot; it must fit into one chunk.
 
-    Two ranks, and small chunks, are reduced by each rank into ``buffer``, which is its own.
+    Two ranks, and small chunks, are reduced by each rank into ``buffer``, which is its own, unless ``combines`` is set.
     """
-
-    kind = "all_reduce"
 
     def __init__(
         self, place: Place, num_elements: int, chunk_elements: int, operation: str, fusion: Fusion, buffer: Tensor
     ) -> None:
-        super().__init__(place, num_elements, buffer.dtype, chunk_elements)
-        self._operation = operation
+        super().__init__(place, num_elements, buffer.dtype, chunk_elements, operation, None, fusion.finish)
         self._fusion = fusion
         self._buffer = buffer
-        self.combines = place.size > 2 and num_elements * buffer.element_size() >= COMBINE_BYTES
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         self._fusion.fill(slot[: self._num_elements])
-
-    def combine(self, index: int, slots: Sequence[Tensor]) -> None:
-        """Reduce this rank's part of a chunk into the first slot."""
-        low, high = part_of(self._num_elements, *self.place)
-        if high > low:
-            parts = [slot[low:high] for slot in slots]
-            reduce_into(parts[0], parts, self._operation)
-            self._fusion.finish(parts[0])
 
     def drain(self, index: int, slots: Sequence[Tensor]) -> None:
         """Take the result of a chunk from the slots."""
@@ -228,8 +253,7 @@ class FusedAllReduce(Operation):
             self._fusion.take(slots[0][:num_elements])
             return
         total = self._buffer[:num_elements]
-        reduce_into(total, [slot[:num_elements] for slot in slots], self._operation)
-        self._fusion.finish(total)
+        self.reduce_whole(total, [slot[:num_elements] for slot in slots])
         self._fusion.take(total)
 
 
@@ -242,7 +266,7 @@ class Broadcast(Operation):
         super().__init__(place, tensor.numel(), tensor.dtype, chunk_elements, source)
         self._tensor = tensor
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         if self.place.rank == self.source:
             start, end = self.span(index)
@@ -265,7 +289,7 @@ class AllGather(Operation):
         self._results = results
         self._tensor = tensor
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         start, end = self.span(index)
         slot[: end - start].copy_(self._tensor[start:end])
@@ -298,7 +322,7 @@ class ReduceScatter(Operation):
     def _row(self, slot: Tensor, row: int, width: int) -> Tensor:
         return slot[row * width : (row + 1) * width]
 
-    def fill(self, index: int, slot: Tensor) -> None:
+    def fill(self, index: int, slot: Tensor, unneeded: tuple[int, int] = (0, 0)) -> None:
         """Write a chunk into the slot of this rank."""
         start, end = self.span(index)
         rows = slot[: self.place.size * (end - start)].view(self.place.size, end - start)

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from rueda.world.host_memory import available_bytes
 
-NUM_COUNTERS = 8  # of 8 bytes: one cache line for each rank
-POSTED, COMBINED, DONE, LEFT, LEAVING, WHAT = range(6)
+NUM_COUNTERS = 16  # of 8 bytes: two cache lines for each rank
+POSTED, COMBINED, DONE, LEFT, LEAVING, SLEEPS, WHAT = range(7)
 """the counters of a rank: chunks posted, combined and done; whether it has closed the segment; with which bucket it
-leaves; and what it has posted in either half of its slot"""
+leaves; whether it sleeps and asks to be woken; and what it has posted in each chunk of its slot"""
 
 _PAGE_BYTES = 4096
 _NONCE_BYTES = 16
@@ -39,6 +39,7 @@ class Segment:
     Attributes:
         counters: all ranks' counters; those of rank ``r`` begin at ``r * NUM_COUNTERS``.
         memory: the data, as bytes.
+        data: the same as a buffer, for sockets.
     """
 
     def __init__(self, descriptor: int, rank: int, size: int, num_bytes: int) -> None:
@@ -53,6 +54,7 @@ class Segment:
             self.memory: Tensor = torch.frombuffer(
                 self._mapped, dtype=torch.uint8, count=num_bytes, offset=_data_offset(size)
             )
+        self.data = memoryview(self._mapped)[_data_offset(size) : _data_offset(size) + num_bytes]
         self.closed = False
         weakref.finalize(self, os.close, descriptor)  # not earlier: another thread may be asking for the locks
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)

@@ -1,8 +1,9 @@
 """The choice between shared memory and Gloo, and the connection of a group through its store.
 
-``RUEDA_TRANSPORT`` decides: ``gloo`` or ``shared``. By default, shared memory is used where all ranks of a group can
-open the segment that the first of them has created, which is only so on one host; where that fails although they are on
-one host, one line tells why, and Gloo is used. All ranks come to the same decision, which the first of them takes.
+``RUEDA_TRANSPORT`` decides: ``gloo`` or ``shared``. By default, shared memory is used where all ranks of a group are on
+one host and can open the segment that the first of them has created; where that fails, one line tells why, and Gloo is
+used. Ranks on several hosts, the same number on each, use shared memory within the hosts if ``shared`` asks for it.
+All ranks come to the same decision, which the first of them takes.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rueda.errors import WorldError
 from rueda.world.shared_memory.fixed_buckets import FixedBuckets, needed_bytes
 from rueda.world.shared_memory.group import HALVES, SharedGroup
+from rueda.world.shared_memory.host_group import DEPTH, HostGroup
+from rueda.world.shared_memory.links import connect_links
+from rueda.world.shared_memory.operations import Place
+from rueda.world.shared_memory.routes import HostPlace
 from rueda.world.shared_memory.segment import Segment, create, open_of
 from rueda.world.shared_memory.waiting import ORDERED, Check
 
 TRANSPORT = "RUEDA_TRANSPORT"
-CHUNK_BYTES = 1 << 21
+_CHUNK_BYTES, _HOST_CHUNK_BYTES = 1 << 21, 1 << 22  # at most, on one host and on several
 _LEAST_CHUNK_BYTES = 1 << 16
 _MOST_RANKS = 128
+_MOST_HOSTS = 16
 
 Made = TypeVar("Made")
 
@@ -55,7 +61,7 @@ def is_tried(environ: Mapping[str, str], size: int) -> bool:
 
 def connect_group(
     store: Store, rank: int, size: int, timeout: timedelta, check: Check = lambda: None
-) -> SharedGroup | None:
+) -> SharedGroup | HostGroup | None:
     """Connect the ranks of a group, or return None on all of them if it is not possible.
 
     Args:
@@ -63,14 +69,90 @@ def connect_group(
         rank: the rank of this worker in the group.
         size: the number of ranks.
         timeout: how long to wait for the others.
-        check: see :class:`SharedGroup`.
+        check: see :class:`ReducingGroup`.
     """
     if not is_tried(os.environ, size):
         return None
-    most = CHUNK_BYTES * 8 // max(8, size)  # many ranks have small chunks: 32 MB for the segment
-    chunk_bytes = max(_LEAST_CHUNK_BYTES, most // 64 * 64)
+    hosts = find_hosts(store, rank, size, timeout)
+    if len(hosts) > 1:
+        return _connect_hosts(store, rank, size, hosts, timeout, check)
+    chunk_bytes = _chunk_bytes(size, HALVES, _CHUNK_BYTES)
     segment = connect_segment(store, rank, size, HALVES * chunk_bytes * size, timeout)
     return None if segment is None else SharedGroup(segment, chunk_bytes, check)
+
+
+def find_hosts(store: Store, rank: int, size: int, timeout: timedelta) -> list[list[int]]:
+    """Return the ranks of each host, in the order of the hosts' first ranks."""
+    store.set(f"host/{rank}", _host())
+    if rank == 0:
+        keys = [f"host/{other}" for other in range(size)]
+        store.wait(keys, timeout)
+        found: dict[str, list[int]] = {}
+        for other, key in enumerate(keys):
+            found.setdefault(store.get(key).decode(), []).append(other)
+        store.set("hosts", json.dumps(list(found.values())))
+    store.wait(["hosts"], timeout)
+    hosts: list[list[int]] = json.loads(store.get("hosts"))
+    return hosts
+
+
+def _connect_hosts(
+    store: Store, rank: int, size: int, hosts: list[list[int]], timeout: timedelta, check: Check
+) -> HostGroup | None:
+    """Connect the ranks of several hosts: a segment on each of them, and links between those of the same number."""
+    if why := why_not(hosts, wanted(os.environ)):
+        if rank == 0 and wanted(os.environ) == "shared":
+            _say(why)
+        return None
+    host = next(number for number, ranks in enumerate(hosts) if rank in ranks)
+    ranks = hosts[host]
+    local_rank, local_size = ranks.index(rank), len(ranks)
+    chunk_bytes = _chunk_bytes(local_size, DEPTH, _HOST_CHUNK_BYTES)
+    within = PrefixStore(f"within/{host}", store)
+    segment = connect_segment(within, local_rank, local_size, DEPTH * chunk_bytes * local_size, timeout)
+    links, why = None, "none"
+    if segment is not None:
+        between = PrefixStore(f"between/{local_rank}", store)
+        peers = [ranks[local_rank] for ranks in hosts]
+        links, why = _attempt(lambda: connect_links(between, host, peers, timeout))
+    store.set(f"linked/{rank}", why or "yes")
+    if rank == 0:
+        keys = [f"linked/{other}" for other in range(size)]
+        store.wait(keys, timeout)
+        refused = [found for found in map(bytes.decode, map(store.get, keys)) if found != "yes"]
+        store.set("linked", "no" if refused else "yes")
+        if spoken := [found for found in refused if found != "none"]:
+            _say(spoken[0])
+    store.wait(["linked"], timeout)
+    if segment is None or links is None or store.get("linked") != b"yes":
+        if links is not None:
+            links.close()
+        if segment is not None:
+            segment.close()
+        return None
+    place = HostPlace(host, len(hosts))
+    return HostGroup(segment, links, Place(rank, size), ranks, place, chunk_bytes, check)
+
+
+def why_not(hosts: Sequence[Sequence[int]], choice: str) -> str:
+    """Return why ranks on several hosts use Gloo; nothing if they do not.
+
+    >>> why_not([[0, 1], [2, 3]], "shared"), why_not([[0, 1], [2]], "shared")
+    ('', 'expected the same number of ranks on each host, got 2, 1')
+    """
+    numbers = [len(ranks) for ranks in hosts]
+    if len(set(numbers)) > 1:
+        return f"expected the same number of ranks on each host, got {', '.join(map(str, numbers))}"
+    if choice != "shared":
+        return "several hosts use it only where it is asked for"
+    if len(hosts) > _MOST_HOSTS:
+        return f"expected at most {_MOST_HOSTS} hosts, got {len(hosts)}"
+    return ""
+
+
+def _chunk_bytes(size: int, depth: int, most: int) -> int:
+    """Return the bytes of a chunk: many ranks have small ones, so that a segment has about 16 of the largest."""
+    return max(_LEAST_CHUNK_BYTES, min(most, 16 * most // (depth * size)) // 64 * 64)
 
 
 def connect_buckets(
@@ -124,7 +206,7 @@ def _opened(process: int, descriptor: int, nonce: str, rank: int, size: int, num
 def _attempt(make: Callable[[], Made]) -> tuple[Made | None, str]:
     try:
         return make(), ""
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         return None, f"{type(error).__name__}: {error}"
 
 

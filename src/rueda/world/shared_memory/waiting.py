@@ -55,9 +55,11 @@ class Counters:
         segment: the segment.
         check: called while waiting; an error that it returns is raised.
         seconds: the time limit of a wait.
+        ranks: how messages to the user call the ranks of the segment; by default by their numbers in it.
     """
 
-    def __init__(self, segment: Segment, check: Check, seconds: float) -> None:
+    def __init__(self, segment: Segment, check: Check, seconds: float, ranks: Sequence[int] | None = None) -> None:
+        self._ranks = range(segment.size) if ranks is None else ranks
         self._segment = segment
         self._values = segment.counters
         self._check = check
@@ -147,6 +149,46 @@ class Counters:
             time.sleep(sleep)  # also lets other threads of this process have the interpreter lock
             sleep = min(longest, sleep * 1.25) if now - begun < _LONG_SECONDS else of_long_waits
 
+    def wait_until(
+        self,
+        ready: Callable[[], bool],
+        awaited: Callable[[], Sequence[tuple[int, int]]],
+        rest: Callable[[float], None],
+    ) -> None:
+        """Wait until a function returns True.
+
+        Args:
+            ready: the function.
+            awaited: returns kinds of counters and the values that those of all other ranks should reach.
+            rest: sleeps for these seconds, or less.
+
+        Raises:
+            PeerGone: a rank is gone that has not reached what is awaited.
+            RuntimeError: the time limit of the group has passed.
+        """
+        clock = time.perf_counter
+        begun = clock()
+        if self._spins and awaited():
+            while clock() < begun + _SPIN_SECONDS:
+                if ready():
+                    return
+        self.waits_since = time.monotonic()
+        try:
+            sleep, longest, of_long_waits = _SLEEP_SECONDS
+            look = begun + _LOOK_SECONDS
+            while not ready():
+                now = clock()
+                if now >= look:
+                    look = now + _LOOK_SECONDS
+                    self._look([], 0, now - begun)
+                    for kind, value in awaited():
+                        late = [index for index in self._others[kind] if self._values[index] < value]
+                        self._look(late, value, now - begun)
+                rest(sleep)
+                sleep = min(longest, sleep * 1.25) if now - begun < _LONG_SECONDS else of_long_waits
+        finally:
+            self.waits_since = None
+
     def _look(self, late: list[int], value: int, waited: float) -> None:
         """Raise an error if there is nothing to wait for any more."""
         error = self._check()
@@ -156,10 +198,12 @@ class Counters:
         # A rank that has ended may have reached the value just before.
         gone = [index for index in gone if self._values[index] < value]
         if gone:
-            raise PeerGone(f"shared memory: rank {gone[0] // NUM_COUNTERS} of the group is gone")
+            raise PeerGone(f"shared memory: rank {self._ranks[gone[0] // NUM_COUNTERS]} of the group is gone")
         if waited > self._limit:
-            ranks = ", ".join(str(index // NUM_COUNTERS) for index in late)
-            raise RuntimeError(f"shared memory: timed out after {waited:.0f} s waiting for ranks {ranks} of the group")
+            ranks = ", ".join(str(self._ranks[index // NUM_COUNTERS]) for index in late)
+            raise RuntimeError(
+                f"shared memory: timed out after {waited:.0f} s waiting for ranks {ranks or 'elsewhere'} of the group"
+            )
 
 
 def _has_own_core(size: int) -> bool:

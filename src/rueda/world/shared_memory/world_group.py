@@ -13,14 +13,15 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rueda.world.shared_memory.group import SharedGroup
+from rueda.world.shared_memory.reducing_group import ReducingGroup
 from rueda.world.shared_memory.transport import connect_group, wanted
 from rueda.world.stall.limits import DUMP, StallLimits
 from rueda.world.stall.waits import Key, Wait
 
-_current: SharedGroup | None = None
+_current: ReducingGroup | None = None
 
 
-def open_group(store: Store, rank: int, size: int, seconds: float) -> SharedGroup | None:
+def open_group(store: Store, rank: int, size: int, seconds: float) -> ReducingGroup | None:
     """Connect the group of all workers, or return None if they use Gloo.
 
     They also use Gloo if torch's flight recorders are to be written at a stall (``--stall-dump``), unless shared memory
@@ -41,9 +42,14 @@ def close_group() -> None:
         closed.shutdown()
 
 
-def world_group() -> SharedGroup | None:
-    """Return the group of all workers; None if they use Gloo."""
+def world_group() -> ReducingGroup | None:
+    """Return the group of all workers, for reductions; None if they use Gloo."""
     return _current
+
+
+def copying_group() -> SharedGroup | None:
+    """Return the group of all workers, for all collectives; None if they use Gloo for those that only copy."""
+    return _current if isinstance(_current, SharedGroup) else None
 
 
 class SharedCollectives:
@@ -57,7 +63,7 @@ class SharedCollectives:
 
     ends_busy = True
 
-    def __init__(self, group: SharedGroup, limits: StallLimits, give_up: Callable[[str], None]) -> None:
+    def __init__(self, group: ReducingGroup, limits: StallLimits, give_up: Callable[[str], None]) -> None:
         self.limits = limits
         self.give_up = give_up
         self._group = group
