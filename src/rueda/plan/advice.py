@@ -68,6 +68,7 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         batch_norm=batch_norm,
         growth=None if row.growth_factor is None
         else BatchGrowth(row.global_batch, row.growth_factor, row.growth_epochs),
+        growth_epochs=None if row.growth_factor is None else int(row.epochs),
     )  # fmt: skip
     if row.workers > 1:
         speed = f"{row.images_per_second:,.0f} {plan.unit}/s"
@@ -130,10 +131,13 @@ def _batch(plan: Plan) -> str:
         epochs = ", ".join(map(str, row.growth_epochs))
         text += f", growing to {row.final_batch:,} (x {row.growth_factor} after epochs {epochs})"
     if noise is None or row.statistical_efficiency is None:
-        return text + f": {row.global_batch / plan.base_batch:.3g} times the global batch of one worker."
-    where = "below" if row.global_batch < noise.value else "above"
+        scales = dict.fromkeys(f"{batch / plan.base_batch:.3g}" for batch in (row.global_batch, row.final_batch))
+        return text + f": {' to '.join(scales)} times the global batch of one worker."
+    at_first, at_last = ("below" if batch < noise.value else "above" for batch in (row.global_batch, row.final_batch))
+    where = at_first if at_first == at_last else f"{at_first} and in the end {at_last}"
+    mean = " on average" if row.growth_factor is not None else ""
     return text + (
-        f", {where} the critical batch size of about {noise.value:,.0f}: each example contributes "
+        f", {where} the critical batch size of about {noise.value:,.0f}: each example contributes{mean} "
         f"{100 * row.statistical_efficiency:.0f} % of what it does in a batch of {plan.base_batch:,}."
     )
 
@@ -216,6 +220,13 @@ def _warnings(plan: Plan) -> list[str]:
             f"{row.updates:,.0f} updates are few: the result may be worse than that of one worker; rehearse the recipe."
         )
     most = allowed_batch(plan.noise, plan.base_batch, plan.base_epochs)
+    noise = plan.noise
+    if noise is not None and is_early(noise, plan.base_epochs) and row.final_batch > max(noise.value, row.global_batch):
+        found.append(
+            f"the batch grows to {row.final_batch:,}, past the noise scale of {noise.value:,.0f}, which was measured "
+            f"in the first {noise.epochs:.2g} of {plan.base_epochs} epochs: that this grows as well is not known, and "
+            "the result may be worse than that of one worker; rehearse the recipe."
+        )
     if row.global_batch > max(most, plan.base_batch):
         found.append(
             f"the global batch of {row.global_batch:,} is larger than {most:,.0f}, the largest that the rules allow: "
@@ -225,9 +236,9 @@ def _warnings(plan: Plan) -> list[str]:
                 else "the noise scale is not known well enough for more."
             )
         )
-    if row.global_batch > plan.base_batch and plan.noise is None:
+    if row.final_batch > plan.base_batch and plan.noise is None:
         found.append(
-            f"the noise scale is not known, so nothing says that {row.global_batch / plan.base_batch:.3g} times the "
+            f"the noise scale is not known, so nothing says that {row.final_batch / plan.base_batch:.3g} times the "
             "batch of one worker keeps its result in as many epochs; rehearse the recipe."
         )
     return found + sorted({text for row in plan.best() for text in row.warnings})
