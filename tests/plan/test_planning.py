@@ -143,6 +143,8 @@ def test_the_batch_grows_where_the_noise_scale_is_not_known() -> None:
     assert (recipe.rate, recipe.scale, recipe.growth_factor, recipe.milestones) == (0.05, 1.0, 2.0, (5.0, 10.0, 15.0))
     assert recipe.sync_batch_norm and recipe.recalibrate == "always"  # by the batch at the end, not at the start
     assert make_plan(replace(GROWING, batch_norm=False), FAST, workers=[64]).chosen.growth_factor is None
+    more = make_plan(GROWING, FAST, workers=[128]).chosen  # which cannot share 64 examples
+    assert (more.global_batch, more.growth_epochs, more.final_batch) == (128, (10, 15), 512)
     adam = RECIPE.change(epochs=20, optimizer="adam", rate=0.001).to_toml()
     assert make_plan(replace(GROWING, recipe=adam), FAST, workers=[64]).chosen.growth_factor is None
     assert make_plan(replace(GROWING, examples=2400), FAST, workers=[64]).chosen.growth_factor is None

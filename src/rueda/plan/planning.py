@@ -220,8 +220,8 @@ class _Planned:
         if base.schedule != "constant" or base.growth_factor or base.growth_from_noise:
             return None
         first, last = growth_range(self.noise, base.global_batch, is_early=self.is_cautious)
-        sizes = [row.global_batch for row in rows if base.global_batch <= row.global_batch < 2 * base.global_batch]
-        first = max(first, min(sizes, default=0))  # the workers may not be able to share one worker's batch
+        sizes = [row.global_batch for row in rows if base.global_batch <= row.global_batch <= 2 * base.global_batch]
+        first = max(first, min(sizes, default=0))  # if the workers cannot share one worker's batch
         grown = [self._grown(row, last) for row in rows if base.global_batch <= row.global_batch <= first]
         return min((row for row in grown if row is not None), key=lambda row: row.hours, default=None)
 

@@ -32,13 +32,15 @@ largest batch       a training has at least 128 updates (Shallue et al. 2018: a 
                     Where φ is not known, or was measured in the first tenth of the training and so is only a lower
                     bound, B <= 8 B0, and no local batch above that of one worker. B0 itself is always allowed.
 batch growth        instead of the cooldown, by whole factors at the quarters of the epochs: it lowers the noise of SGD
-                    as a falling rate does (Smith et al. 2017). It starts at B0, or at the first φ where that is
-                    larger, and ends at φ + 2 B0 by the lower end of the last φ, since φ grows; at 8 B0 at most where φ
-                    is early or not known; at a tenth of the examples at most, the paper's limit, and at B0 on every
-                    worker. Its epochs are those in which the e of all batches add up to one worker's. Growth of less
-                    than 4 times would anneal less than the cooldown that it replaces, so it is not used.
+                    as a falling rate does (Smith et al. 2017). It starts at B0 (at up to 2 B0 if the workers cannot
+                    share B0), or at the first φ where that is larger, and ends at φ + 2 B0 by the lower end of the last
+                    φ, since φ grows; at 8 B0 at most where φ is early or not known; at a tenth of the examples at most,
+                    the paper's limit, and at B0 on every worker. Its epochs are those in which the e of all batches add
+                    up to one worker's. Growth of less than 4 times would anneal less than the cooldown that it
+                    replaces, so it is not used.
                     Where φ is known, it is taken if it is faster than a constant batch, which is rare. Where φ is not
-                    known, it is taken instead of a larger batch from the start.
+                    known, it is taken instead of a larger batch from the start: in the studies with 8 workers it ended
+                    0.5 to 0.9 points above 8 B0 with the scaled rate (glyphs, Fashion-MNIST, CIFAR-10).
                     Only for SGD with batch norm: on the development tasks, with one worker's epochs and 8-fold growth,
                     three of three such tasks kept the result. Without batch norm products (AdamW) lost 14.7 points,
                     chapters 2.4, arrows (AdamW) 1.1 and planes-regression 5 % of the loss; with batch norm and Adam
