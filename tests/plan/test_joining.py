@@ -21,12 +21,12 @@ FREE = Cluster(
     name="free", devices_per_node=8, jitter=0.0, speed=1.0, inside=Link(latency=0, bandwidth=1e15),
     between=Link(latency=0, bandwidth=1e15),
 )  # fmt: skip
-BATCHES = (64, 128, 256, 512)
-UPDATES = [5 * (60_000 // batch) for batch in BATCHES]
+BATCHES = (128, 256, 512)
+UPDATES = [epochs * (60_000 // batch) for batch, epochs in zip(BATCHES, (10, 5, 5), strict=True)]
 
 
 def measured(seconds_of_64: float = 0.01, seconds_of_1: float = 0.01) -> Profile:
-    """20 epochs with batch norm: no noise scale: 64 workers grow from 64 to 512."""
+    """20 epochs with batch norm: no noise scale: 64 workers grow from 128 to 512."""
     recipe = RECIPE.change(epochs=20).to_toml()
     return profile([step(1, seconds_of_1), step(64, seconds_of_64)], batch_norm=True, recipe=recipe)
 
@@ -40,24 +40,24 @@ def test_a_step_that_lasts_equally_long_needs_a_worker_for_each_local_batch() ->
     """10 ms for 1 to 64 examples: 8 workers of 64 are as fast as 64 of 8, and cost an eighth of them."""
     plan = make_plan(measured(), FREE, workers=[64])
     found = joining(plan)
-    assert [phase.workers for phase in found.phases] == [1, 2, 4, 8]
+    assert [phase.workers for phase in found.phases] == [2, 4, 8]
     assert [phase.global_batch for phase in found.phases] == list(BATCHES)
     assert [phase.updates for phase in found.phases] == UPDATES
     assert found.hours == pytest.approx(0.01 * sum(UPDATES) / 3600, rel=1e-6) == plan.chosen.hours
-    by_hand = sum(workers * 0.01 * count for workers, count in zip((1, 2, 4, 8), UPDATES, strict=True)) / 3600
+    by_hand = sum(workers * 0.01 * count for workers, count in zip((2, 4, 8), UPDATES, strict=True)) / 3600
     assert found.worker_hours == pytest.approx(by_hand, rel=1e-6)
-    assert found.node_hours == pytest.approx(sum(0.01 * UPDATES[i] for i in range(4)) / 3600, rel=1e-6)
+    assert found.node_hours == pytest.approx(0.01 * sum(UPDATES) / 3600, rel=1e-6)
     assert found.money is None
-    assert found.words() == "epochs 0-5: 1 worker, 5-10: 2, 10-15: 4, 15-20: 8"
+    assert found.words() == "epochs 0-10: 2 workers, 10-15: 4, 15-20: 8"
     text = next(line for line in plan.advice if "join" in line)
     assert found.words() in text and "worker-hours instead of" in text and "rueda train --resume" in text
 
 
 def test_whole_nodes_are_paid() -> None:
-    """At 10 for a node of 2: 1, 1, 2 and 4 nodes instead of 32 all the time."""
+    """At 10 for a node of 2: 1, 2 and 4 nodes instead of 32 all the time."""
     plan = make_plan(measured(), replace(FREE, price_per_hour=10.0, devices_per_node=2), workers=[64])
     found = joining(plan)
-    by_hand = sum(10 * nodes * 0.01 * count / 3600 for nodes, count in zip((1, 1, 2, 4), UPDATES, strict=True))
+    by_hand = sum(10 * nodes * 0.01 * count / 3600 for nodes, count in zip((1, 2, 4), UPDATES, strict=True))
     assert found.money == pytest.approx(by_hand, rel=1e-6)
     assert plan.chosen.money == pytest.approx(10 * 32 * plan.chosen.hours)
     assert any("USD instead of" in line for line in plan.advice)
@@ -68,7 +68,7 @@ def test_a_worker_takes_larger_shares_in_several_passes() -> None:
     slow = replace(FREE, devices_per_node=1, inside=None, between=Link(latency=0.1, bandwidth=1e15))
     found = joining(make_plan(measured(), slow, workers=[64]))
     last = found.phases[-1]
-    assert (last.workers, last.batch, last.accumulate) == (1, 64, 1)  # by which the first batch is made
+    assert (last.workers, last.batch, last.accumulate) == (1, 64, 2)  # by which the first batch is made
     assert last.hours == pytest.approx(UPDATES[-1] * 8 * 0.01 / 3600)
 
 
@@ -131,7 +131,7 @@ def test_the_terminal_the_record_and_the_page(
     plan = Plan.load("plan.json")
     for line in joining(plan).commands("glyphs-cnn", "planned.toml"):
         assert f"  {line}\n" in shown
-    assert "epochs 0-5: 1 worker, 5-10: 2" in " ".join(shown.split())
+    assert "epochs 0-10: 2 workers, 10-15: 4" in " ".join(shown.split())
     assert Plan.from_json(plan.to_json()).joining == plan.joining
     found = next(one for one in collect([tmp_path]) if one.title.startswith("Plan for"))
     table = next(table for table in found.tables if table.title == "Workers that join as the batch grows")
@@ -175,13 +175,13 @@ def test_the_commands_train_what_the_table_says(tmp_path: Path, monkeypatch: pyt
     )  # fmt: skip
     plan = make_plan(small, FREE, workers=[16])
     found = joining(plan)
-    assert [phase.workers for phase in found.phases] == [1, 2, 4, 8]
+    assert [phase.workers for phase in found.phases] == [2, 4, 8]
     Path("planned.toml").write_text(plan.recipe)
     for line in found.commands("images.py", "planned.toml"):
         assert command(*shlex.split(line)[1:], "--rehearse") == 0
     assert command("train", "images.py", "--recipe", "planned.toml", "--rehearse", "--run", "all") == 0
     joined, whole = (Run(name).rows("epoch") for name in ("runs/joining", "all"))
-    assert [row.global_batch for row in joined] == [16, 32, 64, 128]
+    assert [row.global_batch for row in joined] == [32, 32, 64, 128]
     assert [(row.step, row.global_batch) for row in joined] == [(row.step, row.global_batch) for row in whole]
     assert [row.rate for row in joined] == pytest.approx([row.rate for row in whole])
     assert joined[-1].step == plan.chosen.updates and Run("runs/joining").recipe().workers == 8

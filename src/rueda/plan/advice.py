@@ -12,7 +12,7 @@ from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
 from rueda.plan.noise import is_early
 from rueda.plan.prediction import basis
-from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, largest_batch
+from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, UNKNOWN_SCALE, largest_batch
 from rueda.records.plan import Plan, PlanNoise
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -179,14 +179,15 @@ def _rate(recipe: Recipe) -> str:
 
 
 def allowed_batch(noise: PlanNoise | None, base_batch: int, base_epochs: float) -> float:
-    """Return the largest global batch that the rules allow (:mod:`rueda.plan.rules`).
+    """Return the largest global batch that the rules allow from the start (:mod:`rueda.plan.rules`).
 
     >>> allowed_batch(None, 32, 10)
-    256
+    64
     """
-    most = math.inf if noise is None else largest_batch(noise, base_batch)
-    is_cautious = noise is None or is_early(noise, base_epochs)
-    return min(most, MOST_SCALE * base_batch) if is_cautious else most
+    if noise is None:
+        return UNKNOWN_SCALE * base_batch
+    most = largest_batch(noise, base_batch)
+    return min(most, MOST_SCALE * base_batch) if is_early(noise, base_epochs) else most
 
 
 def _warnings(plan: Plan) -> list[str]:
@@ -254,7 +255,7 @@ def _assumption(profile: Profile, cluster: Cluster) -> list[str]:
         missing = "the profile has no counted flops and bytes for its roofline"
         do = "measure again with `rueda measure`, or give --speed or a profile that was measured there"
     return [
-        f"EXTRAPOLATED: nothing was measured on a {cluster.device or 'device'} of {cluster.name}, and {missing}: all "
+        f"EXTRAPOLATED: nothing was measured on the {cluster.device or 'device'} of {cluster.name}, and {missing}: all "
         f"times are those of {profile.device}, as if both were equally fast; {do}."
     ]
 
@@ -276,8 +277,9 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
         found.append("An upper bound of the noise scale: measure more steps.")
     if basis(profile, cluster) == "assumed":
         found.append(
-            f"The speed of a {cluster.device or 'device'} of {cluster.name} relative to the profiled {profile.device}: "
-            "assumed to be equal. Give --speed; with a faster device communication takes a larger share of a step."
+            f"The speed of the {cluster.device or 'device'} of {cluster.name} relative to the profiled "
+            f"{profile.device}: assumed to be equal. Give --speed; with a faster device communication takes a larger "
+            "share of a step."
         )
     if basis(profile, cluster) == "roofline":
         found.append(f"Step times on the {cluster.device}: none was measured.")

@@ -22,7 +22,7 @@ from typing import Any
 
 from rueda.errors import ProfileError, RecipeError
 from rueda.optim.batch_growth import BatchGrowth, num_updates
-from rueda.plan.advice import advise, cost, fastest_worth_it
+from rueda.plan.advice import advise, allowed_batch, cost, fastest_worth_it
 from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
 from rueda.plan.joining import joining_of
@@ -31,12 +31,10 @@ from rueda.plan.prediction import predict
 from rueda.plan.rules import (
     FEWEST_UPDATES,
     LINEAR,
-    MOST_SCALE,
     epochs_needed,
     growth_epochs,
     growth_range,
     growth_to,
-    largest_batch,
 )
 from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
@@ -189,26 +187,21 @@ class _Planned:
     def best(self, rows: Sequence[PlanRow]) -> PlanRow:
         """Return the row of a number of workers with the least time to the result, of a constant or a growing batch.
 
-        The batch is at least that of one worker and at most as large as :mod:`rueda.plan.rules` allows. Where the noise
-        scale is not known and the batch can grow, no larger batch is taken from the start.
+        The batch is at least that of one worker and at most as large as :mod:`rueda.plan.rules` allows.
         """
         if len(rows) == 1:
             return rows[0]
         base, least = self.base, min(rows, key=lambda row: row.local_batch)
-        growing = self._growing(rows)
         usable = [row for row in rows if row.updates >= FEWEST_UPDATES] or [least]
-        if self.noise is not None:
-            most = largest_batch(self.noise, base.global_batch)
-            usable = [row for row in usable if row.global_batch <= most] or [least]
-        elif growing is not None:
-            usable = [row for row in usable if row.global_batch <= base.global_batch] or [growing]
+        most = allowed_batch(self.noise, base.global_batch, base.epochs)
+        usable = [row for row in usable if row.global_batch <= most] or [least]
         if self.is_cautious:
-            safe = [row for row in usable if row.global_batch <= MOST_SCALE * base.global_batch] or [least]
-            usable = [row for row in safe if row.local_batch <= base.local_batch] or safe
+            usable = [row for row in usable if row.local_batch <= base.local_batch] or usable
         else:  # prefer measured batches to extrapolated ones
             usable = [row for row in usable if not row.warnings] or usable
         enough = [row for row in usable if row.global_batch >= base.global_batch]
         enough = enough or [max(usable, key=lambda row: row.global_batch)]
+        growing = self._growing(rows)
         enough += [] if growing is None else [growing]
         return min(enough, key=lambda row: (row.hours, -row.local_batch))
 
