@@ -7,7 +7,8 @@ search. They are compared with one worker that trains by the task's recipe with 
 in the last fifth of the epochs), with three seeds.
 
 A result is **kept** if the mean accuracy is at most 1 point lower, or, in regression, the mean test loss at most 2 %
-higher. The difference is given with its 95 % interval (Welch); the verdict is by the mean.
+higher. The difference is given with its 95 % interval (Welch); this verdict is by the mean. The last column is that of
+the studies (:mod:`rueda.records.comparison`): kept or lost only if the whole 90 % interval says so, else undecided.
 
 A step is taken to last equally long at every local batch, as on a GPU that such models do not fill. By the step times
 of a CPU the plan would divide one worker's batch among the workers, which trains as one worker does and tests nothing.
@@ -19,6 +20,7 @@ differs). Batch norm with a worker's own statistics is always rehearsed worker b
     OMP_NUM_THREADS=1 nice -n 10 python benchmarks/plans.py
     python benchmarks/plans.py --only shapes --seeds 1          one task
     python benchmarks/plans.py --development                    the tasks on which rules are chosen, not the panel's
+    python benchmarks/plans.py --development --no-noise         the same, planned as if the noise scale were not known
     python benchmarks/plans.py --table                          the table of the docs, from the saved result
     python benchmarks/plans_confirm.py                          how often `rueda plan --confirm` foresees that result
 """
@@ -47,7 +49,10 @@ from rueda.measure.request import Budget
 from rueda.plan import load_cluster, make_plan
 from rueda.plan.choice import with_cooldown
 from rueda.records import Recipe, Row
+from rueda.records.comparison import Measured, compare
+from rueda.records.metric import ACCURACY, LOSS
 from rueda.records.profile import Profile, StepTime
+from rueda.records.study import mean_and_spread
 from rueda.records.welch import Sample, half_width
 from rueda.tasks import Task
 from rueda.train.loop import run_epochs
@@ -102,11 +107,12 @@ def trained(task: Task, recipe: Recipe) -> float:
     return math.nan if found is None or last.diverged else float(found)
 
 
-def case_of(task: Task, seeds: Sequence[int], *, unfolded: bool = False) -> dict[str, Any]:
+def case_of(task: Task, seeds: Sequence[int], *, unfolded: bool = False, no_noise: bool = False) -> dict[str, Any]:
     """Measure, plan and train one task."""
     started = time.process_time()
     base = task.recipe
     profile = on_a_gpu_that_is_not_full(measure(task, workers=[1], batches=[base.batch], budget=BUDGET), base.batch)
+    profile = replace(profile, noise=() if no_noise else profile.noise)
     cluster = replace(load_cluster("dgx-a100"), speed=1.0)
     one = [trained(task, with_cooldown(base).change(seed=seed)) for seed in seeds]
     case: dict[str, Any] = {
@@ -149,6 +155,21 @@ def verdict(one: Sequence[float], many: Sequence[float], metric: str) -> dict[st
     return {"difference": difference, "interval": unit * margin(one, many), "kept": worse <= limit}
 
 
+def welch(one: Sequence[float], many: Sequence[float], metric: str) -> str:
+    """Return the verdict of the studies: by the whole 90 % interval of the difference.
+
+    >>> welch([0.9, 0.9, 0.91], [0.9, 0.91, 0.9], "accuracy"), welch([1.0, 1.1, 0.9], [1.1, 0.9, 1.0], "loss")
+    ('kept', 'undecided')
+    """
+    first, second = (
+        Measured(value=mean, spread=spread, num_seeds=len(values))
+        for values in (many, one)
+        for mean, spread in [mean_and_spread(values)]
+    )
+    info, tolerance = (LOSS, SHARE) if metric == "loss" else (ACCURACY, POINTS)
+    return compare(first, second, info, tolerance).verdict or "undecided"
+
+
 def margin(*groups: Sequence[float]) -> float:
     """Return half the width of Welch's 95 % interval of a difference of means; NaN for single values."""
     if min(map(len, groups)) < 2:
@@ -162,8 +183,11 @@ def margin(*groups: Sequence[float]) -> float:
 
 def table(cases: Sequence[dict[str, Any]]) -> str:
     """Return the cases as a table in Markdown; *warned* means of the result, not of the cost."""
-    lines = ["| task | one worker | workers | global batch | epochs | updates | faster | planned | difference | |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|---|")
+    heads = (
+        "task", "one worker", "workers", "global batch", "epochs", "updates", "faster", "planned", "difference",
+        "by the mean", "Welch",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for case in cases:
         norm = ", batch norm" if case["batch_norm"] else ""
         new = "*new*, " * (case["task"] in {task.name for task in NEW})
@@ -179,7 +203,8 @@ def table(cases: Sequence[dict[str, Any]]) -> str:
             lines.append(
                 f"| {name} | {alone} | {plan['workers']} | {batch} | {case['epochs']} -> {plan['epochs']} | "
                 f"{plan['updates']:,} | {plan['predicted_speedup']:.1f} x | {shown(plan['values'], case['metric'])} | "
-                f"{plan['difference']:+.1f} ± {plan['interval']:.1f} {unit} | {judged}{warned} |"
+                f"{plan['difference']:+.1f} ± {plan['interval']:.1f} {unit} | {judged}{warned} | "
+                f"{welch(case['one_worker'], plan['values'], case['metric'])} |"
             )
             name = alone = ""
     return "\n".join(lines)
@@ -199,30 +224,38 @@ def main() -> None:
     parser.add_argument("--unfolded", action="store_true", help="rehearse all workers one by one, which takes hours")
     parser.add_argument("--table", action="store_true", help="print the table of the saved result")
     parser.add_argument("--development", action="store_true", help="the development tasks instead of the panel's")
+    parser.add_argument("--no-noise", action="store_true", help="plan as if the noise scale were not known")
     options = parser.parse_args()
     tasks = DEVELOPMENT if options.development else PANEL
     name = "plans_development" if options.development else "plans"
-    name += "_unfolded" * options.unfolded
+    name += "_unfolded" * options.unfolded + "_no_noise" * options.no_noise
     if options.table:
-        print(table(json.loads((RESULTS / f"{name}.json").read_text())["cases"]))
+        cases = json.loads((RESULTS / f"{name}.json").read_text())["cases"]
+        print(table(cases), json.dumps(summary(cases)), sep="\n\n")
         return
     torch.set_num_threads(1)
     rueda.init()
     seeds = range(options.seeds)
     cases = {case["task"]: case for case in earlier(name).get("cases", [])}
     for task in [task for task in tasks if options.only in task.name]:
-        cases[task.name] = case_of(task, seeds, unfolded=options.unfolded)
+        cases[task.name] = case_of(task, seeds, unfolded=options.unfolded, no_noise=options.no_noise)
         found = [cases[task.name] for task in tasks if task.name in cases]
         save(name, {"cases": found, **summary(found), "wanted": {"8": 0.9, "64": 0.8}}, seeds=seeds)
     print(table([cases[task.name] for task in tasks if task.name in cases]))
 
 
 def summary(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return how many plans were kept, of all tasks and of the new ones, and their geometric mean speed-up."""
+    """Return how many plans were kept, of all tasks and of the new ones, and their geometric mean speed-up.
+
+    ``welch`` counts the verdicts by the whole interval.
+    """
     new = {task.name for task in NEW}
-    found: dict[str, Any] = {"kept": {}, "kept_of_new_tasks": {}, "faster": {}}
+    found: dict[str, Any] = {"kept": {}, "kept_of_new_tasks": {}, "welch": {}, "faster": {}}
     for workers in WORKERS:
-        plans = [(case["task"], plan) for case in cases for plan in case["plans"] if plan["workers"] == workers]
+        own = [(case, plan) for case in cases for plan in case["plans"] if plan["workers"] == workers]
+        plans = [(case["task"], plan) for case, plan in own]
+        judged = [welch(case["one_worker"], plan["values"], case["metric"]) for case, plan in own]
+        found["welch"][str(workers)] = {name: judged.count(name) for name in ("kept", "undecided", "lost")}
         fresh = [plan["kept"] for name, plan in plans if name in new]
         found["kept"][str(workers)] = f"{sum(plan['kept'] for _, plan in plans)} of {len(plans)}"
         found["kept_of_new_tasks"][str(workers)] = f"{sum(fresh)} of {len(fresh)}"

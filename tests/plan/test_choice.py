@@ -158,3 +158,14 @@ def test_reasons_survive_the_file() -> None:
     chosen = choose(noise=noise(100))
     again = Recipe.from_toml(chosen.to_toml())
     assert again == chosen and "noise scale 100 at the start" in again.reasons["optimizer"]
+
+
+@pytest.mark.parametrize(("final", "recalibrate"), [(64, "auto"), (512, "always")])
+def test_statistics_are_recalibrated_if_the_largest_batch_exceeds_one_workers(final: int, recalibrate: str) -> None:
+    """A batch that starts at one worker's and grows has few and long updates at its end."""
+    growth = None if final == 64 else BatchGrowth(64, 2, (5, 10, 15))
+    base = Recipe(batch=64, epochs=20)
+    chosen = choose_recipe(
+        base, workers=8, local_batch=8, noise=None, examples=60_000, batch_norm=True, growth=growth, growth_epochs=20
+    )
+    assert chosen.recalibrate == recalibrate and chosen.rate == base.rate and chosen.epochs == 20

@@ -15,6 +15,7 @@ from rueda.records import Recipe
 from rueda.records.recipe.default_rates import DEFAULT_RATES
 from rueda.records.recipe.named import NAMED, named_recipe
 from rueda.records.recipe.recipe import describe_fields, field_names
+from rueda.train.regime import batch_at, growth_rate_factor
 
 
 def test_round_trip_with_reasons(tmp_path: Path) -> None:
@@ -38,6 +39,17 @@ def test_named_recipes_are_valid_for_any_number_of_workers(name: str, workers: i
         assert Recipe.from_toml(recipe.to_toml()) == recipe
         if name not in ("batch-growth", "batch-ramp-up"):  # which start at one worker's batch, shared by all
             assert recipe.batch == base.batch
+
+
+@pytest.mark.parametrize("name", ["batch-growth", "batch-ramp-up"])
+@pytest.mark.parametrize(("batch", "workers"), [(64, 8), (16, 64), (8, 64), (1, 8), (50, 12), (16, 1)])
+def test_growth_ends_at_the_batch_of_all_workers_with_the_whole_rate(name: str, batch: int, workers: int) -> None:
+    """Also where one worker's batch has fewer examples than there are workers, so that it starts above that batch."""
+    recipe = named_recipe(name, Recipe(batch=batch, epochs=6), workers)
+    split = batch_at(recipe, 5, 10**6)
+    final = workers * split.local_batch * split.accumulation
+    assert final == workers * batch
+    assert growth_rate_factor(recipe, 5, final) == pytest.approx(1)
 
 
 SETTINGS = [

@@ -52,6 +52,22 @@ def test_what_has_not_converged_is_said(tmp_path: Path) -> None:
     assert "(not converged)" in page
 
 
+@pytest.mark.parametrize(("residual", "shown"), [(3e-3, "0.3 % (not converged)"), (4e-4, "0.04 %"), (1e-6, "0.01 %")])
+def test_an_older_record_is_judged_by_its_residuals(tmp_path: Path, residual: float, shown: str) -> None:
+    """Its error was the residual's square over the gap, much smaller, and it called that converged."""
+    one = member("run", 0, 8.0)
+    assert one.hessian is not None
+    top = replace(one.hessian.eigenvalues[0], residual=8 * residual, error=8e-4)
+    older = replace(one.hessian, eigenvalues=(top,), groups=None)
+    page, section = page_of(tmp_path, replace(one, hessian=older))
+    table = section.tables[0]  # type: ignore[attr-defined]
+    row = dict(zip(table.heads, table.rows[0], strict=True))
+    assert row["eigenvalue: numerical"][1] == shown
+    assert ("Not converged" in page) == ("not converged" in shown)
+    newer = replace(older, groups=16)  # whose search had a rule of its own
+    assert newer.has_converged and newer.converged
+
+
 def test_what_the_examples_do_is_told_apart_from_the_numerical_error(tmp_path: Path) -> None:
     one = member("run", 0, 8.0)
     page, section = page_of(tmp_path, one)

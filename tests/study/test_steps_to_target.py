@@ -41,24 +41,25 @@ def test_the_constants_of_a_known_curve(smallest: float, critical: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("batches", "seeds", "tuning", "critical"),
+    ("batches", "seeds", "noise", "tuning", "critical"),
     [
-        (BATCHES, 1, 0.0, 300),
-        (BATCHES[::2], 1, 0.0, 300),
-        (BATCHES[::2], 3, 0.0, 300),
-        (BATCHES[::2], 3, 0.2, 300),
-        (BATCHES[::2], 1, 0.0, 20_000),
+        (BATCHES, 1, 0.1, 0.0, 300),
+        (BATCHES[::2], 1, 0.1, 0.0, 300),
+        (BATCHES[::2], 3, 0.1, 0.0, 300),
+        (BATCHES[::2], 3, 0.1, 0.2, 300),
+        (BATCHES[::2], 1, 0.1, 0.0, 20_000),
+        (BATCHES[::2], 3, 0.3, 0.0, 300),
     ],
-    ids=["nine sizes", "five sizes", "three seeds", "tuned unequally", "beyond the largest batch"],
+    ids=["nine sizes", "five sizes", "three seeds", "tuned unequally", "beyond the largest batch", "30 % noise"],
 )
 def test_the_interval_holds_the_truth_as_often_as_it_says(
-    batches: list[int], seeds: int, tuning: float, critical: float
+    batches: list[int], seeds: int, noise: float, tuning: float, critical: float
 ) -> None:
     """Of 1,000 intervals of 90 %, 900 hold the truth, with a deviation of 9.5; what tuning gets wrong is shared."""
     draws, held = np.random.default_rng(1), 0
     for _ in range(1000):
         shared = {batch: tuning * draws.standard_normal() for batch in batches}
-        pairs = [(batch, shared[batch] + 0.1 * draws.standard_normal()) for batch in batches for _ in range(seeds)]
+        pairs = [(batch, shared[batch] + noise * draws.standard_normal()) for batch in batches for _ in range(seeds)]
         noisy = [100 * (1 + critical / batch) * math.exp(error) for batch, error in pairs]
         low, high = fit_curve([batch for batch, _ in pairs], noisy).interval
         held += (low or 0) <= critical <= (high or math.inf)

@@ -29,6 +29,7 @@ from rueda.study.conditions import Condition, condition, conditions, default_row
 from rueda.study.runs import is_finished, summarise
 from rueda.study.table import caption, table_of, verdict
 from rueda.study.techniques import RunsFailed
+from rueda.terminal.study_words import other_lengths
 from tinytask import network, tiny_task
 
 TASK = """
@@ -85,6 +86,26 @@ def test_a_row_is_the_mean_of_the_seeds_that_did_not_diverge(tmp_path: Path) -> 
     gone = summarise(one, tmp_path, [(3, places[3])], rehearsed=True)
     assert gone is not None and gone.test_accuracy is None and gone.diverged == 1 and gone.updates == 10
     assert summarise(one, tmp_path, [], rehearsed=True) is None
+
+
+def test_seeds_of_unequal_length_have_their_mean_and_range(tmp_path: Path) -> None:
+    """AdaScale ends by its own clock, at another update for each seed; here the first is neither mean nor extreme."""
+    recipe = Recipe(workers=4, batch=24, epochs=3, adascale=True)
+    places = [tmp_path / f"adascale-seed{seed}" for seed in range(3)]
+    for seed, (place, epochs) in enumerate(zip(places, (5, 3, 10), strict=True)):
+        made_run(place, recipe.change(seed=seed), epochs)
+    row = summarise(Condition("adascale", "", recipe), tmp_path, list(enumerate(places)), rehearsed=True)
+    assert row is not None
+    assert (row.updates, row.updates_range, row.epochs, row.epochs_range) == (60, (30, 100), 6, (3, 10))
+    study = Study(task="clouds", workers=4, epochs=3, rows=(row,))
+    assert Study.from_json(study.to_json()).rows == (row,)
+    told = " ".join(str(cell) for cell in table_of(study).rows[0])
+    assert "60 (30 to 100)" in told and "adascale (3 to 10 epochs)" in told
+    assert other_lengths(study).startswith(
+        "adascale ended at the end of its own clock, after 3 to 10 epochs instead of 3"
+    )
+    alike = summarise(Condition("adascale", "", recipe), tmp_path, [(0, places[0])], rehearsed=True)
+    assert alike is not None and (alike.updates, alike.updates_range, alike.epochs_range) == (50, None, None)
 
 
 def test_a_finished_run_is_known_from_its_own_files(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def steps_to_target(
     folder: StudyFolder = None,
     as_json: PrintFile = False,
 ) -> None:
-    """Count the updates to a test accuracy.
+    """Count the updates to an accuracy on validation data, or on test data where a task has none.
 
     A target may be a value of any other metric, too. The learning rate is tuned for each batch size; the critical batch
     size is fitted to the counts.

@@ -49,7 +49,7 @@ def _curvature_lines(member: curvature.ModelCurvature, name: str) -> list[str]:
     found = member.hessian
     if found is not None:
         top = found.eigenvalues[0]
-        doubt = "" if found.converged else " (not converged)"
+        doubt = "" if found.has_converged else " (not converged)"
         told.append(
             f"{name}: top eigenvalue {top.value:.5g}{doubt}"
             + _margins(found, top.sampling_error, top.error, "numerically")

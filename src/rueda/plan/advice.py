@@ -18,7 +18,7 @@ from rueda.plan.failure_advice import (
 )
 from rueda.plan.noise import is_early
 from rueda.plan.prediction import basis
-from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, largest_batch
+from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, UNKNOWN_SCALE, largest_batch
 from rueda.records.plan import Plan, PlanNoise
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -74,6 +74,7 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         batch_norm=batch_norm,
         growth=None if row.growth_factor is None
         else BatchGrowth(row.global_batch, row.growth_factor, row.growth_epochs),
+        growth_epochs=None if row.growth_factor is None else int(row.epochs),
     )  # fmt: skip
     if row.workers > 1:
         speed = f"{row.images_per_second:,.0f} {plan.unit}/s"
@@ -140,10 +141,13 @@ def _batch(plan: Plan) -> str:
         epochs = ", ".join(map(str, row.growth_epochs))
         text += f", growing to {row.final_batch:,} (x {row.growth_factor} after epochs {epochs})"
     if noise is None or row.statistical_efficiency is None:
-        return text + f": {row.global_batch / plan.base_batch:.3g} times the global batch of one worker."
-    where = "below" if row.global_batch < noise.value else "above"
+        scales = dict.fromkeys(f"{batch / plan.base_batch:.3g}" for batch in (row.global_batch, row.final_batch))
+        return text + f": {' to '.join(scales)} times the global batch of one worker."
+    at_first, at_last = ("below" if batch < noise.value else "above" for batch in (row.global_batch, row.final_batch))
+    where = at_first if at_first == at_last else f"{at_first} and in the end {at_last}"
+    mean = " on average" if row.growth_factor is not None else ""
     return text + (
-        f", {where} the critical batch size of about {noise.value:,.0f}: each example contributes "
+        f", {where} the critical batch size of about {noise.value:,.0f}: each example contributes{mean} "
         f"{100 * row.statistical_efficiency:.0f} % of what it does in a batch of {plan.base_batch:,}."
     )
 
@@ -185,14 +189,15 @@ def _rate(recipe: Recipe) -> str:
 
 
 def allowed_batch(noise: PlanNoise | None, base_batch: int, base_epochs: float) -> float:
-    """Return the largest global batch that the rules allow (:mod:`rueda.plan.rules`).
+    """Return the largest global batch that the rules allow from the start (:mod:`rueda.plan.rules`).
 
     >>> allowed_batch(None, 32, 10)
-    256
+    64
     """
-    most = math.inf if noise is None else largest_batch(noise, base_batch)
-    is_cautious = noise is None or is_early(noise, base_epochs)
-    return min(most, MOST_SCALE * base_batch) if is_cautious else most
+    if noise is None:
+        return UNKNOWN_SCALE * base_batch
+    most = largest_batch(noise, base_batch)
+    return min(most, MOST_SCALE * base_batch) if is_early(noise, base_epochs) else most
 
 
 def _warnings(plan: Plan) -> list[str]:
@@ -226,6 +231,13 @@ def _warnings(plan: Plan) -> list[str]:
             f"{row.updates:,.0f} updates are few: the result may be worse than that of one worker; rehearse the recipe."
         )
     most = allowed_batch(plan.noise, plan.base_batch, plan.base_epochs)
+    noise = plan.noise
+    if noise is not None and is_early(noise, plan.base_epochs) and row.final_batch > max(noise.value, row.global_batch):
+        found.append(
+            f"the batch grows to {row.final_batch:,}, past the noise scale of {noise.value:,.0f}, which was measured "
+            f"in the first {noise.epochs:.2g} of {plan.base_epochs} epochs: that this grows as well is not known, and "
+            "the result may be worse than that of one worker; rehearse the recipe."
+        )
     if row.global_batch > max(most, plan.base_batch):
         found.append(
             f"the global batch of {row.global_batch:,} is larger than {most:,.0f}, the largest that the rules allow: "
@@ -235,9 +247,9 @@ def _warnings(plan: Plan) -> list[str]:
                 else "the noise scale is not known well enough for more."
             )
         )
-    if row.global_batch > plan.base_batch and plan.noise is None:
+    if row.final_batch > plan.base_batch and plan.noise is None:
         found.append(
-            f"the noise scale is not known, so nothing says that {row.global_batch / plan.base_batch:.3g} times the "
+            f"the noise scale is not known, so nothing says that {row.final_batch / plan.base_batch:.3g} times the "
             "batch of one worker keeps its result in as many epochs; rehearse the recipe."
         )
     if plan.failures is not None:
@@ -255,7 +267,7 @@ def _assumption(profile: Profile, cluster: Cluster) -> list[str]:
         missing = "the profile has no counted flops and bytes for its roofline"
         do = "measure again with `rueda measure`, or give --speed or a profile that was measured there"
     return [
-        f"EXTRAPOLATED: nothing was measured on a {cluster.device or 'device'} of {cluster.name}, and {missing}: all "
+        f"EXTRAPOLATED: nothing was measured on the {cluster.device or 'device'} of {cluster.name}, and {missing}: all "
         f"times are those of {profile.device}, as if both were equally fast; {do}."
     ]
 
@@ -277,8 +289,9 @@ def _unknown(plan: Plan, profile: Profile, cluster: Cluster) -> list[str]:
         found.append("An upper bound of the noise scale: measure more steps.")
     if basis(profile, cluster) == "assumed":
         found.append(
-            f"The speed of a {cluster.device or 'device'} of {cluster.name} relative to the profiled {profile.device}: "
-            "assumed to be equal. Give --speed; with a faster device communication takes a larger share of a step."
+            f"The speed of the {cluster.device or 'device'} of {cluster.name} relative to the profiled "
+            f"{profile.device}: assumed to be equal. Give --speed; with a faster device communication takes a larger "
+            "share of a step."
         )
     if basis(profile, cluster) == "roofline":
         found.append(f"Step times on the {cluster.device}: none was measured.")

@@ -31,6 +31,7 @@ def choose_recipe(
     examples: int,
     batch_norm: bool | None = None,
     growth: BatchGrowth | None = None,
+    growth_epochs: int | None = None,
 ) -> Recipe:
     """Choose the recipe for a number of workers.
 
@@ -42,6 +43,8 @@ def choose_recipe(
         examples: the size of the training set.
         batch_norm: whether the model has batch norm; None: as the recipe says, or else not known.
         growth: how the batch grows during the training; None: it stays.
+        growth_epochs: the epochs of that training, in which the batches together make the progress of one worker; None:
+            as many as the first batch needs.
 
     >>> chosen = choose_recipe(Recipe(epochs=90), workers=8, local_batch=64, noise=None, examples=60_000)
     >>> chosen.global_batch, chosen.scaling, chosen.warmup_epochs, chosen.schedule
@@ -50,12 +53,12 @@ def choose_recipe(
     batch = workers * local_batch
     scale = batch / base.global_batch
     worth = None if noise is None else statistical_efficiency(batch, base.global_batch, noise.value)
-    epochs = epochs_needed(base.epochs, worth)
+    epochs = growth_epochs or epochs_needed(base.epochs, worth)
     changes: dict[str, Any] = {"workers": workers, "batch": local_batch, "accumulate": 1, "epochs": epochs}
     reasons = {
         "workers": "asked for",
         "batch": f"global batch {batch:,}, {_noise_text(noise)}",
-        "epochs": f"{_epochs_text(base, worth)}; "
+        "epochs": f"{_epochs_text(base, worth, growth_epochs)}; "
         f"{num_updates(growth or batch, epochs, num_examples=examples):,} updates "
         f"instead of {num_updates(base.global_batch, base.epochs, num_examples=examples):,}",
     }
@@ -68,7 +71,8 @@ def choose_recipe(
     if workers > 1 or scale > 1:  # one worker with a larger batch has the same long updates as many
         changes |= _schedule(base, epochs, growth, reasons, warm_up=scale > 1)
         if batch_norm:
-            changes |= _normalisation(base, local_batch, scale, reasons)
+            most = growth(epochs) / base.global_batch if growth is not None else scale
+            changes |= _normalisation(base, local_batch, most, reasons)
     chosen = base.change(**changes)
     return chosen.change(reasons={**chosen.reasons, **reasons})
 
@@ -150,7 +154,7 @@ def _schedule(
     if growth is not None:
         quarters = "half and three quarters" if len(growth.milestones) == 2 else "a quarter, half and three quarters"
         reasons["milestones"] = f"{quarters} of the epochs"
-        reasons["growth_factor"] = "the batch grows instead of a falling rate, until the workers' own batch is reached"
+        reasons["growth_factor"] = f"the batch grows to {growth(epochs):,} instead of a falling rate"
         reasons["largest_local_batch"] = "the batch of one worker"
         return changes | {
             "growth_factor": float(growth.factor), "milestones": tuple(map(float, growth.milestones)),
@@ -167,7 +171,7 @@ def _schedule(
 
 
 def _normalisation(base: Recipe, local_batch: int, scale: float, reasons: dict[str, str]) -> dict[str, Any]:
-    """Choose over how many examples batch norm computes its statistics."""
+    """Choose over how many examples batch norm computes its statistics; ``scale`` is that of the largest batch."""
     changes: dict[str, Any] = {}
     if base.recalibrate == "auto" and scale > 1:
         changes["recalibrate"] = "always"
@@ -184,8 +188,13 @@ def _normalisation(base: Recipe, local_batch: int, scale: float, reasons: dict[s
     return changes
 
 
-def _epochs_text(base: Recipe, worth: float | None) -> str:
-    if worth is None or worth >= 1:
+def _epochs_text(base: Recipe, worth: float | None, growth_epochs: int | None) -> str:
+    if growth_epochs is not None and growth_epochs > base.epochs:
+        return (
+            f"{base.epochs} of one worker / {base.epochs / growth_epochs:.3g}, what an example contributes on average "
+            "while the batch grows"
+        )
+    if growth_epochs is not None or worth is None or worth >= 1:
         return "as for one worker"
     return f"{base.epochs} of one worker / {worth:.3g}, what an example contributes in this batch"
 

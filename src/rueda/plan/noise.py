@@ -89,7 +89,7 @@ def noise_of(profile: Profile, base_batch: float) -> PlanNoise | None:
     )
     return PlanNoise(
         value=value, first=first.value, low=low, high=high if math.isfinite(high) else None, step=last.step,
-        epochs=last.epochs, source=last.source,
+        epochs=last.epochs, source=last.source, last_low=last.low if math.isfinite(last.low) else None,
     )  # fmt: skip
 
 

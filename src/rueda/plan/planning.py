@@ -18,19 +18,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 from rueda.errors import ProfileError, RecipeError
 from rueda.optim.batch_growth import BatchGrowth, num_updates
-from rueda.plan.advice import advise, cost, fastest_worth_it
+from rueda.plan.advice import advise, allowed_batch, cost, fastest_worth_it
 from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
 from rueda.plan.failure_planning import plan_failures
 from rueda.plan.joining import joining_of
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
 from rueda.plan.prediction import predict
-from rueda.plan.rules import FEWEST_UPDATES, MOST_SCALE, epochs_needed, growth_to, largest_batch
+from rueda.plan.rules import (
+    FEWEST_UPDATES,
+    LINEAR,
+    epochs_needed,
+    growth_epochs,
+    growth_range,
+    growth_to,
+)
 from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
 from rueda.records.recipe.recipe import Recipe
@@ -189,7 +197,7 @@ class _Planned:
         return {"hours": hours, "money": None if price is None else hours * nodes * price}
 
     def best(self, rows: Sequence[PlanRow]) -> PlanRow:
-        """Return the row of a number of workers with the least time to the result, with a growing batch if that pays.
+        """Return the row of a number of workers with the least time to the result, of a constant or a growing batch.
 
         The batch is at least that of one worker and at most as large as :mod:`rueda.plan.rules` allows.
         """
@@ -197,44 +205,63 @@ class _Planned:
             return rows[0]
         base, least = self.base, min(rows, key=lambda row: row.local_batch)
         usable = [row for row in rows if row.updates >= FEWEST_UPDATES] or [least]
-        if self.noise is not None:
-            most = largest_batch(self.noise, base.global_batch)
-            usable = [row for row in usable if row.global_batch <= most] or [least]
+        most = allowed_batch(self.noise, base.global_batch, base.epochs)
+        usable = [row for row in usable if row.global_batch <= most] or [least]
         if self.is_cautious:
-            safe = [row for row in usable if row.global_batch <= MOST_SCALE * base.global_batch] or [least]
-            usable = [row for row in safe if row.local_batch <= base.local_batch] or safe
+            usable = [row for row in usable if row.local_batch <= base.local_batch] or usable
         else:  # prefer measured batches to extrapolated ones
             usable = [row for row in usable if not row.warnings] or usable
         enough = [row for row in usable if row.global_batch >= base.global_batch]
         enough = enough or [max(usable, key=lambda row: row.global_batch)]
-        return self._grown(min(enough, key=lambda row: (row.hours, -row.local_batch)))
+        growing = self._growing(rows)
+        enough += [] if growing is None else [growing]
+        return min(enough, key=lambda row: (row.hours, -row.local_batch))
 
-    def _grown(self, row: PlanRow) -> PlanRow:
-        """Return the row with a batch that grows, if the workers exceed what the batch bears at the start."""
-        base, examples = self.base, self.profile.examples
-        if not self.batch_norm or base.schedule != "constant" or base.growth_factor or base.growth_from_noise:
-            return row
-        largest = min(row.workers * base.local_batch, examples / 10)
-        if self.noise is not None and not self.is_cautious:
-            largest = min(largest, self.noise.value)
-        growth = growth_to(row.global_batch, largest, int(row.epochs))
-        if growth is None:
-            return row
-        count = num_updates(growth, int(row.epochs), num_examples=examples)
+    def _growing(self, rows: Sequence[PlanRow]) -> PlanRow | None:
+        """Return the row whose batch grows to what the training bears later, in the least time; None if none may."""
+        base = self.base
+        if not self.batch_norm or base.optimizer not in LINEAR:
+            return None
+        if base.schedule != "constant" or base.growth_factor or base.growth_from_noise:
+            return None
+        first, last = growth_range(self.noise, base.global_batch, is_early=self.is_cautious)
+        sizes = [row.global_batch for row in rows if base.global_batch <= row.global_batch <= 2 * base.global_batch]
+        first = max(first, min(sizes, default=0))  # if the workers cannot share one worker's batch
+        grown = [self._grown(row, last) for row in rows if base.global_batch <= row.global_batch <= first]
+        return min((row for row in grown if row is not None), key=lambda row: row.hours, default=None)
+
+    def _grown(self, row: PlanRow, last: float) -> PlanRow | None:
+        """Return a row with a batch that grows to at most ``last``; None if it cannot, or makes too few updates."""
+        base, examples, noise = self.base, self.profile.examples, self.noise
+        largest = min(last, row.workers * base.local_batch, examples / 10)
+
+        def worth(epoch: int, batch: int) -> float:
+            if noise is None:
+                return 1.0
+            later = noise.last_low if noise.last_low is not None and epoch >= noise.epochs else 0.0
+            return statistical_efficiency(batch, base.global_batch, max(noise.value, later))
+
+        epochs = growth_epochs(partial(growth_to, row.global_batch, largest), worth, base.epochs)
+        growth = None if epochs is None else growth_to(row.global_batch, largest, epochs)
+        if growth is None or epochs is None:
+            return None
+        count = num_updates(growth, epochs, num_examples=examples)
         if count < FEWEST_UPDATES:
-            return row
-        hours = self._hours(row, growth)
+            return None
+        hours = self._hours(row.workers, growth, epochs)
         return replace(
             row, growth_factor=int(growth.factor), growth_epochs=tuple(map(int, growth.milestones)), updates=count,
+            epochs=epochs, statistical_efficiency=None if noise is None else base.epochs / epochs,
+            goodput=None if noise is None else base.epochs * examples / (3600 * hours),
             **self._price(hours, row.nodes),
         )  # fmt: skip
 
-    def _hours(self, row: PlanRow, growth: BatchGrowth) -> float:
+    def _hours(self, workers: int, growth: BatchGrowth, epochs: int) -> float:
         """Add up the time of the epochs, each at its batch."""
         seconds = 0.0
-        for epoch in range(int(row.epochs)):
+        for epoch in range(epochs):
             batch = growth(epoch)
-            one = predict(self.profile, self.cluster, workers=row.workers, local_batch=batch // row.workers)
+            one = predict(self.profile, self.cluster, workers=workers, local_batch=batch // workers)
             seconds += self.profile.examples // batch * one.step_seconds
         return seconds / 3600
 

@@ -33,6 +33,15 @@ class Eigenvalue:
     sampling_error: float | None = None
     """standard error that comes from which examples were drawn; None in older records"""
 
+    @property
+    def numerical_error(self) -> float:
+        """How far a true eigenvalue may be away: the error, and no less than the residual, which older records ignore.
+
+        >>> Eigenvalue(value=4.0, residual=0.01, error=0.0001).numerical_error
+        0.01
+        """
+        return max(self.error, self.residual)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralDensity:
@@ -101,6 +110,12 @@ class HessianResult:
     """``running statistics`` if the model, which is in evaluation mode, has batch norm"""
     seed: int = 0
     seconds: float = 0.0
+
+    @property
+    def has_converged(self) -> bool:
+        """Whether the search converged; of older records, which have no groups, judged anew by the residuals."""
+        found = [one.numerical_error <= self.tolerance * abs(one.value) for one in self.eigenvalues]
+        return self.converged and (self.groups is not None or all(found))
 
     @property
     def largest(self) -> float:

@@ -31,6 +31,8 @@ class PlanNoise:
     """the update of the last measurement"""
     epochs: float
     source: str
+    last_low: float | None = None
+    """the lower end of the last measurement: the noise scale grows, so later parts of the training bear as much"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,8 @@ class PlanRow(Prediction):
     speedup: Positive
     """throughput, divided by that of one worker at the base batch"""
     statistical_efficiency: Positive | None
-    """progress per example, relative to the base batch; None: the noise scale is not known"""
+    """progress per example, relative to the base batch, where the batch grows the mean over all epochs; None: the noise
+    scale is not known"""
     goodput: Positive | None
     """throughput x statistical efficiency"""
     updates: Positive

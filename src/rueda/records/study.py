@@ -47,7 +47,12 @@ class StudyRow:
     global_batch: PositiveInt
     """at the end of the training"""
     epochs: NotNegativeInt
+    """mean over the seeds that did not diverge, or over all if every seed did: AdaScale ends by its own clock"""
     updates: NotNegativeInt
+    """likewise"""
+    epochs_range: tuple[int, int] | None = None
+    """the fewest and the most epochs of these seeds; None: all have the same number"""
+    updates_range: tuple[int, int] | None = None
     test_accuracy: float | None = None
     """mean over the seeds that did not diverge"""
     test_accuracy_spread: float | None = None

@@ -91,7 +91,9 @@ def _remarks(groups: dict[str, list[ModelCurvature]]) -> list[str]:
     """Return sentences about eigenvalues that did not converge and about the treatment of batch norm."""
     told = []
     open_ends = [
-        name for name, members in groups.items() if any(one.hessian and not one.hessian.converged for one in members)
+        name
+        for name, members in groups.items()
+        if any(one.hessian and not one.hessian.has_converged for one in members)
     ]
     if open_ends:
         names = "; ".join(open_ends)
@@ -157,8 +159,10 @@ def _hessians(members: Iterable[ModelCurvature]) -> list[HessianResult]:
 
 
 def _eigenvalue_error(found: list[HessianResult]) -> Cell:
-    worst = max(one.eigenvalues[0].error / abs(one.largest or math.inf) for one in found)
-    return worst, f"{digits(100 * worst, 2)} %" + ("" if all(one.converged for one in found) else " (not converged)")
+    worst = max(one.eigenvalues[0].numerical_error / abs(one.largest or math.inf) for one in found)
+    return worst, f"{digits(100 * worst, 2)} %" + (
+        "" if all(one.has_converged for one in found) else " (not converged)"
+    )
 
 
 def _trace_error(found: list[HessianResult]) -> Cell:

@@ -14,7 +14,7 @@ from rueda.report.collect import collect
 from rueda.report.escape import to_html
 from rueda.report.model import Cell, Entry, Section, Table, field_as
 from rueda.terminal.metrics import write_change, write_interval, write_value
-from rueda.terminal.numbers import NONE, count
+from rueda.terminal.numbers import NONE, count, counts
 
 
 def markdown_tables(paths: Sequence[Path]) -> str:
@@ -54,7 +54,7 @@ def study_table(entries: Sequence[Entry], metric: MetricInfo = ACCURACY) -> str:
         f"test {metric.name}": lambda one: (one.test, write_value(metric, one.test, one.test_spread)),
         "against one": lambda one: _against(one, metric),
         f"training {metric.name}": lambda one: (one.train, write_value(metric, one.train, one.train_spread)),
-        "updates": field_as("updates", count),
+        "updates": lambda one: (one.updates, counts(one.updates, one.updates_range)),
         "seeds": field_as("num_seeds", count),
     }
     return plain(Table.of("", [*alone, *many], columns))

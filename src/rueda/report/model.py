@@ -55,6 +55,9 @@ class Entry:
     global_batch: int | None = None
     epochs: float | None = None
     updates: float | None = None
+    epochs_range: tuple[int, int] | None = None
+    """the fewest and the most epochs of a seed; None: all have the same number"""
+    updates_range: tuple[int, int] | None = None
     test: float | None = None
     """the section's metric on test data"""
     test_spread: float | None = None

@@ -24,7 +24,7 @@ MEASURED = {
     "images_per_second": "images_per_second",
 }  # fmt: skip
 """numbers of a row of the page, and their names in a row of the study; a number that is not finite becomes None"""
-SHARED = ("name", "summary", "workers", "global_batch", "rehearsed")
+SHARED = ("name", "summary", "workers", "global_batch", "rehearsed", "epochs_range", "updates_range")
 
 
 def read_study(files: Mapping[str, Path]) -> Section:

@@ -8,7 +8,7 @@ from rueda.records.metric import ACCURACY, LOSS, MetricInfo
 from rueda.report.escape import to_html
 from rueda.report.model import Cell, Entry, Section, Table
 from rueda.terminal.metrics import write_change, write_interval, write_value
-from rueda.terminal.numbers import NONE, count, duration, percent, things
+from rueda.terminal.numbers import NONE, count, counts, duration, percent, things
 from rueda.terminal.study_words import describe_verdicts
 
 REHEARSED = '<span class="tag" title="one process computed all workers in turn">rehearsed</span>'
@@ -60,14 +60,14 @@ def _columns(section: Section) -> _Columns:
         f"validation {metric.name}": ("validation", lambda one: write_value(metric, one.validation)),
         f"training {metric.name}": ("train", lambda one: write_value(metric, one.train, one.train_spread)),
         "workers": ("workers", lambda one: count(one.workers)),
-        "updates": ("updates", lambda one: count(one.updates)),
+        "updates": ("updates", lambda one: counts(one.updates, one.updates_range)),
         "global batch": ("global_batch", lambda one: count(one.global_batch)),
         f"{section.unit}/s": (
             "images_per_second", lambda one: _of_machine(one, one.images_per_second, "{:,.0f}".format)
         ),
         "MFU": ("model_flops_utilisation", lambda one: _of_machine(one, one.model_flops_utilisation, percent)),
         "time": ("seconds", lambda one: _of_machine(one, one.seconds, duration)),
-        "epochs": ("epochs", lambda one: count(one.epochs)),
+        "epochs": ("epochs", lambda one: counts(one.epochs, one.epochs_range)),
         "seeds": ("num_seeds", lambda one: count(one.num_seeds)),
     }  # fmt: skip
 

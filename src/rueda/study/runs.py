@@ -62,8 +62,8 @@ def refuse_another(folder: Path, was: Recipe | None, now: Recipe) -> None:
 def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *, rehearsed: bool) -> StudyRow | None:
     """Summarise the finished runs of a condition as a row of the table; None if no run has finished yet.
 
-    Metrics are means over the seeds that did not diverge. Time and throughput are means over the same seeds, or over
-    all of them if every seed diverged.
+    Metrics are means over the seeds that did not diverge. Time, throughput, epochs and updates are means over the same
+    seeds, or over all of them if every seed diverged.
 
     Args:
         condition: the condition that was trained.
@@ -87,14 +87,22 @@ def summarise(condition: Condition, root: Path, runs: list[tuple[int, Path]], *,
     }  # fmt: skip
     return StudyRow(
         name=condition.name, summary=condition.summary, workers=condition.recipe.workers,
-        global_batch=timed[0].global_batch, epochs=timed[0].epoch, updates=timed[0].step,
-        **figures,
+        global_batch=timed[0].global_batch, **figures, **_lengths(timed),
         validation=validation, validation_spread=validation_spread, others=_others(trained),
         seconds=sum(row.seconds for row in timed) / len(timed),
         images_per_second=sum(row.mean_images_per_second for row in timed) / len(timed),
         rehearsed=rehearsed, seeds=tuple(seed for seed, _ in runs), diverged=len(rows) - len(trained),
         runs=tuple(folder.relative_to(root).as_posix() for _, folder in runs),
     )  # fmt: skip
+
+
+def _lengths(rows: list[Row]) -> dict[str, Any]:
+    """Return epochs and updates of some seeds: their means, and their ranges where the seeds differ."""
+    found: dict[str, Any] = {}
+    for name, counts in (("epochs", [row.epoch for row in rows]), ("updates", [row.step for row in rows])):
+        found[name] = round(sum(counts) / len(counts))
+        found[f"{name}_range"] = (min(counts), max(counts)) if min(counts) < max(counts) else None
+    return found
 
 
 def metric_of(root: Path, rows: Iterable[StudyRow]) -> tuple[MetricInfo, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rueda.records.metric import ACCURACY, MetricInfo
 from rueda.records.study import Study, StudyRow
 from rueda.terminal.metrics import describe_change, write_change, write_interval, write_number
-from rueda.terminal.numbers import duration, things
-from rueda.terminal.study_words import borrowed, describe_verdicts
+from rueda.terminal.numbers import counts, duration, things
+from rueda.terminal.study_words import borrowed, describe_verdicts, write_epochs
 
 if TYPE_CHECKING:
     from rueda.terminal.table import TextTable
@@ -40,12 +40,12 @@ def table_of(study: Study) -> TextTable:
 
 
 def _cells(row: StudyRow, study: Study) -> tuple[str, ...]:
-    longer = f" ({row.epochs} epochs)" if row.epochs != study.epochs and not row.diverged else ""
+    longer = f" ({write_epochs(row)})" if row.epochs != study.epochs and not row.diverged else ""
     return (
         row.name.replace("+", " + ") + longer,
         write_number(study.metric, row.training, row.training_spread),
         write_number(study.metric, row.value, row.spread),
-        f"{row.updates:,}",
+        counts(row.updates, row.updates_range),
         f"{row.images_per_second:,.0f}",
         duration(row.seconds),
     )

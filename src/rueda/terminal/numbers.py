@@ -58,6 +58,15 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 
+def counts(mean: float | None, between: tuple[int, int] | None) -> str:
+    """Write the mean of some counts, with the least and the most of them where they differ.
+
+    >>> counts(1362, (1291, 1465)), counts(1164, None)
+    ('1,362 (1,291 to 1,465)', '1,164')
+    """
+    return count(mean) + (f" ({count(between[0])} to {count(between[1])})" if between else "")
+
+
 def things(value: float | None, name: str) -> str:
     """Write a count and a noun, in the plural unless the count is 1.
 

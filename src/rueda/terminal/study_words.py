@@ -59,12 +59,18 @@ def other_lengths(study: Study) -> str:
     it has no theory.
     """
     rows = [row for row in study.rows if "adascale" in remedies(row.name)]
-    told = [f"{row.name} ended at the end of its own clock, after {things(round(row.epochs), 'epoch')} instead of "
-            f"{study.epochs}" for row in rows if round(row.epochs) != study.epochs]  # fmt: skip
+    told = [f"{row.name} ended at the end of its own clock, after {write_epochs(row)} instead of {study.epochs}"
+            for row in rows if row.epochs != study.epochs]  # fmt: skip
     optimizer = Recipe.from_toml(study.recipe).optimizer
     if rows and optimizer != "sgd":
         told.append(f"its gain is derived for SGD, and with {optimizer} it has no theory")
     return f"{'; '.join(told)}." if told else ""
+
+
+def write_epochs(row: StudyRow) -> str:
+    """Write the epochs of a row, from the fewest to the most of its seeds."""
+    found = row.epochs_range
+    return things(row.epochs, "epoch") if found is None else f"{found[0]} to {found[1]} epochs"
 
 
 def reported(study: Study, best: StudyRow) -> StudyRow:

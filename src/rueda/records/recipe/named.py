@@ -50,12 +50,18 @@ def _ramp_up(base: Recipe) -> dict[str, Any]:
 
 
 def _grow_at(base: Recipe, epochs: set[float]) -> dict[str, Any]:
+    """Grow to exactly the batch of all workers; with fewer examples than workers, each starts with one of them.
+
+    What a factor exceeds that batch by would lower the rate instead
+    (:meth:`rueda.optim.batch_growth.BatchGrowth.rate_factor`).
+    """
+    first, last = max(1, base.batch // base.workers), base.batch
     return {
-        "batch": max(1, base.batch // base.workers),
+        "batch": first,
         "largest_local_batch": base.batch,
         "largest_batch": base.batch * base.workers,
         "base_batch": base.batch,
-        "growth_factor": float(base.workers) ** (1 / len(epochs)),
+        "growth_factor": (last / first) ** (1 / len(epochs)),
         "milestones": tuple(sorted(epochs)),
         "reasons": {"growth_factor": "from one worker's batch to that of all workers, in equal factors"},
     }

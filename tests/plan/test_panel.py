@@ -1,0 +1,55 @@
+"""The panel judges the planner as it is: today's rules make its stored plans from the stored noise scales."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plan.profiles import noise, profile, step
+from rueda.plan import load_cluster, make_plan
+from rueda.records import Recipe
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+CASES: list[dict[str, Any]] = json.loads((BENCHMARKS / "results" / "plans.json").read_text())["cases"]
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return runpy.run_path(str(BENCHMARKS / "plans.py"))
+
+
+def planned(case: dict[str, Any], base: Recipe, benchmark: dict[str, Any], workers: int) -> tuple[dict[str, Any], int]:
+    """Return what the plan changes of one worker's recipe, as JSON has it, and its updates."""
+    measured = tuple(
+        replace(noise(one["value"], at=index, epochs=one["epochs"]), low=one["low"], high=one["high"])
+        for index, one in enumerate(case["noise"])
+    )
+    bare = profile(
+        [step(1, 0.01)], noise=measured, examples=case["examples"], batch_norm=case["batch_norm"], recipe=base.to_toml()
+    )
+    full = benchmark["on_a_gpu_that_is_not_full"](bare, base.batch)
+    plan = make_plan(full, replace(load_cluster("dgx-a100"), speed=1.0), workers=[workers])
+    changes = Recipe.from_toml(plan.recipe).changes_from(base)
+    return json.loads(json.dumps(changes)), int(plan.chosen.updates)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["task"])
+def test_the_rules_still_make_the_plans_that_were_trained(case: dict[str, Any], benchmark: dict[str, Any]) -> None:
+    """If this fails the rules have changed: freeze them, run the panel once, and name the commit in docs/plan.md."""
+    base = next(task.recipe for task in benchmark["PANEL"] if task.name == case["task"])
+    for plan in case["plans"]:
+        assert planned(case, base, benchmark, plan["workers"]) == (plan["recipe"], plan["updates"])
+
+
+def test_the_check_can_fail(benchmark: dict[str, Any]) -> None:
+    case, plan = CASES[0], CASES[0]["plans"][0]
+    base = next(task.recipe for task in benchmark["PANEL"] if task.name == case["task"])
+    quieter = {**case, "noise": [{**one, "value": 10 * one["value"], "low": 10 * one["low"]} for one in case["noise"]]}
+    assert planned(quieter, base, benchmark, plan["workers"])[0] != plan["recipe"]
