@@ -388,7 +388,7 @@ def test_an_interrupted_step_is_saved_once(tmp_path: Path, monkeypatch: pytest.M
     def save(*given: object, step: int, **more: object) -> None:
         saved.append(step)
 
-    monkeypatch.setattr("rueda.train.recorder.save_checkpoint", save)
+    monkeypatch.setattr("rueda.train.saving.save_checkpoint", save)
     with disturbed(5, lambda: os.kill(os.getpid(), signal.SIGINT)):
         stopped = rueda.fit(tiny_task(), RECIPE.change(checkpoint_every=1), folder=tmp_path, progress=False)
     assert stopped.status == "interrupted" and saved == list(range(1, saved[-1] + 1))

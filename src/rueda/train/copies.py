@@ -1,0 +1,162 @@
+"""Copies of a training's state in the memory of its workers, from which checkpoints are written and recalled.
+
+A checkpoint is written while the training goes on, so it is written from a copy. The copy is made at the step, into
+memory of the host that is kept for the next ones: one pass over the state, and no page fault after the first. On a GPU
+the memory is pinned.
+
+On several workers two ranks keep such copies: rank 0, which writes the file, and a neighbour, on another host where
+there is one. So a worker that is lost, rank 0 included, costs no read from disk: :func:`recall` broadcasts the newest
+copy that any rank has. The neighbour needs no message for it. Data-parallel workers have the same parameters, the same
+optimizer state and the same position in the data; what each rank has of its own (running statistics, random states) is
+gathered for the checkpoint anyway, and all ranks receive it. Two copies are kept in turn, since a worker may be lost
+while some ranks have made a copy and others have not: the older one is then still whole on all of them. A worker alone
+keeps one.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rueda.train.checkpoint import parse_checkpoint
+from rueda.world import World
+from rueda.world.device import wait_for
+
+
+class StateCopy(NamedTuple):
+    """A copy of the state."""
+
+    step: int
+    """the updates made when it was copied"""
+    contents: dict[str, Any]
+    """what the checkpoint of this step holds, in the memory of the host"""
+
+
+class StateCopies:
+    """The newest copies that this rank keeps.
+
+    >>> copies, weight = StateCopies(torch.device("cpu"), 2), torch.zeros(1)
+    >>> for step in (1, 2, 3):
+    ...     _ = copies.take(step, {"weight": weight.fill_(step)})
+    >>> [(one.step, one.contents["weight"].item()) for one in copies.kept()]
+    [(3, 3.0), (2, 2.0)]
+
+    Args:
+        device: the device of the state.
+        num_kept: how many copies are kept.
+    """
+
+    def __init__(self, device: torch.device, num_kept: int) -> None:
+        self._device = device
+        self._num_kept = num_kept
+        self._memory: list[_HostMemory] = []
+        self._copies: list[StateCopy | None] = []
+
+    def take(self, step: int, contents: Mapping[str, Any]) -> StateCopy:
+        """Copy the state over the oldest copy."""
+        if len(self._memory) < self._num_kept:
+            self._memory.append(_HostMemory(self._device))
+            self._copies.append(None)
+            slot = len(self._memory) - 1
+        else:
+            slot = min(range(self._num_kept), key=self._step)
+        self._copies[slot] = None  # until the new one is whole
+        taken = StateCopy(step, self._memory[slot].copy(dict(contents)))
+        self._copies[slot] = taken
+        return taken
+
+    def kept(self) -> list[StateCopy]:
+        """Return the copies, the newest first."""
+        return sorted((one for one in self._copies if one is not None), key=lambda one: -one.step)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the copies of later steps, since the training has gone back."""
+        self._copies = [None if one is not None and one.step > step else one for one in self._copies]
+
+    def _step(self, slot: int) -> int:
+        kept = self._copies[slot]
+        return -1 if kept is None else kept.step
+
+
+class _HostMemory:
+    """Memory of the host that holds the tensors of one copy, and is used again for the next."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffers: list[Tensor] = []
+        self._num_used = 0
+        self._copied: dict[tuple[Any, ...], Tensor] = {}
+
+    def copy(self, contents: dict[str, Any]) -> dict[str, Any]:
+        """Copy nested dictionaries, lists and tuples with all tensors in them; tied tensors stay tied."""
+        self._num_used, self._copied = 0, {}
+        copied: dict[str, Any] = self._copy(contents)
+        del self._buffers[self._num_used :]
+        self._copied = {}
+        wait_for(self._device)
+        return copied
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._copy_tensor(value.detach())
+        if isinstance(value, dict):
+            new = copy.copy(value)  # of the same kind, with the versions of modules that a state dict has
+            for key, item in value.items():
+                new[key] = self._copy(item)
+            return new
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)(self._copy(item) for item in value)
+        return value if isinstance(value, (int, float, str, bytes, type(None))) else copy.deepcopy(value)
+
+    def _copy_tensor(self, tensor: Tensor) -> Tensor:
+        if tensor.layout != torch.strided:
+            return tensor.cpu().clone()
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and place in self._copied:
+            return self._copied[place]
+        buffer = self._buffers[self._num_used] if self._num_used < len(self._buffers) else None
+        if buffer is None or (buffer.dtype, buffer.shape, buffer.stride()) != place[1:]:
+            pinned = self._device.type == "cuda" and tensor.is_cuda
+            buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=pinned)
+            self._buffers[self._num_used : self._num_used + 1] = [buffer]
+        self._num_used += 1
+        self._copied[place] = buffer
+        return buffer.copy_(tensor, non_blocking=True)
+
+
+def neighbour_of_main(world: World) -> int:
+    """Return the rank that keeps copies beside rank 0: the first of the next host, or rank 1 on a single host.
+
+    Every worker must call it, since only rank 0 knows how many workers its host has.
+    """
+    num_there: int = world.broadcast_object(world.local_size)
+    return num_there if num_there < world.size else min(1, world.size - 1)
+
+
+def recall(world: World, copies: StateCopies) -> tuple[Path, dict[str, Any]] | None:
+    """Return the newest state that any rank has in its memory, on all workers, which must all call it.
+
+    The world may be another one than that in which the copies were made: workers that are left, and new ones.
+
+    Returns:
+        A name for messages and the contents, as :func:`rueda.train.resume.read_for_all` returns them; None if no rank
+        has a copy.
+    """
+    steps = world.all_gather_object([one.step for one in copies.kept()])
+    newest = max((step for of_rank in steps for step in of_rank), default=None)
+    if newest is None:
+        return None
+    holder = next(rank for rank, of_rank in enumerate(steps) if newest in of_rank)
+    content = b""
+    if world.rank == holder:
+        buffer = io.BytesIO()
+        torch.save(next(one.contents for one in copies.kept() if one.step == newest), buffer)
+        content = buffer.getvalue()
+    name = Path(f"the copy of update {newest:,} in the memory of rank {holder}")
+    return name, parse_checkpoint(name, world.broadcast_object(content, holder))
