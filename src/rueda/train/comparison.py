@@ -16,13 +16,13 @@ import torch
 from rueda.errors import WorldError
 from rueda.records.run import Incident
 from rueda.train.drift import Drift, checksums, combined, compared_parameters, describe_drift
-from rueda.train.stragglers import ComputeClock, Straggler, StragglerWatch
+from rueda.train.stragglers import LEAST_STEPS, ComputeClock, Straggler, StragglerWatch
 
 if TYPE_CHECKING:
     from rueda.train.training import Training
 
 MOST_IN_A_ROW = 3
-"""comparisons in a row that may find workers that differ; more are no accident, and end the training"""
+"""how often workers may differ before the training has come further; more are no accident, and end the training"""
 
 
 class Found(NamedTuple):
@@ -50,6 +50,8 @@ class Comparison:
         self._watch = StragglerWatch()
         self._hosts: list[str] = []
         self._num_in_a_row = 0
+        self._found_at = -1
+        """the last update after which workers differed; a training that has gone back passes earlier ones again"""
         self.restart()
 
     def restart(self) -> None:
@@ -79,16 +81,19 @@ class Comparison:
         self._compared_at = step
         parameters = compared_parameters(self._training.model)
         sums = checksums(list(parameters.values()), world.device)
-        num_steps, seconds = (0, 0.0) if self.clock is None else self.clock.take()
+        num_steps, seconds = (0, 0.0) if self.clock is None else self.clock.take(LEAST_STEPS)
         nanoseconds = torch.full((1,), round(seconds * 1e9), dtype=torch.int64, device=world.device)
         told = [one.tolist() for one in world.all_gather(torch.cat([combined(sums).reshape(1), nanoseconds]))]
         stragglers = self._watch.take(step, num_steps, [of_rank[1] / 1e9 for of_rank in told])
         incidents = [self._incident(one) for one in stragglers]
         if len({of_rank[0] for of_rank in told}) == 1:
-            self._num_in_a_row, self._equal_at = 0, step
+            self._equal_at = step
+            if step > self._found_at:
+                self._num_in_a_row = 0
             return Found(None, incidents)
         drift = describe_drift(world, parameters, sums)
         self._num_in_a_row += 1
+        self._found_at = max(self._found_at, step)
         if self._num_in_a_row > MOST_IN_A_ROW:
             raise WorldError(
                 f"the workers differ for the {self._num_in_a_row}th time in a row: {drift.text}; find the cause, or "

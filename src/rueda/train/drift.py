@@ -84,7 +84,7 @@ def checksums(parameters: Sequence[Tensor], device: torch.device) -> Tensor:
 
 def combined(sums: Tensor) -> Tensor:
     """Return one number for all checksums, each times an odd number of its own, so that none can stand for another."""
-    return (sums * torch.arange(1, 2 * len(sums), 2, device=sums.device)).sum()
+    return (sums * (2 * torch.arange(len(sums), device=sums.device) + 1)).sum()
 
 
 def describe_drift(world: World, parameters: dict[str, Tensor], sums: Tensor) -> Drift:

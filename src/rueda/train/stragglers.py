@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 SLOW = 1.25
 """how many times the median of the others a straggler needs for an update"""
-LEAST_SECONDS = 2e-4
+LEAST_SECONDS = 1e-3
 """a straggler is slower by at least this much; what is less is the noise of a clock and a scheduler"""
-LEAST_STEPS = 5
+LEAST_STEPS = 10
 """a mean over fewer steps is not judged"""
 
 
@@ -53,8 +53,10 @@ class ComputeClock:
         self._seconds += max(0.0, (self._gradient_at if stage == "backward" else now) - self._since)
         self._since = now
 
-    def take(self) -> tuple[int, float]:
-        """Return the number of steps and their mean seconds since the last call."""
+    def take(self, least: int = 0) -> tuple[int, float]:
+        """Return the number of steps and their mean seconds since the last call; zeros if they are not ``least``."""
+        if self._num_steps < least:
+            return 0, 0.0
         num_steps, seconds = self._num_steps, self._seconds
         self._num_steps, self._seconds = 0, 0.0
         return num_steps, seconds / max(1, num_steps)
