@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,20 +297,41 @@ def test_memory_is_used_again_and_the_copy_is_the_state() -> None:
     assert copies.take(3, state).contents["half"].shape == (5,) and len(copies.kept()) == 1
 
 
-@pytest.mark.parametrize(("size", "local_size", "neighbour"), [(1, 1, 0), (2, 2, 1), (3, 3, 1)])
-def test_the_neighbour_on_one_host(size: int, local_size: int, neighbour: int) -> None:
+def test_copies_of_one_step_take_turns() -> None:
+    """A signal, ``checkpoint_every`` and the end of an epoch may all save one update: the last copy is being written."""
+    copies, weight = StateCopies(torch.device("cpu"), 2), torch.zeros(1)
+    places = [copies.take(20, {"weight": weight.fill_(number)}).contents["weight"] for number in range(4)]
+    assert places[0] is places[2] and places[1] is places[3] and places[0] is not places[1]
+    assert [one.contents["weight"].item() for one in copies.kept()] == [3.0, 2.0]
+    copies.forget_after(19)
+    assert copies.kept() == [] and copies.take(1, {"weight": weight}).contents["weight"] is places[0]
+
+
+@pytest.mark.parametrize("at", [None, 0, 2**20, 2**20 + 5])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_copy_knows_whether_it_is_finite(at: int | None, value: float) -> None:
+    tensor = torch.ones(2**20 + 6)
+    if at is not None:
+        tensor[at] = value
+    copies = StateCopies(torch.device("cpu"), 1)
+    taken = copies.take(1, {"count": torch.tensor(3), "state": [tensor]})
+    assert taken.is_finite == (at is None) and torch.equal(taken.contents["state"][0].isnan(), tensor.isnan())
+    assert not copies.take(2, {"half": torch.ones(2).half()}).is_finite  # not known: it is tested by itself
+
+
+@pytest.mark.parametrize(("size", "local_size", "neighbour"), [(1, 1, 0), (3, 3, 0), (2, 1, 1), (8, 4, 4)])
+def test_the_neighbour_is_on_another_host(size: int, local_size: int, neighbour: int) -> None:
     class Told(World):
         def broadcast_object(self, value: Any, source: int = 0) -> Any:
             return value
 
     assert neighbour_of_main(Told(identity=Identity(size=size, local_size=local_size))) == neighbour
-    if size > 1:  # on two hosts the first rank of the second one
-        assert neighbour_of_main(Told(identity=Identity(size=2 * size, local_size=size))) == size
 
 
 def check_recalled(tmp_path: Path) -> None:
     """The disk and rank 0's memory are lost: all continue from the neighbour's, and end as if nothing had happened."""
-    world, folder = current(), tmp_path / "run"
+    here, folder = current(), tmp_path / "run"
+    world = replace(here, identity=replace(here.identity, local_rank=0, local_size=1))  # each on a host of its own
     whole = rueda.fit(tiny_task(480), RECIPE, progress=False)
     recipe = RECIPE.change(workers=world.size)
     job = Training(tiny_task(480), recipe, world)

@@ -334,12 +334,12 @@ class Recorder:
         """
         if self._saver is None or self.divergence is not None:
             return
-        self._saver.finish()
         self.flush_noise(sync=True)  # rows up to this step must be on disk before the checkpoint is
-        if not self._weights_are_finite():
-            return
         self.compare()
-        self._saver.save(best=best)
+        found = self._saver.save(best=best)
+        if found is not None:
+            self._note_nonfinite(found)
+            return
         self.saved_step, self._saved_at = self.training.state.step, time.monotonic()
 
     @contextmanager
@@ -363,8 +363,12 @@ class Recorder:
         training = self.training
         if self.divergence is None:
             found = training.world.on_main(nonfinite_in_state, training.model, training.optimizer)
-            self.divergence = None if found is None else f"nan or inf in {found}: {ADVICE}"
+            if found is not None:
+                self._note_nonfinite(found)
         return self.divergence is None
+
+    def _note_nonfinite(self, found: str) -> None:
+        self.divergence = f"nan or inf in {found}: {ADVICE}"
 
     def note_divergence(self, error: NonFiniteError) -> None:
         """Remember that the gradients of an update were not finite, which ends the epoch."""

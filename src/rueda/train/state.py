@@ -96,7 +96,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
     return {
         "format": 1,
         "task": training.task.name,
-        "recipe": training.given_recipe.to_toml(),
+        "recipe": training.given_toml,
         "place": {**asdict(training.state), "epoch_sums": sums},
         "model": state,
         "average": None if training.average is None else training.average.state_dict(),
