@@ -298,7 +298,7 @@ def test_memory_is_used_again_and_the_copy_is_the_state() -> None:
 
 
 def test_copies_of_one_step_take_turns() -> None:
-    """A signal, ``checkpoint_every`` and the end of an epoch may all save one update: the last copy is being written."""
+    """A signal, ``checkpoint_every`` and the end of an epoch may save one update: the last copy is being written."""
     copies, weight = StateCopies(torch.device("cpu"), 2), torch.zeros(1)
     places = [copies.take(20, {"weight": weight.fill_(number)}).contents["weight"] for number in range(4)]
     assert places[0] is places[2] and places[1] is places[3] and places[0] is not places[1]
