@@ -147,7 +147,7 @@ class _HostMemory:
         """
         pieces = [(buffer, tensor)]
         if tensor.numel() > _PIECE and (tensor.is_contiguous() and buffer.is_contiguous()):
-            pieces = list(zip(buffer.view(-1).split(_PIECE), tensor.view(-1).split(_PIECE), strict=True))
+            pieces = list(zip(torch.split(buffer.view(-1), _PIECE), torch.split(tensor.view(-1), _PIECE), strict=True))
         for into, piece in pieces:
             into.copy_(piece)
             self.is_finite = self.is_finite and math.isfinite(into.sum())
