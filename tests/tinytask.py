@@ -59,6 +59,21 @@ def parameters(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def assert_same(first: object, second: object, where: str = "state") -> None:
+    if isinstance(first, torch.Tensor):
+        assert isinstance(second, torch.Tensor) and torch.equal(first, second), where
+    elif isinstance(first, dict):
+        assert isinstance(second, dict) and first.keys() == second.keys(), where
+        for key in first:
+            assert_same(first[key], second[key], f"{where}.{key}")
+    elif isinstance(first, list):
+        assert isinstance(second, list) and len(first) == len(second), where
+        for index, (one, other) in enumerate(zip(first, second, strict=True)):
+            assert_same(one, other, f"{where}[{index}]")
+    else:
+        assert first == second, where
+
+
 def rehearsal(task: Task, recipe: Recipe) -> Training:
     """Prepare a rehearsal of the recipe's workers in this process."""
     return Training(task, recipe, World(), rehearse=True)

@@ -25,7 +25,6 @@ from rueda.tasks.phase import Phase
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task, squared_error
 from rueda.train.checkpoint import find_checkpoint, load_checkpoint
-from rueda.train.drift import drift
 from rueda.train.evaluate import Evaluator, evaluate
 from rueda.train.loaders import evaluation_loader
 from rueda.train.loss_watch import LossWatch
@@ -252,18 +251,6 @@ def test_tokens_are_counted_by_their_weights() -> None:
     assert row is not None and row.unit == "tokens" and row.units == 4 * row.examples
     assert row.mean_images_per_second == pytest.approx(4 * row.examples / row.seconds)
     assert row.metric.name == "perplexity" and row.value() == pytest.approx(math.exp(row.test_loss or 0))
-
-
-@workers(2)
-def test_workers_that_drift_apart_are_reported() -> None:
-    world = current()
-    torch.manual_seed(0)
-    model = network()
-    assert drift(world, model) is None
-    with torch.no_grad():
-        model[0].weight[0, 0] += world.rank  # type: ignore[operator, index, union-attr]
-    line = drift(world, model) or ""
-    assert line.startswith("the workers have drifted apart: 0.weight of rank 1 differ from rank 0's, by up to 1;")
 
 
 def test_an_exploding_loss_is_said_while_it_is_finite(capfd: pytest.CaptureFixture[str]) -> None:

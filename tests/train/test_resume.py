@@ -30,7 +30,7 @@ from rueda.train.recorder import Recorder
 from rueda.train.resume import MAY_CHANGE
 from rueda.train.update import Updater
 from rueda.world import current
-from tinytask import network, parameters, tiny_task
+from tinytask import assert_same, network, parameters, tiny_task
 
 NUM_KILLS = 10
 RECIPE = Recipe(
@@ -43,21 +43,6 @@ def final_state(folder: Path) -> dict[str, object]:
     found = latest_checkpoint(folder / "checkpoints")
     assert found is not None
     return found[1]
-
-
-def assert_same(first: object, second: object, where: str = "state") -> None:
-    if isinstance(first, torch.Tensor):
-        assert isinstance(second, torch.Tensor) and torch.equal(first, second), where
-    elif isinstance(first, dict):
-        assert isinstance(second, dict) and first.keys() == second.keys(), where
-        for key in first:
-            assert_same(first[key], second[key], f"{where}.{key}")
-    elif isinstance(first, list):
-        assert isinstance(second, list) and len(first) == len(second), where
-        for index, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert_same(one, other, f"{where}[{index}]")
-    else:
-        assert first == second, where
 
 
 @contextlib.contextmanager
@@ -388,7 +373,7 @@ def test_an_interrupted_step_is_saved_once(tmp_path: Path, monkeypatch: pytest.M
     def save(*given: object, step: int, **more: object) -> None:
         saved.append(step)
 
-    monkeypatch.setattr("rueda.train.recorder.save_checkpoint", save)
+    monkeypatch.setattr("rueda.train.saving.save_checkpoint", save)
     with disturbed(5, lambda: os.kill(os.getpid(), signal.SIGINT)):
         stopped = rueda.fit(tiny_task(), RECIPE.change(checkpoint_every=1), folder=tmp_path, progress=False)
     assert stopped.status == "interrupted" and saved == list(range(1, saved[-1] + 1))

@@ -55,6 +55,13 @@ def train(
             autocompletion=completion.results,
         ),
     ] = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|URL",
+            help="The folder of the checkpoints, also on object storage (s3://BUCKET/FOLDER); by default in --run.",
+        ),
+    ] = None,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Simulate all workers in this one process.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in --run.")] = False,
     resume_from: Annotated[
@@ -99,7 +106,7 @@ def train(
         recipe_file=None if recipe is None else RecipeFile.read(recipe), workers=workers, epochs=epochs,
         target_accuracy=target_accuracy, target=target, target_metric=target_metric, patience=patience, folder=run,
         date=f"{datetime.now():%Y%m%d-%H%M%S}", resume=resume, resume_from=resume_from or "last",
-        track=checked_names(track or (), tensorboard=tensorboard),
+        checkpoints=checkpoints, track=checked_names(track or (), tensorboard=tensorboard),
         rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip

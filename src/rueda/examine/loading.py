@@ -23,6 +23,7 @@ from rueda.errors import CheckpointError, ExamineError, RunError, TaskError, rea
 from rueda.examine.objective.examples import Inputs, read_loader
 from rueda.examine.objective.objective import Objective
 from rueda.examine.objective.step_model import StepModel, given_losses
+from rueda.files.remote import AnyPath
 from rueda.optim.rates import adapted
 from rueda.records import Recipe, Run
 from rueda.tasks import Task, load_task
@@ -112,10 +113,10 @@ def load_model(
     """
     path = Path(path)
     run = Run(path) if path.is_dir() else None
-    file = path if run is None else _choose(run, checkpoint)
-    state = load_checkpoint(file) if run is not None or _is_ours(file) else _load_any(file)
+    file: AnyPath = path if run is None else _choose(run, checkpoint)
+    state = load_checkpoint(file) if run is not None or _is_ours(path) else _load_any(path)
     told = state.get("task") if isinstance(state.get("task"), str) else None
-    known = _find_task(task, told, path, _home(path) if run is not None or _is_ours(file) else None)
+    known = _find_task(task, told, path, _home(path) if run is not None or _is_ours(path) else None)
     recipe, workers = known.recipe, None
     if isinstance(state.get("recipe"), str):
         recipe = Recipe.from_toml(state["recipe"])
@@ -127,7 +128,7 @@ def load_model(
     take_state(model, state, file, known.name)
     place = state.get("place")
     step = place.get("step") if isinstance(place, dict) else None
-    name = path.resolve().name if run is not None else file.stem
+    name = path.resolve().name if run is not None else Path(file.name).stem
     return TrainedModel(
         name=name,
         task=known,
@@ -205,7 +206,7 @@ def chosen_data(task: Task, split: str, count: int | None) -> Any:
     return data
 
 
-def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -> None:
+def take_state(model: nn.Module, state: dict[str, Any], file: AnyPath, task: str) -> None:
     """Load the weights of a file into a model; weights of another model raise an error of one line."""
     found = _weights(state, file)
     own = model.state_dict()
@@ -227,7 +228,7 @@ def take_state(model: nn.Module, state: dict[str, Any], file: Path, task: str) -
     model.load_state_dict(found)
 
 
-def _weights(state: dict[str, Any], file: Path) -> dict[str, Tensor]:
+def _weights(state: dict[str, Any], file: AnyPath) -> dict[str, Tensor]:
     inner = next((state[name] for name in STATES if isinstance(state.get(name), dict)), state)
     if inner is state.get("model") and "place" in state:  # a checkpoint of a training, which may hold an average
         inner = evaluated_weights(state)
@@ -266,7 +267,7 @@ def _find_task(given: Task | str | None, told: str | None, path: Path, home: Run
         ) from None
 
 
-def _choose(run: Run, wanted: str) -> Path:
+def _choose(run: Run, wanted: str) -> AnyPath:
     chosen = find_checkpoint(run.checkpoints, wanted)
     if chosen is None:
         steps = ", ".join(str(step) for step in sorted({step_of(file) for file in list_checkpoints(run.checkpoints)}))

@@ -26,29 +26,58 @@ def write_atomically(file: Path, content: bytes | memoryview | Callable[[BinaryI
     Raises:
         RunError: the disk is full or the folder cannot be written; nothing is left behind.
     """
-    temporary: Path | None = None
     try:
         if _is_device(file):
             with open(file, "wb") as stream:
                 content(stream) if callable(content) else stream.write(content)
             return
-        target = Path(os.path.realpath(file))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise _cannot_write(file, error) from None
+
+    def write(stream: BinaryIO) -> str:
+        content(stream) if callable(content) else stream.write(content)
+        return target.name
+
+    target = Path(os.path.realpath(file))
+    _write_and_rename(target.parent, target.name, write, meant=file)
+
+
+def write_named_atomically(folder: Path, write: Callable[[BinaryIO], str], *, meant: str = "") -> Path:
+    """Write a file atomically whose name depends on its contents; see :func:`write_atomically`.
+
+    Args:
+        folder: the folder of the file; it is created if needed.
+        write: writes the contents to an open binary file, and returns the name of the file.
+        meant: how the file is called in messages before its name is known.
+    """
+    return _write_and_rename(folder, meant, write, meant=folder / meant)
+
+
+def _write_and_rename(folder: Path, prefix: str, write: Callable[[BinaryIO], str], *, meant: Path) -> Path:
+    """Write a temporary file, flush it to disk, and rename it to what ``write`` returns; errors name ``meant``."""
+    temporary: Path | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{prefix}.", suffix=".part")
         temporary = Path(name)
         with os.fdopen(handle, "wb") as stream:
-            content(stream) if callable(content) else stream.write(content)
+            target = folder / write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates files that only the owner can read
         os.replace(temporary, target)
-        _sync_folder(target.parent)
+        _sync_folder(folder)
     except OSError as error:
         _remove(temporary)
-        raise RunError(f"cannot write {file}: {error.strerror or error}; free space or choose another folder") from None
+        raise _cannot_write(meant, error) from None
     except BaseException:
         _remove(temporary)
         raise
+    return target
+
+
+def _cannot_write(file: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {file}: {error.strerror or error}; free space or choose another folder")
 
 
 def check_writable(file: Path) -> None:
@@ -74,6 +103,11 @@ def _remove(temporary: Path | None) -> None:
 
 
 def _umask() -> int:
+    """Return the umask; Linux tells it, elsewhere it is set and set back, which other threads may notice."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -4,7 +4,8 @@
 
     recipe.toml         how it was trained
     environment.json    the task and its file, machine, versions, commit, command
-    metrics.jsonl       one row per epoch, per ``log_every`` steps and per measurement; can be read during training
+    metrics.jsonl       one row per epoch, per ``log_every`` steps, per measurement of the noise scale and per incident;
+                        can be read during training
     checkpoints/        the state from which the training can be resumed
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 from rueda.errors import RunError, read_failure
 from rueda.files.atomic import plain, write_atomically
+from rueda.files.remote import AnyPath, any_path
 from rueda.files.text import read_text
 from rueda.records.environment import environment
 from rueda.records.json_record import read_record
@@ -28,7 +30,7 @@ from rueda.records.profile import NoiseScale
 from rueda.records.recipe.recipe import Recipe
 from rueda.records.task_file import TaskFile
 
-EPOCH, STEP, NOISE = "epoch", "step", "noise"
+EPOCH, STEP, NOISE, INCIDENT = "epoch", "step", "noise", "incident"
 """the kinds of rows in ``metrics.jsonl``"""
 
 
@@ -143,6 +145,39 @@ class NoiseRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Incident:
+    """Something that happened to a worker: a line of kind ``incident``."""
+
+    what: str
+    """``silent-error``: parameters that differ from the other workers'; ``straggler``: a worker slower than the others;
+    ``recovered``: a straggler that keeps up again"""
+    step: int
+    """the update after which the training went on"""
+    epoch: int
+    """epochs begun"""
+    seconds: float
+    """training time so far"""
+    ranks: tuple[int, ...]
+    """whose it was; of a silent error between two workers, both, since nobody knows which of them is right"""
+    hosts: tuple[str, ...]
+    """the names of their machines"""
+    since_step: int
+    """the last update before which all was well, as far as is known"""
+    parameters: tuple[str, ...] = ()
+    """the parameters that differed"""
+    factor: float | None = None
+    """of a straggler: the time in which it computes an update, over the median of the others"""
+    excess_seconds: float | None = None
+    """of a straggler: by how much each update is longer than that median"""
+    text: str
+    """the line that the training printed"""
+
+    def to_json(self) -> str:
+        """Return strict JSON."""
+        return json.dumps(plain({"kind": INCIDENT, **asdict(self)}))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """A part of a training: what it was trained with from a step on, until the next stage begins."""
 
@@ -155,6 +190,16 @@ class Stage:
     commit: str | None = None
     command: str | None = None
     time: str | None = None
+
+
+AnyRow = Row | NoiseRow | Incident
+"""a line of ``metrics.jsonl``"""
+
+
+def _row(data: dict[str, Any]) -> AnyRow:
+    if data["kind"] == NOISE:
+        return NoiseRow.read(data)
+    return read_record(Incident, data, "row") if data["kind"] == INCIDENT else read_record(Row, data, "row")
 
 
 def _stage(recipe: Recipe, about: dict[str, Any], from_step: int) -> Stage:
@@ -171,14 +216,20 @@ class Run:
     """A run folder. One worker writes it; any process may read it meanwhile."""
 
     folder: Path
+    checkpoint_folder: str | None = field(default=None, kw_only=True)
+    """where the checkpoints are, if not in the run folder: a path, or a URL on object storage"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))  # a string is accepted, too
 
     @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.folder / "checkpoints"
+    def checkpoints(self) -> AnyPath:
+        """The folder of the checkpoints: the one that was given, or that the run has recorded, or its own."""
+        given = self.checkpoint_folder
+        if given is None and (self.folder / "environment.json").exists():
+            recorded = self.environment().get("checkpoints")
+            given = recorded if isinstance(recorded, str) else None
+        return self.folder / "checkpoints" if given is None else any_path(given)
 
     def begin(
         self,
@@ -204,6 +255,8 @@ class Run:
         self._check_writable()
         file = None if task_file is None else asdict(task_file)
         about = {"format": 1, "task": task, "task_file": file, "rehearsed": rehearsed, **environment()}
+        if self.checkpoints != self.folder / "checkpoints":
+            about["checkpoints"] = str(self.checkpoints)
         about["history"] = [asdict(one) for one in self._continued(recipe, about, from_step)]
         write_atomically(self.folder / "environment.json", json.dumps(about, indent=2).encode())
         recipe.save(self.folder / "recipe.toml")  # after environment.json: without it, a recipe is not that of a run
@@ -255,11 +308,11 @@ class Run:
         """The path of the file of rows."""
         return self.folder / "metrics.jsonl"
 
-    def append(self, row: Row) -> None:
+    def append(self, row: AnyRow) -> None:
         """Append a row in one write, so that a reader never sees a part of it."""
         self.append_all([row])
 
-    def append_all(self, rows: Iterable[Row | NoiseRow], *, sync: bool = True) -> None:
+    def append_all(self, rows: Iterable[AnyRow], *, sync: bool = True) -> None:
         """Append rows in one write; without ``sync`` the operating system decides when they reach the disk."""
         self._check_writable()
         try:
@@ -285,6 +338,10 @@ class Run:
     def noise_rows(self) -> list[NoiseRow]:
         """Read the measurements of the gradient noise scale."""
         return [row for row in self._read((NOISE,)) if isinstance(row, NoiseRow)]
+
+    def incidents(self) -> list[Incident]:
+        """Read what happened to single workers: silent errors and stragglers."""
+        return [row for row in self._read((INCIDENT,)) if isinstance(row, Incident)]
 
     def all_rows(self) -> tuple[list[Row], list[NoiseRow]]:
         """Read the rows of epochs and steps, and the measurements of the noise scale."""
@@ -348,11 +405,11 @@ class Run:
             )
         return file.path
 
-    def _read(self, kinds: Container[str]) -> Iterator[Row | NoiseRow]:
+    def _read(self, kinds: Container[str]) -> Iterator[AnyRow]:
         for number, data in self._lines():
             if data.get("kind") in kinds:
                 try:
-                    yield NoiseRow.read(data) if data["kind"] == NOISE else read_record(Row, data, "row")
+                    yield _row(data)
                 except TypeError as error:
                     raise self._damaged(number, str(error)) from None
 

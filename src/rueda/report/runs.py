@@ -24,6 +24,8 @@ MEASURES = (
     *("test_accuracy", "test_loss", "train_accuracy", "train_loss"),
     *("images_per_second", "model_flops_utilisation"),
 )
+MOST_INCIDENTS = 20
+"""the most notes about single workers of a run"""
 MOST_POINTS = 300
 """the most points of a curve: more than a screen can resolve, and few enough for a small page"""
 
@@ -60,7 +62,7 @@ def read_run(run: Run, name: str) -> tuple[Line, list[str]]:
     line.progress = _columns(by_epoch or rows, an_epoch, MEASURES) | _metrics(by_epoch or rows)
     if rows:
         line.metrics, line.unit = rows[-1].metrics or (rows[-1].metric,), rows[-1].unit
-    notes += _history(run, name)
+    notes += _history(run, name) + _incidents(run, name)
     is_fine = len(by_step) > len(by_epoch)
     noted = _thin(by_step if is_fine else by_epoch or rows)
     line.batch = _curve(noted, an_epoch, "global_batch")
@@ -160,6 +162,16 @@ def _history(run: Run, name: str) -> list[str]:
         if told:
             notes.append(f"{name}: resumed at update {stages[at].from_step:,} with {'; '.join(told)}")
     return notes
+
+
+def _incidents(run: Run, name: str) -> list[str]:
+    """Return a note for each silent error and each straggler; of many, the first and the last ones."""
+    found = [f"{name}: {one.text}" for one in run.incidents()]
+    left_out = len(found) - MOST_INCIDENTS
+    if left_out <= 0:
+        return found
+    half = MOST_INCIDENTS // 2
+    return [*found[:half], f"{name}: {left_out:,} more incidents are in metrics.jsonl", *found[-half:]]
 
 
 def typical(lines: Iterable[Line], name: str) -> float | None:

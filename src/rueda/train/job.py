@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from rueda.errors import RecipeError
+from rueda.files.remote import any_path
 from rueda.files.start_directory import located
 from rueda.jobs import Stopped
 from rueda.records import Recipe, Run
@@ -36,19 +37,24 @@ def train_task(task: Task, request: TrainRequest) -> TrainAnswer:
 
     folder = request.folder or Path("runs", f"{folder_name(task.name)}-{request.date}")
     folder = located(folder, request.directory)
+    where = None if request.checkpoints is None else any_path(request.checkpoints)
+    if isinstance(where, Path):
+        where = located(where, request.directory)
     recipe = resolved_recipe(task, request)
     if recipe.rate_note and request.progress and running_identity().rank == 0:
         print(recipe.rate_note, file=sys.stderr, flush=True)
     result = fit(
         task, recipe, folder=folder, resume=request.resume, resume_from=request.resume_from,
         track=request.track, progress=request.progress, rehearse=request.rehearse,
+        checkpoints=None if where is None else str(where),
     )  # fmt: skip
     if result.status == "interrupted":
         raise Stopped(*([result.signal] if result.signal else []), saved=True)
     if result.divergence is None:
         return TrainAnswer(folder=folder, status=result.status)
     newest = find_checkpoint(Run(folder).checkpoints, "last")
-    return TrainAnswer(folder=folder, status=result.status, divergence=result.divergence, checkpoint=newest)
+    whole = None if newest is None else str(newest)
+    return TrainAnswer(folder=folder, status=result.status, divergence=result.divergence, checkpoint=whole)
 
 
 def resolved_recipe(task: Task, request: TrainRequest) -> Recipe:

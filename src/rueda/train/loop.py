@@ -26,7 +26,7 @@ from rueda.terminal.numbers import things
 from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
 from rueda.train.interruption import EvaluationStopped, Interruption
-from rueda.train.recorder import Recorder
+from rueda.train.recorder import Recorder, RolledBack
 from rueda.train.trackers import checked_names
 from rueda.train.training import Training
 from rueda.world import open_world
@@ -78,6 +78,7 @@ def fit(
     track: str | Sequence[str] = (),
     workers: int | None = None,
     rehearse: bool = False,
+    checkpoints: Path | str | None = None,
 ) -> Result:
     """Train a task by a recipe on one worker or many, as ``rueda train`` does.
 
@@ -105,6 +106,8 @@ def fit(
         track: trackers to write to as well, by name: tensorboard, mlflow, wandb (:mod:`rueda.train.trackers`).
         workers: used instead of the recipe's ``workers``; several are started as processes unless they already run.
         rehearse: compute the updates of all workers in this one process (:mod:`rueda.train.rehearsal`).
+        checkpoints: where the checkpoints go, if not into the run folder: a path, or a URL on object storage such as
+            ``s3://bucket/folder`` (:mod:`rueda.files.remote`).
     """
     # Prepare.
     source, task = task, load_task(task) if isinstance(task, str) else task
@@ -114,14 +117,18 @@ def fit(
     trackers = checked_names(track, tensorboard=tensorboard)
     if trackers and folder is None:
         raise RunError("track", expected="a run folder beside it", got=None, do="pass folder=...")
+    if checkpoints is not None and folder is None:
+        raise RunError("checkpoints", expected="a run folder beside it", got=None, do="pass folder=...")
     recipe = recipe if workers is None else recipe.change(workers=workers)
     _check_target(task, recipe)
     if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
         from rueda.train.on_workers import fit_on_workers
 
-        options = {"resume": resume, "progress": progress}
         path = None if folder is None else Path(folder)
-        return fit_on_workers(source, recipe, folder=path, resume_from=str(resume_from), track=trackers, **options)
+        return fit_on_workers(
+            source, recipe, folder=path, resume=resume, resume_from=str(resume_from), progress=progress, track=trackers,
+            checkpoints=None if checkpoints is None else str(checkpoints),
+        )  # fmt: skip
     world = open_world()
     recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
@@ -134,7 +141,8 @@ def fit(
             f"them, rehearse=True to rehearse them, or a recipe for {world.size}"
         )
     recipe = recipe if rehearse else recipe.change(workers=world.size)
-    run = None if folder is None else Run(Path(folder))
+    where = None if checkpoints is None else str(checkpoints)
+    run = None if folder is None else Run(Path(folder), checkpoint_folder=where)
     if run is None and recipe.on_divergence == "roll-back":
         raise RecipeError("on_divergence = 'roll-back' needs checkpoints to go back to; give a run folder")
     with ExitStack() as stack:
@@ -177,20 +185,23 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
     recipe, evaluator = training.recipe, Evaluator(training)
     row: Row | None = None
     status = "finished"
-    with Interruption(training.world) as interruption, recorder.progress:
+    with Interruption(training.world) as interruption, recorder.progress, recorder.finishing():
         while not training.is_over:
-            if not train_epoch(training, recorder, interruption):
-                status = "interrupted"
-                break
             try:
-                evaluation = evaluator.run(interruption if recorder.divergence is None else None)
-            except EvaluationStopped:
-                training.reopen_epoch()
-                if recorder.save_on_request(Request.STOP):
+                if not train_epoch(training, recorder, interruption):
                     status = "interrupted"
                     break
-                continue  # the weights are not finite: the epoch ends as a diverged one
-            row = recorder.record_epoch(evaluation)
+                try:
+                    evaluation = evaluator.run(interruption if recorder.divergence is None else None)
+                except EvaluationStopped:
+                    training.reopen_epoch()
+                    if recorder.save_on_request(Request.STOP):
+                        status = "interrupted"
+                        break
+                    continue  # the weights are not finite: the epoch ends as a diverged one
+                row = recorder.record_epoch(evaluation)
+            except RolledBack:  # the workers were no longer equal: the training is at its last checkpoint again
+                continue
             if row.diverged:
                 if recorder.roll_back():
                     continue
@@ -219,7 +230,7 @@ def train_epoch(training: Training, recorder: Recorder, interruption: Interrupti
     ended = training.epoch_ended
     while not ended:
         try:
-            result = training.step()
+            result = training.step(timer=recorder.comparison.clock)
         except NonFiniteError as error:  # gradients are averaged, so all workers raise it at the same step
             recorder.note_divergence(error)
             break

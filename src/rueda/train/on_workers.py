@@ -27,7 +27,7 @@ from rueda.world.seeds import seed_model
 
 def fit_on_workers(
     task: Task | str, recipe: Recipe, *, folder: Path | None, resume: bool, resume_from: str, progress: bool,
-    track: tuple[str, ...],
+    track: tuple[str, ...], checkpoints: str | None = None,
 ) -> Result:  # fmt: skip
     """Train on ``recipe.workers`` new processes of this machine; the arguments are those of :func:`rueda.fit`."""
     with TemporaryDirectory(prefix=SCRATCH_PREFIX) as scratch:
@@ -35,10 +35,10 @@ def fit_on_workers(
         if not isinstance(task, str):
             pickled = Path(scratch, "task.pickle")
             write_task(task, pickled)
-        run = Run(folder or Path(scratch, "run"))
+        run = Run(folder or Path(scratch, "run"), checkpoint_folder=checkpoints)
         request = TrainRequest(
             task=name, pickled_task=pickled, recipe=recipe, folder=run.folder, resume=resume,
-            resume_from=resume_from, track=track, progress=progress,
+            resume_from=resume_from, track=track, progress=progress, checkpoints=checkpoints,
         )  # fmt: skip
         signal = None
         try:

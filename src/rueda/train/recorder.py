@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from rueda.errors import NonFiniteError
+from rueda.errors import NonFiniteError, RuedaError, WorldError
+from rueda.files.remote import AnyPath
 from rueda.records import Recipe, Row, Run
 from rueda.records.metric import ACCURACY, LOSS
 from rueda.records.recipe.differences import describe_changes
-from rueda.records.run import NoiseRow
+from rueda.records.run import Incident, NoiseRow
 from rueda.terminal.numbers import things
 from rueda.terminal.training import Progress
-from rueda.train.checkpoint import copy_as_step, remove_from, save_checkpoint
+from rueda.train.checkpoint import copy_as_step, remove_from
+from rueda.train.comparison import Comparison, repair
 from rueda.train.divergence import ADVICE, MOST_ROLL_BACKS, ROLL_BACK_FACTOR, nonfinite_in_state
-from rueda.train.drift import drift
+from rueda.train.drift import Drift
 from rueda.train.evaluate import Evaluation
 from rueda.train.loss_watch import LossWatch
 from rueda.train.request import is_scratch
 from rueda.train.resume import changed_file, check_same_recipe, check_same_task, read_for_all
-from rueda.train.state import checkpoint_contents, epoch_sums, restore
+from rueda.train.saving import Saver
+from rueda.train.state import epoch_sums, restore
 from rueda.train.totals import Figures, Sums, figures, out_of_range
 from rueda.train.trackers import open_trackers
 from rueda.train.trackers.tracker import numbers
@@ -35,6 +38,10 @@ from rueda.world.signals import Request
 
 TOKENS = "tokens"
 """the unit in which the weights of the losses are counted, not the examples"""
+
+
+class RolledBack(Exception):
+    """Raised on all workers after the training has gone back to its last checkpoint in the middle of an epoch."""
 
 
 class Recorder:
@@ -62,9 +69,11 @@ class Recorder:
         self.divergence: str | None = None
         """what is no longer finite"""
         self.saved_step: int | None = None
-        """the step of the last checkpoint that this process wrote"""
+        """the step of the last checkpoint that this process began to write"""
         self._saved_at = time.monotonic()
-        self._intact: set[Path] = set()
+        self._saver = None if run is None else Saver(training, run.checkpoints)
+        self.comparison = Comparison(training)
+        """compares the workers' parameters and speed"""
         self.watch = LossWatch()
         self._sees_losses = training.world.device.type == "cpu"
         self._reported: set[object] = set()
@@ -83,6 +92,7 @@ class Recorder:
         )  # fmt: skip
         for line in self._resumed_with:
             self._announce(line)
+        self.comparison.restart()
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -100,8 +110,14 @@ class Recorder:
     # Rows.
 
     def record_step(self, result: StepResult) -> None:
-        """Show a step and write its noise scales; write a row and a checkpoint if the recipe asks for them here."""
+        """Show a step and write its noise scales; write a row and a checkpoint if the recipe asks for them here.
+
+        Raises:
+            RolledBack: the workers are no longer equal, and the training has gone back to its last checkpoint.
+        """
         recipe, state = self.training.recipe, self.training.state
+        if self.comparison.due():
+            self.compare()
         remarks = self.training.updater.remarks
         while remarks:
             self.progress.say(remarks.pop(0))
@@ -119,9 +135,14 @@ class Recorder:
             self.save()
 
     def record_epoch(self, evaluation: Evaluation) -> Row:
-        """Write the row and the checkpoint of an epoch that has ended; every worker must call it."""
+        """Write the row and the checkpoint of an epoch that has ended; every worker must call it.
+
+        Raises:
+            RolledBack: the workers are no longer equal, and the training has gone back to its last checkpoint.
+        """
         training, state = self.training, self.training.state
-        self._weights_are_finite()
+        if self._weights_are_finite():
+            self.compare()
         seconds, sums = state.seconds - self._seconds, epoch_sums(training)
         speed = self._num_units() / max(seconds, 1e-9)
         results = {name: found.values for name, found in evaluation.sets.items()}
@@ -135,7 +156,6 @@ class Recorder:
         )  # fmt: skip
         for name, found in evaluation.sets.items():
             self._report_range(name, found)
-        self._report_drift()
         state.epoch_sums, state.units = {}, state.units + sums[LOSS.name][1]
         training.updater.begin_totals()
         self.watch.forget_sums()
@@ -229,14 +249,11 @@ class Recorder:
                 self._reported.add((of, name))
                 self._announce(f"{of}: {line}")
 
-    def _report_drift(self) -> None:
-        """Say once that the parameters of the workers differ, although every update should keep them equal."""
-        if "drift" in self._reported or self.training.world.size == 1 or self.divergence is not None:
-            return
-        line = drift(self.training.world, self.training.model)
-        if line is not None:
-            self._reported.add("drift")
-            self._announce(f"epoch {self.training.state.epoch}: {line}")
+    def _report(self, incident: Incident) -> None:
+        """Write an incident to the run folder, and say it."""
+        if self.run is not None:
+            self.training.world.on_main(self.run.append, incident)
+        self._announce(incident.text)
 
     def _watch_loss(self) -> None:
         """Say that the loss explodes; on a GPU only where its value is read anyway, so as not to wait for it."""
@@ -272,28 +289,86 @@ class Recorder:
             speed=count * training.world.size / seconds, loss=found.loss, value=found.primary, metric=found.metrics[0],
         )  # fmt: skip
 
+    # The workers.
+
+    def compare(self) -> None:
+        """Compare the workers, and repair or go back if they are no longer equal; every worker must call it.
+
+        Raises:
+            RolledBack: the training has gone back to its last checkpoint.
+            WorldError: there is none, or the workers differ again and again.
+        """
+        found = self.comparison.compare()
+        for incident in found.incidents:
+            self._report(incident)
+        if found.drift is None:
+            return
+        if found.drift.source is None:
+            self._go_back(found.drift)
+            raise RolledBack
+        repair(self.training, found.drift)
+        whose = f"repaired with the parameters and the optimizer state of rank {found.drift.source}"
+        self._report(self.comparison.record(found.drift, whose))
+
+    def _go_back(self, drift: Drift) -> None:
+        """Go back to the last checkpoint, since nobody knows which worker is right."""
+        found = None if self._saver is None else self._saver.last()
+        if found is None or self.run is None:
+            raise WorldError(f"{drift.text}; there is no checkpoint to go back to: train with a run folder")
+        restore(self.training, *found)
+        state = self.training.state
+        self.training.world.on_main(self.run.forget_after, state.step, state.epoch)
+        self.watch.forget_sums()
+        self._report(self.comparison.record(drift, f"which is right is unknown: back to update {state.step:,}"))
+
     # Checkpoints.
 
     def save(self, *, best: bool = False) -> None:
-        """Write a checkpoint if there is a run folder and the weights are finite; every worker must call it."""
-        if self.run is None or self.divergence is not None:
+        """Copy the state for a checkpoint, and begin to write it, if there is a run folder and the weights are finite.
+
+        Every worker must call it. It waits until the checkpoint before is written.
+
+        Raises:
+            RunError: the checkpoint before could not be written; on other ranks a PeerError.
+            RolledBack: the workers are no longer equal, and the training has gone back to its last checkpoint.
+        """
+        if self._saver is None or self.divergence is not None:
             return
         self.flush_noise(sync=True)  # rows up to this step must be on disk before the checkpoint is
-        contents = checkpoint_contents(self.training)
-        if not self._weights_are_finite():
+        self.compare()
+        found = self._saver.save(best=best)
+        if found is not None:
+            self._note_nonfinite(found)
             return
-        folder, step, keep = self.run.checkpoints, self.training.state.step, self.training.recipe.keep
-        options: dict[str, Any] = {"step": step, "keep": keep, "best": best, "known": self._intact}
-        self.training.world.on_main(lambda: save_checkpoint(folder, contents, **options))
-        self.saved_step, self._saved_at = step, time.monotonic()
+        self.saved_step, self._saved_at = self.training.state.step, time.monotonic()
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Wait at the end of the block until the last checkpoint is on disk, also after an error or a signal."""
+        if self._saver is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException:  # the other workers may be gone: no collective
+            try:
+                self._saver.writer.wait()
+            except RuedaError as error:
+                self._announce(str(error))
+            raise
+        self._saver.finish()
 
     def _weights_are_finite(self) -> bool:
         """Test all weights on rank 0 and set ``divergence`` on all workers if they are not finite."""
         training = self.training
         if self.divergence is None:
             found = training.world.on_main(nonfinite_in_state, training.model, training.optimizer)
-            self.divergence = None if found is None else f"nan or inf in {found}: {ADVICE}"
+            if found is not None:
+                self._note_nonfinite(found)
         return self.divergence is None
+
+    def _note_nonfinite(self, found: str) -> None:
+        self.divergence = f"nan or inf in {found}: {ADVICE}"
 
     def note_divergence(self, error: NonFiniteError) -> None:
         """Remember that the gradients of an update were not finite, which ends the epoch."""
@@ -311,7 +386,7 @@ class Recorder:
         number = before.num_roll_backs + 1
         if run is None or training.recipe.on_divergence != "roll-back" or number > MOST_ROLL_BACKS:
             return False
-        found = read_for_all(training.world, run.checkpoints)
+        found = None if self._saver is None else self._saver.last()
         assert found is not None, "a run that may roll back begins with a checkpoint"
         restore(training, *found)
         state = training.state
@@ -322,27 +397,36 @@ class Recorder:
             f"rate (roll-back {number} of at most {MOST_ROLL_BACKS})"
         )
         self.divergence = None
+        self.comparison.restart()
         return True
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether rank 0 wants a checkpoint, since the last one is ``checkpoint_minutes`` old."""
-        minutes = self.training.recipe.checkpoint_minutes
-        if minutes is None or self.run is None or not self.training.world.is_main:
+        """Whether rank 0 wants a checkpoint, since the last one is ``checkpoint_minutes`` old or was not written.
+
+        In the second case :meth:`save` raises the error on all workers.
+        """
+        if self._saver is None or not self.training.world.is_main:
             return False
-        return time.monotonic() - self._saved_at >= 60 * minutes
+        minutes = self.training.recipe.checkpoint_minutes
+        is_old = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return is_old or self._saver.writer.failed
 
     def save_on_request(self, request: Request) -> bool:
-        """Write a checkpoint unless this step has one, and say so if a signal asked; every worker must call it.
+        """Write a checkpoint unless this step has one; if a signal asked, wait for it and say so.
+
+        Every worker must call it.
 
         Returns:
             False if the training has diverged.
         """
-        if self.run is None:
+        if self.run is None or self._saver is None:
             return True
         asked = request is Request.STOP or not self.checkpoint_due
         if self.saved_step != self.training.state.step:  # otherwise `checkpoint_every` has just written it
             self.save()
+        if self.training.world.broadcast_object(asked):
+            self._saver.finish()
         self._saved_at = time.monotonic()
         if self.training.world.is_main and self.divergence is None and asked and not is_scratch(self.run.folder):
             goes_on = "; go on with --resume" if request is Request.STOP else ""
@@ -350,7 +434,8 @@ class Recorder:
         return self.divergence is None
 
     def close(self) -> None:
-        """Close the trackers."""
+        """Close the trackers, and stop timing."""
+        self.comparison.close()
         for tracker in self._trackers.values():
             tracker.close()
 
@@ -377,12 +462,14 @@ class Recorder:
         if found is None:
             if training.recipe.on_divergence == "roll-back":
                 self.save()
+            elif self._saver is not None and self.comparison.is_on:
+                self._saver.copy()  # so that there is something to go back to
             return ""
         epoch, step = training.state.epoch, training.state.step
         where = "already trained to its end" if training.is_over else f"resuming at epoch {epoch + 1}, step {step:,}"
         return f", {where}"
 
-    def _begin_files(self, run: Run, resumed: Path | None) -> None:
+    def _begin_files(self, run: Run, resumed: AnyPath | None) -> None:
         """Write the files of the run; remove the rows and checkpoints behind the one that it is resumed from."""
         training, state = self.training, self.training.state
         if resumed is not None:

@@ -44,6 +44,8 @@ class TrainRequest:
     resume: bool = False
     resume_from: str = "last"
     """the checkpoint to resume from: last, best, or a number of updates"""
+    checkpoints: str | None = None
+    """the folder or the URL of the checkpoints; None: in the run folder, or where the run to resume has them"""
     track: tuple[str, ...] = ()
     """trackers to write to as well, by name"""
     rehearse: bool = False
@@ -81,8 +83,8 @@ class TrainAnswer:
     """finished, reached-target or diverged"""
     divergence: str = ""
     """what is no longer finite, if it diverged"""
-    checkpoint: Path | None = None
-    """the newest checkpoint, which is intact and finite, if it diverged after one was written"""
+    checkpoint: str | None = None
+    """the path or the URL of the newest checkpoint, which is intact and finite, if it diverged after one was written"""
 
 
 def is_scratch(folder: Path) -> bool:

@@ -6,10 +6,10 @@ where each machine has a disk of its own and only rank 0's holds the run.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rueda.errors import CheckpointError, RunError
+from rueda.files.remote import AnyPath
 from rueda.records import Recipe, Run
 from rueda.records.recipe.differences import describe_differences
 from rueda.tasks import Task
@@ -32,13 +32,13 @@ MAY_CHANGE = frozenset(
             "log_every",
         ),
         *("noise_scale_every", "noise_scale_memory", "noise_scale_groups"),
-        *("checkpoint_every", "checkpoint_minutes", "keep"),
+        *("checkpoint_every", "checkpoint_minutes", "keep", "asynchronous_checkpoints", "compare_every"),
     )
 )
 """fields of the recipe that may differ from those of the checkpoint; any other one would make it another training"""
 
 
-def read_for_all(world: World, folder: Path, wanted: str = "last") -> tuple[Path, dict[str, Any]] | None:
+def read_for_all(world: World, folder: AnyPath, wanted: str = "last") -> tuple[AnyPath, dict[str, Any]] | None:
     """Read a checkpoint on rank 0 and return its file and contents on all workers, which must all call this function.
 
     The arguments besides ``world``, the errors and the result without a checkpoint are those of
@@ -48,7 +48,7 @@ def read_for_all(world: World, folder: Path, wanted: str = "last") -> tuple[Path
     return None if found is None else (found[0], parse_checkpoint(*found))
 
 
-def check_same_recipe(file: Path, now: Recipe, contents: dict[str, Any]) -> None:
+def check_same_recipe(file: AnyPath, now: Recipe, contents: dict[str, Any]) -> None:
     """Refuse to resume a checkpoint with a recipe that differs in a field that may not change.
 
     Raises:

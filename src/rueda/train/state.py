@@ -7,15 +7,15 @@ wrote must remain readable, so the key of :class:`TrainingState` stays ``place``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 
 from rueda.errors import CheckpointError
+from rueda.files.remote import AnyPath
 from rueda.records import Recipe
 from rueda.records.recipe.differences import describe_differences
 from rueda.tasks.phase import OPTIONS
@@ -70,8 +70,10 @@ def epoch_sums(training: Training) -> Sums:
     return added(counted_here, former_sums(training.state.epoch_sums, training.task.all_metrics))
 
 
-def checkpoint_contents(training: Training) -> dict[str, Any]:
-    """Collect what a checkpoint holds; every worker must call it, and rank 0 gets the contents, the others nothing.
+def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> dict[str, Any]:
+    """Collect what a checkpoint holds; every worker must call it, and the ranks ``holders`` get the contents.
+
+    All ranks could hold it: what differs between them is gathered, everything else is the same. The others get nothing.
 
     The model's state holds the mean of the workers' running statistics. Their own are kept beside it and stay in use,
     so that writing a checkpoint, or resuming on the same number of workers, does not change any digit of the results.
@@ -89,12 +91,12 @@ def checkpoint_contents(training: Training) -> dict[str, Any]:
         write_running_statistics(model, own)
     sums = epoch_sums(training)
     random_states = world.all_gather_object(random_state())
-    if not world.is_main:
+    if world.rank not in holders:
         return {}
     return {
         "format": 1,
         "task": training.task.name,
-        "recipe": training.given_recipe.to_toml(),
+        "recipe": training.given_toml,
         "place": {**asdict(training.state), "epoch_sums": sums},
         "model": state,
         "average": None if training.average is None else training.average.state_dict(),
@@ -117,7 +119,7 @@ def evaluated_weights(contents: dict[str, Any]) -> dict[str, Any]:
     return {**contents["model"], **(contents.get("average") or {})}
 
 
-def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
+def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None:
     """Restore a training from a checkpoint, on any number of workers.
 
     Args:
@@ -155,7 +157,7 @@ def restore(training: Training, file: Path, contents: dict[str, Any]) -> None:
         restore_random_state(contents["random"][training.world.rank])
 
 
-def _changes_of_phases(training: Training, file: Path, contents: dict[str, Any]) -> list[dict[str, Any]]:
+def _changes_of_phases(training: Training, file: AnyPath, contents: dict[str, Any]) -> list[dict[str, Any]]:
     """Return for each phase the fields of its recipe that differ from those of the checkpoint.
 
     Raises:

@@ -70,6 +70,8 @@ class Training:
 
     def __init__(self, task: Task, recipe: Recipe, world: World, *, rehearse: bool = False) -> None:
         self.given_recipe, self.world, self.rehearsed = recipe, world, rehearse
+        self.given_toml = recipe.to_toml()
+        """the recipe as it was given, as checkpoints hold it"""
         self.recipe = recipe = numerics.settled(adapted(recipe), world.device)
         numerics.apply(recipe, world.device)
         if world.device.type == "cpu":  # before anything else: loading data or building the model may run oneDNN

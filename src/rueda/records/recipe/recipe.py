@@ -171,6 +171,10 @@ class Recipe:
     """also save a checkpoint when the last one is so many minutes old"""
     keep: int = 2
     """how many of the latest checkpoints are kept"""
+    asynchronous_checkpoints: bool = True
+    """train on while a copy in memory is written as the checkpoint; false: wait, and need no memory for copies"""
+    compare_every: int = 100
+    """every so many steps, and before a checkpoint, compare the workers' parameters and speed; 0: never"""
     on_divergence: str = "stop"
     """if gradients are not finite: stop, skip the update, or roll-back to the last checkpoint at half the rate"""
 

@@ -32,7 +32,10 @@ _POSITIVE = (
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("checkpoint_minutes", "noise_scale_every", "noise_scale_memory", "evaluation_batch", "bucket_megabytes"),
 )
-_NOT_NEGATIVE = ("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed")
+_NOT_NEGATIVE = (
+    *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),
+    "compare_every",
+)
 
 
 def check(recipe: Recipe, names: Iterable[str]) -> None:
