@@ -22,7 +22,7 @@ NAMES = {
     "train_accuracy", "train_accuracy_spread", "seconds", "images_per_second", "rehearsed", "seeds", "diverged",
     "against_one_worker", "interval", "is_pooled", "verdict", "seeds_to_decide", "runs",
     "test_value", "test_value_spread", "train_value", "train_value_spread",
-    "validation", "validation_spread", "others",
+    "validation", "validation_spread", "others", "epochs_range", "updates_range",
 }  # fmt: skip
 
 
