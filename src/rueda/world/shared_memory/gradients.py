@@ -21,6 +21,8 @@ from rueda.world.shared_memory.group import Finish, SharedGroup
 from rueda.world.shared_memory.world_group import world_group
 
 _pending: list[tuple[Finish, Tensor, torch.futures.Future[Tensor]]] = []
+_group: SharedGroup | None = None
+"""the group of these buckets; those that a group left behind, because it failed in a backward pass, are dropped"""
 
 
 def average_bucket(process_group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
@@ -39,6 +41,10 @@ def average_bucket(process_group: Any, bucket: Any) -> torch.futures.Future[Tens
 
 
 def _begin(shared: SharedGroup, buffer: Tensor, *, last: bool) -> torch.futures.Future[Tensor]:
+    global _group
+    if _group is not shared:
+        _pending.clear()
+        _group = shared
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     _pending.append((shared.begin_all_reduce(buffer, divisor=shared.size), buffer, future))
     if last:
