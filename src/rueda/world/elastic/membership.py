@@ -18,6 +18,8 @@ PORT = PREFIX + "PORT"
 GENERATION = PREFIX + "GENERATION"
 PENDING = PREFIX + "PENDING"
 """set if the process belongs to no generation yet: its rank is a guess, and it has to ask for the real one"""
+SLOT = PREFIX + "SLOT"
+"""the number of this process on its host, which it keeps for life, unlike its local rank"""
 SECONDS = PREFIX + "SECONDS"
 """the time-out of the job (``--timeout``)"""
 
@@ -43,6 +45,15 @@ def generation(environ: Mapping[str, str] = os.environ) -> int:
     (0, 3)
     """
     return int(environ.get(GENERATION) or 0)
+
+
+def slot(environ: Mapping[str, str], local_rank: int) -> int:
+    """Return the number that chooses this process's GPU: its slot, or in a job that is not elastic its local rank.
+
+    >>> slot({}, 1), slot({"RUEDA_ELASTIC_SLOT": "2"}, 1)
+    (1, 2)
+    """
+    return int(environ.get(SLOT) or local_rank)
 
 
 def enter(variables: Mapping[str, str | None], environ: MutableMapping[str, str] = os.environ) -> None:

@@ -202,10 +202,8 @@ class HostAgent:
             elif process_state(member.process.pid) == "T":
                 member.stopped_since = member.stopped_since or now
                 if now - member.stopped_since > self._timeout:
-                    self._sender.message(
-                        say="note",
-                        text=f"worker {member.process.pid} was stopped for {self._timeout:g} s; it is killed",
-                    )
+                    text = f"process {member.process.pid} was stopped for {self._timeout:g} s (--timeout) and is killed"
+                    self._sender.message(say="note", text=text)
                     signal_worker(member.process.pid, signal.SIGKILL)
             else:
                 member.stopped_since = None

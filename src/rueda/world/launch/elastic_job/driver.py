@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rueda.world.authentication import new_key
-from rueda.world.elastic.membership import GENERATION, PENDING
+from rueda.world.elastic.membership import GENERATION, PENDING, SLOT
 from rueda.world.launch.driver import STOP_SECONDS, Agent, Driver
 from rueda.world.launch.elastic_job.discovery import Discovery
 from rueda.world.launch.elastic_job.hosts_state import HostPhase, HostState
@@ -479,6 +479,7 @@ class ElasticDriver(Driver):
         assert member.host.agent is not None
         self._running.add(member.number)
         member.shown_rank = int(variables["RANK"])
+        variables = {**variables, SLOT: str(member.slot)}
         member.host.agent.send(do="spawn", member=member.number, variables=variables, several=several)
 
     # Phases.
