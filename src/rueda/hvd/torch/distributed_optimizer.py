@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rueda.hvd.torch import mpi_ops as ops
 from rueda.hvd.torch.gradient_reducer import GradientReducer
+from rueda.world import elastic
 
 
 class Distributed(torch.optim.Optimizer):
@@ -29,8 +30,14 @@ class Distributed(torch.optim.Optimizer):
         self._reset_counts()
         self._synchronized = False
         self._should_synchronize = True
-        # A rank outside the process set trains by itself, as in Horovod.
-        self._alone = reducer.process_set.size() == 1 or not reducer.process_set.included()
+        # A rank outside the process set trains by itself, as in Horovod; one that is alone in an elastic job may get
+        # company.
+        self._alone = (reducer.process_set.size() == 1 and not elastic.is_elastic()) or (
+            not reducer.process_set.included()
+        )
+        if elastic.is_elastic():
+            own = weakref.WeakMethod(self._discard)
+            weakref.finalize(self, elastic.on_leave(lambda failed: _call(own)))
         if not self._alone:
             reducer.bind()
             parameter: Any
@@ -59,6 +66,13 @@ class Distributed(torch.optim.Optimizer):
         self._reducer.bind()
         self._finals.append(number)
         self._reducer.send(number, self._finals)
+
+    def _discard(self) -> None:
+        """Forget a step that was interrupted, with its gradients: the worker is about to leave its world."""
+        self._reset_counts()
+        self._synchronized = False
+        self._reducer.discard()
+        torch.optim.Optimizer.zero_grad(self)
 
     # Between the backward pass and the update.
 
@@ -147,6 +161,12 @@ class Distributed(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a distributed optimizer cannot be pickled; save optimizer.state_dict() instead")
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    found = method()
+    if found is not None:
+        found()
 
 
 def _on_gradient(owner: weakref.ref[Any], number: int, _: Tensor) -> None:
