@@ -19,7 +19,7 @@ from rueda.world.launch.elastic_job.placement import Candidate, place
 from rueda.world.launch.elastic_job.settings import STRIKES, ElasticSettings
 from rueda.world.launch.hosts import Host
 
-# Trains until the file `enough` is there, on whatever workers there are; a line for each world, and for each tenth step.
+# Trains until the file `enough` is there, on whatever workers there are; a line for each world and each tenth step.
 LOOP = """
 import os, sys, time, torch, rueda
 from rueda.world import elastic

@@ -8,6 +8,7 @@ Commands of the driver:
 
 ===========  =======================================================================================================
 ``connect``  where the store is; the agent opens a relay to it, and answers ``reached``
+``store``    another port of the store, on the driver's own host
 ``spawn``    start a member with these variables
 ``tell``     pass a message on to members (:mod:`rueda.world.elastic.link`)
 ``kill``     stop a member by a signal, and kill it some seconds later
@@ -225,6 +226,8 @@ class HostAgent:
                 self._sender.message(say="reached", address=None)
             else:
                 threading.Thread(target=self._connect, args=(command,), daemon=True).start()
+        elif what == "store":
+            self._store_port = command["port"]
         elif what == "own":
             self._own = self._first_address = command["address"]
         elif what == "spawn":

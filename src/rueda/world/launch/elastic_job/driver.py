@@ -326,6 +326,9 @@ class ElasticDriver(Driver):
         name = message["say"]
         if name == "store":
             self._store_port = message["port"]
+            for state in self._hosts.values():
+                if state.agent is not None and "connect" in state.agent.said and state.host.is_local:
+                    state.agent.send(do="store", port=self._store_port)
         elif name == "listening":
             self._gateway = (message["addresses"], message["port"])
             for state in self._hosts.values():
@@ -417,9 +420,9 @@ class ElasticDriver(Driver):
             number=member.number,
         ))  # fmt: skip
         if was_active:
-            self._incident(now, "", counts=True)
-        elif self._phase is JobPhase.RUNNING and not self._judge(now, pending=True):
-            return
+            self._incident(now, f"rank {rank} on {member.host.name} has ended", counts=True)
+        elif self._phase is JobPhase.RUNNING:
+            self._judge(now, pending=True)
 
     # Members.
 
@@ -485,11 +488,11 @@ class ElasticDriver(Driver):
     # Phases.
 
     def _gather(self, now: float) -> None:
-        """Start all workers anew, as soon as enough hosts are there."""
+        """Start all workers as soon as enough hosts are there."""
         wanted = [state for state in self._hosts.values() if state.wanted]
         pausing = any(state.phase is HostPhase.READY and state.excluded_until <= now < state.next_start
                       for state in wanted)  # fmt: skip
-        if now < self._start_at or pausing or not self._has_hosts:
+        if now < self._start_at or pausing or not self._has_hosts or self._store_port is None:
             return
         slots = self._free_slots(now)
         enough = self._settings.wanted or self._settings.most
@@ -507,6 +510,13 @@ class ElasticDriver(Driver):
             self._spawn(one, variables[one.number], several)
         self._left.clear()
         self._enter_running()
+
+    def _begin_gathering(self) -> None:
+        """Start all workers anew, with an empty store, as soon as enough hosts are there."""
+        assert self._store is not None
+        self._phase, self._store_port = JobPhase.GATHERING, None
+        self._store.send(do="renew")
+        self._start_at = self._last_failure + pause_before(self._num_in_a_row)
 
     def _enter_running(self) -> None:
         self._phase, self._short_since = JobPhase.RUNNING, None
@@ -588,7 +598,7 @@ class ElasticDriver(Driver):
             for one in self._members.active():
                 if not one.registered:
                     self._end(one, signal.SIGTERM)
-            self._break(why or "a worker is gone")
+            self._break(why)
 
     def _break(self, why: str) -> None:
         """Make the collectives of the present generation fail."""
@@ -613,8 +623,7 @@ class ElasticDriver(Driver):
             self._failures.clear()
             self._traceback_deadline = None
             self._is_finishing = False
-            self._phase = JobPhase.GATHERING
-            self._start_at = self._last_failure + pause_before(self._num_in_a_row)
+            self._begin_gathering()
 
     def _form_when_all_arrived(self, now: float) -> None:
         late = [one for one in self._members.active() if not one.arrived]
@@ -655,8 +664,7 @@ class ElasticDriver(Driver):
         least = 1 if self._is_finishing else self._settings.least
         if len(members) < least:
             if not staying and not self._members.pending():
-                self._phase = JobPhase.GATHERING
-                self._start_at = self._last_failure + pause_before(self._num_in_a_row)
+                self._begin_gathering()
                 return
             self._fill(self._free_slots(now))
             if len(staying) + len(self._members.pending()) < least:
@@ -715,6 +723,10 @@ class ElasticDriver(Driver):
                 member.host.excluded_until = 0.0  # there is no other host
         else:
             first, text = None, why
+        if self._is_finishing and first is not None and any(one.registered for one in self._members):
+            # Fresh processes would train from the beginning what others have finished.
+            if not self._survivors():
+                return self._end_job(first, f"{text}, after the others had finished")
         if self._counts or pending:
             self._num_in_a_row = self._num_in_a_row + 1 if now - self._last_failure < 600.0 else 1
             self._last_failure = now

@@ -1,8 +1,9 @@
 """Which member of an elastic job gets which rank.
 
 A member keeps its *slot*, its number on its host, for life: the slot chooses its GPU, and is its local rank unless a
-slot below it is empty. Ranks follow the hosts, as in any job, and within a host those that were in the former generation come first, in their former
-order. So rank 0 is a survivor, if there is one, and can give its state to fresh processes.
+slot below it is empty. Ranks follow the hosts, as in any job, and within a host those that were in the former
+generation come first, in their former order. So rank 0 is a survivor, if there is one, and can give its state to fresh
+processes.
 """
 
 from __future__ import annotations

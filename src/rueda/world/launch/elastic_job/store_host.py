@@ -23,25 +23,37 @@ _STORE_SECONDS = 600.0
 def serve_store(plan: Message, commands: BinaryIO, sender: Sender) -> None:
     """Serve a store until the driver ends.
 
-    The driver may ask for a way in from other hosts (``open``).
+    The driver may ask for a way in from other hosts (``open``), and for an empty store in place of the present one
+    (``renew``) when all workers start anew: torch's own rendezvous would find the addresses of workers that are gone.
 
     Args:
         plan: the driver's first message.
         commands: where the driver's commands come from.
         sender: the connection to the driver.
     """
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    port = listener.getsockname()[1]
-    sender.message(say="store", port=port)
-    threading.Thread(target=_serve, args=(listener, port, sender), name="store", daemon=True).start()
+    port = _serve_one(sender)
     gateway: StoreGateway | None = None
     while (command := read_message(commands)) is not None:
-        if command["do"] == "open" and gateway is None:
+        if command["do"] == "renew":
+            port = _serve_one(sender)
+            if gateway is not None:
+                gateway.lead_to(port)
+        elif command["do"] == "open" and gateway is None:
             gateway = StoreGateway(port, plan["key"].encode())
             sender.message(say="listening", port=gateway.port, addresses=addresses.own_addresses(os.environ))
-        elif command["do"] == "refused" and gateway is not None and gateway.refused:
-            sender.message(say="note", text=f"{gateway.refused}; see SECURITY.md")
     os._exit(0)
+
+
+def _serve_one(sender: Sender) -> int:
+    """Open the port of a new store, tell the driver, and serve it in another thread; return the port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    port: int = listener.getsockname()[1]
+    sender.message(say="store", port=port)
+    threading.Thread(target=_serve, args=(listener, port, sender), name="store", daemon=True).start()
+    return port
+
+
+_stores: list[object] = []  # the last one: the others are closed when it replaces them
 
 
 def _serve(listener: socket.socket, port: int, sender: Sender) -> None:
@@ -51,13 +63,12 @@ def _serve(listener: socket.socket, port: int, sender: Sender) -> None:
 
         gc.freeze()
         gc.enable()
-        store = TCPStore(
-            "127.0.0.1", port, None, True, timedelta(seconds=_STORE_SECONDS), wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )  # fmt: skip
+        _stores[:] = [
+            TCPStore(
+                "127.0.0.1", port, None, True, timedelta(seconds=_STORE_SECONDS), wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
+        ]  # fmt: skip
     except Exception as error:
         sender.message(say="refused", text=f"the store failed ({type(error).__name__}: {error})")
         os._exit(1)
-    sender.message(say="serving")
-    threading.Event().wait()
-    del store
