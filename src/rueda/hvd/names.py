@@ -73,7 +73,7 @@ elastic | better | survivors keep their process; a fresh worker never gives its 
     "horovod.torch.elastic": """
 run | better | a mismatch of the ranks' tensors is raised, since another try would not help
 TorchState | better | models, optimizers, schedules, samplers, other values; a copy survives a second failure
-ElasticSampler | better | a commit covers what all ranks have processed; also `record_indices`; fewer examples than ranks
+ElasticSampler | better | a commit covers what all ranks have processed; also `record_indices`
 State, ObjectState | better | Horovod has them in `horovod.common.elastic` only
 state, sampler | same | `state.get_handler_registry`, `state.set_handler_registry` and the handlers, too
 """,

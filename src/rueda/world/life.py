@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -101,7 +102,7 @@ def _open(*, seed: int | None, device: str | None, seconds: float) -> World:
         backend = choose_backend(chosen)
         if "nccl" in backend:
             os.environ.update(torch_variables(limits, os.environ))
-        elastic = membership.is_elastic()
+        elastic, hook = membership.is_elastic(), sys.excepthook
         with sockets.recorded() if elastic else contextlib.nullcontext():
             dist.init_process_group(
                 backend,
@@ -116,6 +117,7 @@ def _open(*, seed: int | None, device: str | None, seconds: float) -> World:
         _forget_after_fork()
         _generation += 1
         if elastic:
+            sys.excepthook = hook  # torch has put the rank of this generation before each line, which may change
             dist.distributed_c10d._set_pg_timeout(group_timeout(limits, os.environ))
         if chosen.type == "cpu":
             shared = world_group.open_group(store, identity.rank, identity.size, seconds, broken.error)

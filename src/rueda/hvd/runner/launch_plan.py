@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rueda.errors import LaunchError
 from rueda.hvd.launching import environment_additions
@@ -136,6 +137,49 @@ def plan_job(
         ssh=tuple(ssh_command),
         python=python or sys.executable,
     )
+
+
+def elastic_limits(
+    workers: int | None,
+    least: int | None,
+    most: int | None,
+    restarts: int | None,
+    cooldown: Sequence[float] | None,
+    timeout: float | None = None,
+    discovery_script: str | None = None,
+    *,
+    has_hosts: bool,
+) -> dict[str, Any]:
+    """Return the arguments of :func:`plan_job` for Horovod's elastic options; none of them if none was given.
+
+    Args:
+        workers: ``-np``.
+        least: ``--min-np``; by default ``-np``, as in Horovod.
+        most: ``--max-np``; by default all slots of the hosts that were named or are discovered.
+        restarts: ``--reset-limit``.
+        cooldown: ``--blacklist-cooldown-range``.
+        timeout: ``--elastic-timeout``.
+        discovery_script: ``--host-discovery-script``.
+        has_hosts: whether hosts were named.
+
+    >>> elastic_limits(2, None, None, None, None, has_hosts=False)
+    {}
+    >>> found = elastic_limits(2, None, 4, None, None, has_hosts=False)
+    >>> found["min_workers"], found["max_workers"]
+    (2, 4)
+    """
+    if all(value is None for value in (least, most, restarts, cooldown, timeout, discovery_script)):
+        return {}
+    named = has_hosts or discovery_script is not None
+    return {
+        "elastic": True,
+        "min_workers": least if least is not None else workers,
+        "max_workers": most if most is not None or not named else MOST_WORKERS,
+        "restarts": restarts,
+        "elastic_timeout": timeout,
+        "cooldown": None if cooldown is None else (float(cooldown[0]), float(cooldown[1])),
+        "discovery_script": discovery_script,
+    }
 
 
 def _discovered(script: str, slots: int) -> list[Host]:
