@@ -111,7 +111,7 @@ def test_survivors_of_a_killed_worker_keep_their_processes(launcher: Any) -> Non
         "; restart 1 of 1"
     )
     assert said[1:] == [
-        "rueda: generation 1: 2 workers go on", "rueda: generation 2: 3 workers go on, 1 of them new"
+        "rueda: generation 1: 2 workers", "rueda: generation 2: 3 workers, 1 of them new"
     ]  # fmt: skip
 
 

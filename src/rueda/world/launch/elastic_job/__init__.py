@@ -15,6 +15,8 @@ The driver decides alone who is in the job. Each process that it starts is a *me
 ``placement``    which member gets which rank
 ``hosts_state``  a host: its agent, when it is tried again, whether it is excluded
 ``discovery``    the program that lists the hosts, again and again
+``members``      a process of the job, as the driver knows it
+``history``      the failures so far: limits, pauses, repeated errors
 ``driver``       the decisions, on the event loop of :mod:`rueda.world.launch.driver`
 ``agent``        the process on each host
 ``store_host``   the process that serves the store

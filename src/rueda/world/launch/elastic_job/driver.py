@@ -30,11 +30,12 @@ from rueda.world.authentication import new_key
 from rueda.world.elastic.membership import GENERATION, PENDING, SLOT
 from rueda.world.launch.driver import STOP_SECONDS, Agent, Driver
 from rueda.world.launch.elastic_job.discovery import Discovery
+from rueda.world.launch.elastic_job.history import FailureHistory, last_line
 from rueda.world.launch.elastic_job.hosts_state import HostPhase, HostState
 from rueda.world.launch.elastic_job.members import Member, Members, by_host
 from rueda.world.launch.elastic_job.placement import Seat, free_slots, place
 from rueda.world.launch.elastic_job.settings import ElasticSettings, pause_before
-from rueda.world.launch.failure import Failure, first_of, is_lost_peer, last_traceback, summary
+from rueda.world.launch.failure import Failure, first_of, summary
 from rueda.world.launch.hosts import Host
 from rueda.world.launch.output import OutputOptions
 from rueda.world.launch.plan import LaunchPlan
@@ -86,10 +87,7 @@ class ElasticDriver(Driver):
         self._deadline = 0.0  # forming: for members to arrive
         self._start_at = 0.0  # gathering: not earlier
         self._short_since: float | None = None  # too few workers can run
-        self._num_restarts = 0
-        self._num_in_a_row = 0  # failures without a quiet time between them
-        self._last_failure = -1e9
-        self._errors: set[tuple[str, int | None]] = set()
+        self._history = FailureHistory(self._settings.restarts)
         self._is_finishing = False
         self._last_turn = time.monotonic()
         self._next_beat = 0.0
@@ -516,7 +514,7 @@ class ElasticDriver(Driver):
         assert self._store is not None
         self._phase, self._store_port = JobPhase.GATHERING, None
         self._store.send(do="renew")
-        self._start_at = self._last_failure + pause_before(self._num_in_a_row)
+        self._start_at = self._history.restart_at
 
     def _enter_running(self) -> None:
         self._phase, self._short_since = JobPhase.RUNNING, None
@@ -687,10 +685,8 @@ class ElasticDriver(Driver):
         for one in members:
             one.rank = one.shown_rank = int(variables[one.number]["RANK"])
             one.arrived = one.joined = one.announced = False
-        fresh = len(members) - former
-        self._output.note(
-            f"generation {self._generation}: {len(members)} workers go on" + (f", {fresh} of them new" if fresh else "")
-        )
+        fresh, number = len(members) - former, f"{len(members)} worker{'s' * (len(members) > 1)}"
+        self._output.note(f"generation {self._generation}: {number}" + (f", {fresh} of them new" if fresh else ""))
         self._enter_running()
 
     def _dismiss(self, member: Member, now: float, why: str) -> None:
@@ -700,46 +696,42 @@ class ElasticDriver(Driver):
     # Judgement of failures.
 
     def _judge(self, now: float, *, pending: bool = False) -> bool:
-        """Count a failure, say what happened, and return whether the job goes on."""
-        failures, why = self._failures, self._why
+        """Count a failure, say what happened, and return whether the job goes on.
+
+        Args:
+            now: the time.
+            pending: whether a fresh process has failed, before it was in a generation.
+        """
+        failures, self._failures = self._failures, []
+        first, text = None, self._why
         if failures:
             first = first_of(failures)
             assert first.number is not None
             member, stderr = self._members[first.number], self._output.stderr_tail(first.number)
-            text = summary(first, stderr)
-            error = member.error or _last_line(stderr)
-            repeated = error is not None and not is_lost_peer(error) and (error, member.step) in self._errors
-            if error is not None:
-                self._errors.add((error, member.step))
-            if repeated:
+            text, error = summary(first, stderr), member.error or last_line(stderr)
+            if error is not None and self._history.repeats(error, member.step):
                 step = "" if member.step is None else f" at step {member.step}"
                 return self._end_job(first, f"the same error{step} for the second time, so the job ends: {error}")
-            seconds = member.host.strike(now, self._settings)
-            if seconds is not None and (len(self._hosts) > 1 or self._discovery is not None):
-                self._output.note(
-                    f"host {member.host.name} has failed repeatedly; nothing starts there for {seconds:g} s"
-                )
-            elif seconds is not None:
-                member.host.excluded_until = 0.0  # there is no other host
-        else:
-            first, text = None, why
-        if self._is_finishing and first is not None and any(one.registered for one in self._members):
-            # Fresh processes would train from the beginning what others have finished.
-            if not self._survivors():
+            self._strike(member.host, now)
+            if self._is_finishing and not self._survivors() and any(one.registered for one in self._members):
+                # Fresh processes would train from the beginning what others have finished.
                 return self._end_job(first, f"{text}, after the others had finished")
         if self._counts or pending:
-            self._num_in_a_row = self._num_in_a_row + 1 if now - self._last_failure < 600.0 else 1
-            self._last_failure = now
-            self._num_restarts += 1
-            limit = self._settings.restarts
-            if limit is not None and self._num_restarts > limit:
+            if not self._history.count(now):
+                limit = self._history.limit
                 return self._end_job(first, f"{text}; {limit} restarts (--restarts) are used up, so the job ends")
-            of = "" if limit is None else f" of {limit}"
-            self._output.note(f"{text}; restart {self._num_restarts}{of}")
+            self._output.note(f"{text}; {self._history.number}")
         elif text:
             self._output.note(text)
-        self._failures = []
         return True
+
+    def _strike(self, state: HostState, now: float) -> None:
+        """Count a failure of a worker on a host, which may exclude the host, if it is not the only one."""
+        seconds = state.strike(now, self._settings)
+        if seconds is not None and (len(self._hosts) > 1 or self._discovery is not None):
+            self._output.note(f"host {state.name} has failed repeatedly; nothing starts there for {seconds:g} s")
+        elif seconds is not None:
+            state.excluded_until = 0.0
 
     def _end_job(self, failure: Failure | None, text: str) -> bool:
         self._output.note(text)
@@ -763,9 +755,3 @@ class ElasticDriver(Driver):
         if text not in self._notes:
             self._notes.add(text)
             self._output.note(text)
-
-
-def _last_line(stderr: str) -> str | None:
-    """Return the last line of the last traceback, or None without one."""
-    lines = last_traceback(stderr)
-    return lines[-1].strip() if lines and lines[0].startswith("Traceback") else None
