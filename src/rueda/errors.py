@@ -5,7 +5,8 @@
     RuedaError                 every error that Rueda raises on purpose
     ├── WorldError             the workers: a wrong environment, a rendezvous that times out
     │   ├── LaunchError        a script, host or slot that cannot be started
-    │   └── PeerError          another worker has failed, and its own error says why
+    │   ├── PeerError          another worker has failed, and its own error says why
+    │   └── PeerLost           a worker of an elastic job is gone: the others form a new world
     ├── TaskError              a task that cannot be loaded or does not fit together
     ├── DataError              a data set that is missing, corrupt or of the wrong shape
     ├── RecipeError            a recipe that contradicts itself or cannot be read
@@ -63,6 +64,10 @@ class LaunchError(WorldError):
 
 class PeerError(WorldError):
     """Another worker, for which this one has waited, has failed; its own error says why."""
+
+
+class PeerLost(WorldError):
+    """Another worker of an elastic job is gone, or the world is broken; :func:`rueda.world.elastic.reform` goes on."""
 
 
 class TaskError(RuedaError):

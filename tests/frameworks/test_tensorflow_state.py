@@ -126,7 +126,7 @@ def check_states() -> None:
 
     before = state.batch
     for failing in (fail, fail_in_function):
-        with pytest.raises(hvd.HorovodInternalError, match="cannot be replaced yet"):
+        with pytest.raises(hvd.HorovodInternalError, match="the state is that of the last commit"):
             failing(state)
         assert state.batch == before
 

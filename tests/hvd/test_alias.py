@@ -55,12 +55,14 @@ assert pickle.loads(b"chorovod.torch.compression\\nFP16Compressor\\n.") is Compr
 assert pickle.loads(pickle.dumps(hvd.ProcessSet([0]))).ranks == [0]
 from horovod.common.exceptions import HorovodInternalError
 assert hvd.HorovodInternalError is HorovodInternalError
-assert not hasattr(hvd, "elastic")
-for statement in ("import horovod.torch.elastic", "from horovod.torch import elastic", "hvd.elastic.run"):
+import horovod.torch.elastic
+from horovod.torch.elastic.sampler import ElasticSampler
+assert horovod.torch.elastic is hvd.elastic and hvd.elastic.ElasticSampler is ElasticSampler
+for statement in ("import horovod.runner.elastic", "from horovod.runner import elastic", "horovod.runner.elastic.run"):
     try:
         exec(statement)
     except (ImportError, AttributeError) as error:
-        assert str(error).startswith("horovod.torch.elastic is not in Rueda yet: until Rueda has elastic"), error
+        assert str(error).startswith("horovod.runner.elastic is gone: the driver belongs to the launcher"), error
     else:
         raise AssertionError(statement)
 print("same")

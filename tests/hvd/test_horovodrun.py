@@ -18,6 +18,7 @@ from rueda.errors import LaunchError, MissingExtra
 from rueda.hvd.launching import HorovodrunStyle
 from rueda.hvd.runner.options import OPTIONS, variables, with_config
 from rueda.world.launch import OutputOptions
+from rueda.world.launch.driver import MOST_WORKERS
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command(name="horovodrun", context_settings=CONTEXT)(horovodrun)
@@ -106,19 +107,38 @@ def typed(option: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.note], ids=lambda option: option.field)
-def test_the_rest_is_accepted_with_a_note(option: Any, launched: Launches, tmp_path: Path) -> None:
-    words = typed(option)
-    if option.field == "host_discovery_script":
-        script = tmp_path / "hosts.sh"
-        script.write_text("#!/bin/sh\necho a:2\necho b\n")
-        script.chmod(0o755)
-        words = [words[0], str(script)]
-    result = call("-np", "3", *words, "train.py")
+def test_the_rest_is_accepted_with_a_note(option: Any, launched: Launches) -> None:
+    result = call("-np", "3", *typed(option), "train.py")
     assert result.exit_code == 0, result.output
     name = option.flags.split()[-1]
     assert result.stderr == f"rueda: note: {name}: {option.note}\n"
-    if option.field == "host_discovery_script":
-        assert [(host.name, host.slots) for host in launched[0][0].hosts] == [("a", 2), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts", "expected"),
+    [
+        ("-np 2", [("localhost", 2)], None),
+        ("-np 2 --min-np 1 --max-np 4", [("localhost", 4)], {"least": 1, "most": 4, "wanted": 2}),
+        ("--min-num-proc 1 --max-num-proc 3", [("localhost", 3)], {"least": 1, "most": 3, "wanted": None}),
+        ("-np 2 --max-np 4", [("localhost", 4)], {"least": 2, "most": 4, "wanted": 2}),
+        ("-np 2 --min-np 1 -H a:4,b", [("a", 4), ("b", 1)], {"least": 1, "most": MOST_WORKERS, "wanted": 2}),
+        ("-np 2 --host-discovery-script hosts.sh --slots-per-host 3", [],
+         {"discovery": "hosts.sh", "slots": 3, "least": 2, "most": MOST_WORKERS}),
+        ("-np 2 --reset-limit 5", [("localhost", 2)], {"restarts": 5}),
+        ("-np 2 --elastic-timeout 20", [("localhost", 2)], {"wait": 20}),
+        ("-np 2 --blacklist-cooldown-range 10 30", [("localhost", 2)], {"cooldown": (10.0, 30.0)}),
+    ],
+)  # fmt: skip
+def test_elastic_options(
+    words: str, hosts: list[tuple[str, int]], expected: dict[str, Any] | None, launched: Launches
+) -> None:
+    result = call(*words.split(), "--verbose", "train.py")
+    assert result.exit_code == 0, result.output
+    ((plan, _),) = launched
+    assert [(host.name, host.slots) for host in plan.hosts] == hosts
+    assert (plan.elastic is None) == (expected is None)
+    assert {name: getattr(plan.elastic, name) for name in expected or {}} == (expected or {})
+    assert result.stderr.startswith("rueda: train.py on ")
 
 
 def test_a_configuration_file(tmp_path: Path, launched: Launches) -> None:
@@ -173,7 +193,8 @@ def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
         ("-np 2 --gloo --mpi train.py", "--gloo and --mpi exclude each other"),
         ("-np 2 --cycle-time-ms -1 train.py", "--cycle-time-ms: expected at least 0, got -1.0"),
         ("-np 2 --config-file none train.py", "--config-file none: cannot be read"),
-        ("-np 2 --host-discovery-script none train.py", "the script none cannot be started"),
+        ("-np 5 --max-np 4 train.py", "--max-np: expected at least --min-np, 5, got 4"),
+        ("-np 2 --blacklist-cooldown-range 9 3 train.py", "--blacklist-cooldown-range: expected two numbers"),
     ],
 )
 def test_mistakes_are_one_line(words: str, message: str, launched: Launches) -> None:

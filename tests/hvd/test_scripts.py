@@ -29,7 +29,7 @@ def run(command: list[str], cwd: Path, **environ: str) -> str:
 
 def test_the_scripts_know_only_horovod() -> None:
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     for script in scripts:
         text = script.read_text()
         assert "import horovod.torch as hvd\n" in text and not re.search(r"^\s*(import|from) rueda", text, re.MULTILINE)

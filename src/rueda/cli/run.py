@@ -48,6 +48,27 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Watch the workers, and report mistakes at the end, as rueda check does.")
     ] = False,
+    least: Annotated[
+        int | None, typer.Option("--min-np", help="Elastic: go on after a failure with at least so many workers (1).")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max-np", help="Elastic: the most workers (-np, else all slots).")
+    ] = None,
+    restarts: Annotated[
+        int | None, typer.Option("--restarts", help="Elastic: survive so many failures; by default any number.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Elastic: give up a host or worker that is silent for so long (30)."),
+    ] = None,
+    elastic_timeout: Annotated[
+        float | None,
+        typer.Option("--elastic-timeout", metavar="SECONDS", help="Elastic: wait so long for enough hosts (600)."),
+    ] = None,
+    discovery_script: Annotated[
+        str,
+        typer.Option("--host-discovery-script", metavar="FILE", help="Elastic: a program that prints a host per line."),
+    ] = "",
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
     stall_dump: StallDump = None,
@@ -67,19 +88,27 @@ def run(
 
     if slurm and kubernetes:
         raise LaunchError("--slurm and --kubernetes exclude each other; give one of them")
-    for option, given, needs in (
+    for option, value, needs in (
         ("--submit", submit, "--slurm"),
         ("--sbatch", sbatch, "--slurm"),
         ("--image", image, "--kubernetes"),
         ("--nodes", nodes != 1, "--slurm or --kubernetes"),
     ):
-        if given and not ((slurm and "--slurm" in needs) or (kubernetes and "--kubernetes" in needs)):
+        if value and not ((slurm and "--slurm" in needs) or (kubernetes and "--kubernetes" in needs)):
             raise LaunchError(f"{option} has an effect only with {needs}; add that, or remove {option}")
     if legacy_keras and (slurm or kubernetes):
         raise LaunchError(
             "--legacy-keras has no effect on a job of Slurm or Kubernetes; "
             "give the program as `python -m rueda.hvd --legacy-keras train.py`"
         )
+    limits = {
+        "--min-np": least, "--max-np": most, "--restarts": restarts, "--timeout": timeout,
+        "--elastic-timeout": elastic_timeout, "--host-discovery-script": discovery_script or None,
+    }  # fmt: skip
+    given = [name for name, limit in limits.items() if limit is not None]
+    if given and (slurm or kubernetes or check):
+        other = "--slurm" if slurm else "--kubernetes" if kubernetes else "--check"
+        raise LaunchError(f"{given[0]}, for an elastic job, has no effect with {other}; remove one of them")
     if check and (slurm or kubernetes):
         raise LaunchError("--check has no effect on a job of Slurm or Kubernetes; remove it")
     values, references = requested(export or [])
@@ -88,10 +117,15 @@ def run(
     plan = plan_job(
         command, workers=workers, hosts=hosts, hostfile=hostfile, ssh=ssh, module=module, python=python,
         environment={**values, **stall_variables(stall_warning, stall_timeout, stall_dump)}, references=references,
-        legacy_keras=legacy_keras,
+        legacy_keras=legacy_keras, discovery_script=discovery_script or None, elastic=bool(given),
+        min_workers=least, max_workers=most, restarts=restarts, timeout=timeout, elastic_timeout=elastic_timeout,
     )  # fmt: skip
     identity = identify(os.environ)
     if identity.size > 1 and identity.launcher in TASK_LAUNCHERS and not (slurm or kubernetes):
+        if given:
+            raise LaunchError(
+                f"{given[0]}, for an elastic job, has no effect on tasks of {identity.launcher}; remove it"
+            )
         if check:
             raise LaunchError(f"--check has no effect on tasks of {identity.launcher}; remove it")
         if output is not None:

@@ -50,6 +50,16 @@ def shutdown() -> None:
     lifecycle.stop()
 
 
+def reform(*, failed: bool) -> None:
+    """Leave the world of an elastic job, and enter the next one with those workers that are left or have come.
+
+    Args:
+        failed: whether a collective failed; False if hosts have changed, which all ranks have agreed on.
+    """
+    sets.forget()
+    lifecycle.reform(failed=failed)
+
+
 def is_initialized() -> bool:
     """Return whether this worker is connected: after :func:`init`, until :func:`shutdown`."""
     return lifecycle.running() is not None

@@ -40,7 +40,7 @@ def environment_additions(environ: Mapping[str, str]) -> EnvironmentAdditions:
     return EnvironmentAdditions(prefixes=PREFIXES, packages=packages, per_worker=worker_variables)
 
 
-def worker_variables(hosts: Sequence[Host], node: int, local_rank: int) -> dict[str, str]:
+def worker_variables(hosts: Sequence[Host], node: int, local_rank: int, rank: int) -> dict[str, str]:
     """Return the environment variables by which Horovod tells a worker its ranks and sizes.
 
     The cross rank and cross size count the hosts that have a worker with the same local rank.
@@ -49,15 +49,16 @@ def worker_variables(hosts: Sequence[Host], node: int, local_rank: int) -> dict[
         hosts: all hosts in rank order; ``slots`` is the number of workers on each.
         node: the index of the worker's host.
         local_rank: the rank of the worker on its host.
+        rank: the rank of the worker; in an elastic job it does not follow from the others.
 
     >>> hosts = [Host(name="a", slots=2), Host(name="b", slots=1), Host(name="c", slots=2)]
-    >>> found = worker_variables(hosts, node=2, local_rank=1)
+    >>> found = worker_variables(hosts, node=2, local_rank=1, rank=4)
     >>> [found[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")]
     ['4', '5', '1', '2', '1', '2']
     """
     slots = [host.slots for host in hosts]
     return {
-        "HOROVOD_RANK": str(sum(slots[:node]) + local_rank),
+        "HOROVOD_RANK": str(rank),
         "HOROVOD_SIZE": str(sum(slots)),
         "HOROVOD_LOCAL_RANK": str(local_rank),
         "HOROVOD_LOCAL_SIZE": str(slots[node]),

@@ -68,7 +68,14 @@ SyncBatchNorm | better | also on CPU, with batches of any size, and with `proces
 broadcast_parameters | better | also takes generators, and state dict entries that are not tensors
 broadcast_optimizer_state | better | for every optimizer, even before its first step; takes no step; keeps types
 broadcast_object, allgather_object | same | one collective fewer; plain pickle where cloudpickle is not installed
-elastic | not yet | until Rueda has elastic training, save checkpoints: the first failure ends the job
+elastic | better | survivors keep their process; a fresh worker never gives its state to the others
+""",
+    "horovod.torch.elastic": """
+run | better | a mismatch of the ranks' tensors is raised, since another try would not help
+TorchState | better | models, optimizers, schedules, samplers, other values; a copy survives a second failure
+ElasticSampler | better | a commit covers what all ranks have processed; also `record_indices`
+State, ObjectState | better | Horovod has them in `horovod.common.elastic` only
+state, sampler | same | `state.get_handler_registry`, `state.set_handler_registry` and the handlers, too
 """,
     "horovod.tensorflow": """
 init, shutdown, is_initialized | better | as in `horovod.torch`
@@ -99,14 +106,14 @@ broadcast_variables | better | TensorFlow's and Keras's variables, in one call; 
 broadcast_object, broadcast_object_fn, allgather_object | same | `session` is accepted, but not needed
 broadcast_global_variables, BroadcastGlobalVariablesHook | same | for TensorFlow 1 graphs; an error in eager mode
 gpu_available, check_extension, handle_average_backwards_compatibility | same |
-elastic | different | commits and restores in memory; a worker that fails cannot be replaced yet
+elastic | same | as in `horovod.torch`
 mpi_ops, compression, functions, sync_batch_norm, gradient_aggregation, gradient_aggregation_eager | same |
 data | gone | use tf.data with `shard(hvd.size(), hvd.rank())`, or TensorFlow's own tf.data.experimental.service
 util | gone | private helpers of Horovod's graphs
 """,
     "horovod.tensorflow.elastic": """
 TensorFlowState, TensorFlowKerasState | same | `session` and `backend` are accepted, but not needed
-run | different | starts again when hosts change; after a failure it restores the last commit and raises
+run | better | as in `horovod.torch.elastic`
 """,
     "horovod.keras": """
 init, shutdown, is_initialized | better | as in `horovod.torch`; all names are those of `horovod.tensorflow.keras`, too
@@ -125,7 +132,7 @@ allreduce, allgather, broadcast, reducescatter | better | values of any backend;
 broadcast_object, allgather_object | better | Horovod has them in `horovod.tensorflow` only
 load_model | better | any format and optimizer; `custom_optimizers` and `legacy_opts` are accepted
 callbacks | better | the next table; `BroadcastGlobalVariablesCallback` broadcasts before the first step, if it can
-elastic | different | commits and restores in memory; a worker that fails cannot be replaced yet
+elastic | same | as in `horovod.torch`
 ProcessSet, global_process_set, add_process_set, remove_process_set | better | as in `horovod.torch`
 HorovodInternalError, HostsUpdatedInterrupt | same |
 """,
@@ -138,7 +145,7 @@ BestModelCheckpoint | better | also takes `filepath`
 """,
     "horovod.keras.elastic": """
 KerasState, CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback | same |
-run | different | starts again when hosts change; after a failure it restores the last commit and raises
+run | better | as in `horovod.torch.elastic`
 """,
     "horovod": """
 __version__ | same | 0.28.1+rueda: not less than Horovod's last version, for scripts that compare
@@ -163,13 +170,13 @@ support_non_legacy_keras_optimizers | same | True
 """,
     "horovod.common.elastic": """
 State, ObjectState | same |
-run_fn | different | as `horovod.tensorflow.elastic.run`
+run_fn | better | as `horovod.torch.elastic.run`; `reset` is called in jobs that are not elastic only
 """,
     "horovod.runner": """
 run | better | as `horovod.run`
 launch | same | `run_commandline`, `parse_args`, and `_run` with `_HorovodArgs`
 run_task, gloo_run, mpi_run, js_run | gone | there is one launcher: rueda.world.launch
-elastic | not yet | until Rueda has elastic training, the first failure ends the job
+elastic | gone | the driver belongs to the launcher: `horovodrun --min-np`, `rueda run --min-np`, rueda.world.elastic
 """,
     "horovod.runner.common.util.env": """
 get_env_rank_and_size | better | also reads the variables of torchrun, Slurm, Open MPI, MPICH and Intel MPI

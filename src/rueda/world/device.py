@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 
 from rueda.errors import WorldError
 from rueda.world.cores import usable_cores
+from rueda.world.elastic.membership import slot
 from rueda.world.identity import Identity
 from rueda.world.job_slot import job_slot
 
@@ -45,7 +46,7 @@ def choose_device(identity: Identity, wanted: str | None = None, *, adopted: boo
     module = torch.get_device_module(kind)
     if module.device_count() == 0:
         raise WorldError(f"RUEDA_DEVICE: expected {kind}, but this machine shows no such device; set RUEDA_DEVICE=cpu")
-    index: int = (identity.local_rank + job_slot(os.environ)) % module.device_count()
+    index: int = (slot(os.environ, identity.local_rank) + job_slot(os.environ)) % module.device_count()
     if adopted:
         bound = dist.distributed_c10d._get_default_group().bound_device_id
         if bound is not None and bound.type == kind and bound.index is not None:

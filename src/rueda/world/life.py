@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 
 import torch
@@ -14,6 +17,8 @@ from rueda.errors import WorldError
 from rueda.world import instruction_sets, malloc, numa, rendezvous, seeds
 from rueda.world.compiler_import import spare_compiler
 from rueda.world.device import choose_backend, choose_device, choose_threads, claim_device
+from rueda.world.elastic import broken, membership, sockets
+from rueda.world.elastic.link import opened as elastic_link
 from rueda.world.identity import Identity, identify
 from rueda.world.idle_threads import wait_at_exit, wait_for_idle_threads
 from rueda.world.shared_memory import world_group
@@ -26,6 +31,7 @@ DEFAULT_TIMEOUT_SECONDS = 120.0
 
 _current: World | None = None
 _generation = 0
+_num_adopted = 0
 
 
 def init(*, seed: int | None = None, device: str | None = None, timeout: float | None = None) -> World:
@@ -63,9 +69,17 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
         device: as for :func:`init`.
         timeout: as for :func:`init`.
     """
-    global _current, _generation
     if _current is not None:
         return _reopened(_current, seed, device)
+    if membership.is_pending():
+        from rueda.world.elastic.reforming import join
+
+        return join(seed=seed, device=device)
+    return _open(seed=seed, device=device, seconds=_timeout(timeout))
+
+
+def _open(*, seed: int | None, device: str | None, seconds: float) -> World:
+    global _current, _generation, _num_adopted
     # Identify.
     adopted = dist.is_available() and dist.is_initialized()
     identity = adopted_identity() if adopted else identify(os.environ)
@@ -83,36 +97,52 @@ def open_world(*, seed: int | None = None, device: str | None = None, timeout: f
     limits = read_limits(os.environ)
     shared = None
     if identity.size > 1 and not adopted:
-        store = rendezvous.connect(identity, seconds=_timeout(timeout), generation=_generation)
+        store = rendezvous.connect(identity, seconds=seconds, generation=_generation, check=broken.raise_if_broken)
         claim_device(store, identity, chosen)
         backend = choose_backend(chosen)
         if "nccl" in backend:
             os.environ.update(torch_variables(limits, os.environ))
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=identity.rank,
-            world_size=identity.size,
-            timeout=group_timeout(limits, os.environ),
-            device_id=chosen if chosen.index is not None else None,
-        )
+        elastic, hook = membership.is_elastic(), sys.excepthook
+        with sockets.recorded() if elastic else contextlib.nullcontext():
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=identity.rank,
+                world_size=identity.size,
+                # A member of an elastic job may be lost at this moment, and those that go on must not wait for it.
+                timeout=timedelta(seconds=seconds) if elastic else group_timeout(limits, os.environ),
+                device_id=chosen if chosen.index is not None else None,
+            )
         atexit.register(finish)
         _forget_after_fork()
         _generation += 1
+        if elastic:
+            sys.excepthook = hook  # torch has put the rank of this generation before each line, which may change
+            dist.distributed_c10d._set_pg_timeout(group_timeout(limits, os.environ))
         if chosen.type == "cpu":
-            shared = world_group.open_group(store, identity.rank, identity.size, _timeout(timeout))
+            shared = world_group.open_group(store, identity.rank, identity.size, seconds, broken.error)
     if identity.size > 1:
+        _num_adopted += adopted  # the store of a new process group is new, that of an adopted one is used again
         watcher.start(
             dist.distributed_c10d._get_default_store(), identity.rank, identity.size,
-            local=identity.local_size == identity.size, limits=limits,
+            local=identity.local_size == identity.size, limits=limits, number=_num_adopted if adopted else 0,
+            give_up=_give_up,
         )  # fmt: skip
     if shared is not None:
-        watcher.watch(world_group.SharedCollectives(shared, limits, watcher.end_process))
+        watcher.watch(world_group.SharedCollectives(shared, limits, _give_up))
     # Seed.
     if seed is not None:
         seeds.seed_model(seed)
     _current = World(identity=identity, device=chosen, seed=seed)
     return _current
+
+
+def _give_up(text: str) -> None:
+    """End a stall: this process ends, or, if it can survive, its collectives fail."""
+    link = elastic_link()
+    if link is None or not link.registered:
+        watcher.end_process(text)
+    broken.break_world(text)
 
 
 @cache
@@ -145,6 +175,39 @@ def finish() -> None:
     if opened_here and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
         wait_for_idle_threads()
+    sockets.forget()
+
+
+def abandon() -> None:
+    """Close the world without waiting for the others: collectives that are under way fail, here and on the others.
+
+    For a worker of an elastic job whose world is broken (:mod:`rueda.world.elastic`).
+    """
+    global _current
+    _current = None
+    atexit.unregister(finish)
+    broken.break_world("this worker has left the world")
+    watcher.stop()
+    world_group.close_group()
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def reopen(former: World | None, *, seconds: float, seed: int | None = None, device: str | None = None) -> World:
+    """Open the world that the environment describes now, in place of one that was closed.
+
+    Args:
+        former: the closed world, whose device and seed are kept; the random numbers of this process go on.
+        seconds: how long to wait for the others.
+        seed: without a former world: as for :func:`init`.
+        device: without a former world: as for :func:`init`.
+    """
+    global _current, _generation
+    _generation = 0  # fresh members have opened none; the store's keys begin with the number of the generation
+    if former is None:
+        return _open(seed=seed, device=device, seconds=seconds)
+    _current = replace(_open(seed=None, device=former.device.type, seconds=seconds), seed=former.seed)
+    return _current
 
 
 def current() -> World:

@@ -151,6 +151,10 @@ class StoreGateway(_Forwarder):
             listeners = network.listen(addresses, self.port)
             self._call(lambda: self._listener.listen_on(listeners))
 
+    def lead_to(self, store_port: int) -> None:
+        """Lead connections that are made from now on to another store of this host."""
+        self._store_port = store_port
+
     @property
     def refused(self) -> str | None:
         """A line for the user that tells how many connections were refused, or None."""

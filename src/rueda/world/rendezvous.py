@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -28,30 +29,41 @@ from rueda.world.identity import Identity
 from rueda.world.relay import StoreGateway, StoreRelay, reach
 
 # The server runs until the process ends, so that init() after finish() can use it again.
-_stores: dict[tuple[str, int | None, str | None, int], Store] = {}
+_stores: dict[tuple[str, int | None, str | None, int | None], Store] = {}
 _mpi_key = b""
 _LONGEST_PAUSE = 0.2  # seconds between two questions whether all are here
 
 
-def connect(identity: Identity, *, seconds: float, generation: int) -> Store:
+def _nothing() -> None:
+    pass
+
+
+def connect(identity: Identity, *, seconds: float, generation: int, check: Callable[[], None] = _nothing) -> Store:
     """Connect to rank 0's store and return it when all workers have registered.
 
     Args:
         identity: this worker's rank and, if the launcher set it, the address of rank 0.
         seconds: how long to wait for the others.
         generation: how many worlds this process opened before, so that a new one never reads the keys of an old one.
+        check: called while this worker waits; it raises an error if there is nothing to wait for any more.
 
     Raises:
         WorldError: a worker is missing, or rank 0 cannot be reached, after ``seconds``.
     """
-    key = (identity.launcher, identity.port, identity.address, identity.rank)
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    # The store of an agent is used again by a worker of an elastic job, whose rank changes.
+    key = (identity.launcher, identity.port, identity.address, None if by_agent else identity.rank)
     if key not in _stores:
         if identity.address is not None and identity.port is not None:
             _stores[key] = _open_known(identity, identity.address, identity.port, seconds)
         else:
             _stores[key] = _open_over_mpi(identity, seconds)
-    store = PrefixStore(f"rueda/{generation}", _stores[key])
-    _wait_for_all_ranks(store, identity, seconds)
+    store: Store = _stores[key]
+    if by_agent:
+        # A restarted worker group must not read the keys of the group before it.
+        store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    store = PrefixStore(f"rueda/{generation}", store)
+    _wait_for_all_ranks(store, identity, seconds, check)
     if identity.local_size < identity.size:
         _choose_interface(store, identity)
         network.exchange_at_once(os.environ)
@@ -70,9 +82,7 @@ def _open_known(identity: Identity, address: str, port: int, seconds: float) -> 
     if identity.rank != 0:
         _resolve(address)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # A restarted worker group must not read the keys of the group before it.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return PrefixStore(f"attempt/{attempt}", _connect_to(address, port, seconds))
+        return _connect_to(address, port, seconds)
     if _on_one_host(identity, address):
         return _serve("127.0.0.1", port, seconds) if identity.rank == 0 else _connect_to("127.0.0.1", port, seconds)
     key = known_key()
@@ -195,15 +205,15 @@ def _resolve(address: str) -> None:
         ) from None
 
 
-def _wait_for_all_ranks(store: Store, identity: Identity, seconds: float) -> None:
+def _wait_for_all_ranks(store: Store, identity: Identity, seconds: float, check: Callable[[], None] = _nothing) -> None:
     """Block until all ranks have registered: rank 0 waits for each of them, and the others for rank 0."""
     store.set(f"here/{identity.rank}", socket.gethostname())
     try:
         if identity.rank == 0:
-            _wait(store, [f"here/{rank}" for rank in range(identity.size)], seconds)
+            _wait(store, [f"here/{rank}" for rank in range(identity.size)], seconds, check)
             store.set("all", "here")
         else:
-            _wait(store, ["all"], seconds + 5)  # longer than rank 0, which names the missing ranks
+            _wait(store, ["all"], seconds + 5, check)  # longer than rank 0, which names the missing ranks
     except RuntimeError:
         try:
             missing = [rank for rank in range(identity.size) if not store.check([f"here/{rank}"])]
@@ -216,7 +226,7 @@ def _wait_for_all_ranks(store: Store, identity: Identity, seconds: float) -> Non
         ) from None
 
 
-def _wait(store: Store, keys: list[str], seconds: float) -> None:
+def _wait(store: Store, keys: list[str], seconds: float, check: Callable[[], None]) -> None:
     """Wait for keys of a store by asking again and again: Python handles no signal during ``store.wait``.
 
     Raises:
@@ -227,6 +237,7 @@ def _wait(store: Store, keys: list[str], seconds: float) -> None:
         waited = time.monotonic() - begun
         if waited > seconds:
             raise RuntimeError("timed out")
+        check()
         time.sleep(min(_LONGEST_PAUSE, 0.002 + waited / 8))
 
 

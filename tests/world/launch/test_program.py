@@ -77,12 +77,12 @@ def test_only_named_variables_travel() -> None:
 def test_additions_are_computed_for_each_worker() -> None:
     hosts = [Host(name="a", slots=2), Host(name="b", slots=1)]
 
-    def per_worker(hosts: Sequence[Host], node: int, local_rank: int) -> dict[str, str]:
-        return {"WHERE": f"{hosts[node].name} {local_rank}"}
+    def per_worker(hosts: Sequence[Host], node: int, local_rank: int, rank: int) -> dict[str, str]:
+        return {"WHERE": f"{hosts[node].name} {local_rank} {rank}"}
 
     additions = EnvironmentAdditions(per_worker=per_worker)
-    assert additions.of_host(hosts, 0) == [{"WHERE": "a 0"}, {"WHERE": "a 1"}]
-    assert additions.of_host(hosts, 1) == [{"WHERE": "b 0"}]
+    assert additions.of_host(hosts, 0) == [{"WHERE": "a 0 0"}, {"WHERE": "a 1 1"}]
+    assert additions.of_host(hosts, 1) == [{"WHERE": "b 0 2"}]
     assert EnvironmentAdditions().of_host(hosts, 0) == [{}, {}]
 
 

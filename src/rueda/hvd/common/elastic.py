@@ -9,11 +9,26 @@
             if state.batch % 10 == 0:
                 state.commit()
 
-    train(hvd.elastic.TensorFlowKerasState(model, batch=0))
+    train(hvd.elastic.TorchState(model, optimizer, batch=0))
 
-``run`` gives all ranks rank 0's state and calls the function. When the hosts change (``HostsUpdatedInterrupt``) it
-connects the workers anew and calls the function again. A worker that fails cannot be replaced yet: the error is raised,
-with what to do, after the state has been restored to its last commit.
+``run`` gives all ranks the state of rank 0 and calls the function. In a job that was started with ``--min-np`` the
+workers change while it runs, and ``run`` calls the function again, in the same process:
+
+==========================  ===========================  ====================================================
+what happens                what the function's          what ``run`` does
+                            collectives raise
+==========================  ===========================  ====================================================
+a worker is lost            HorovodInternalError         returns to the last commit, forms a new world
+hosts come or shall leave   HostsUpdatedInterrupt, from  forms a new world; nothing is lost
+                            ``commit`` or
+                            ``check_host_updates``
+the function has a defect   its own exception            raises it
+==========================  ===========================  ====================================================
+
+After a new world was formed, ``run`` calls the functions of ``register_reset_callbacks``, which adapt the learning rate
+to the number of workers, and gives all ranks the state of the first rank that has one: a fresh worker has none.
+
+Every commit copies the state, so that fewer commits cost less, and after a failure more batches are trained again.
 """
 
 from __future__ import annotations
@@ -23,7 +38,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rueda.hvd.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from rueda.hvd.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, MismatchError, OperationError
+from rueda.world import elastic
 
 _REMOVED, _ADDED = 1, 2
 
@@ -32,11 +48,16 @@ class State:
     """What must be the same on all ranks and survive an interruption.
 
     Args:
-        bcast_object: broadcasts an object from rank 0.
+        bcast_object: broadcasts an object from rank 0, or from ``root_rank``.
         get_rank: returns this worker's rank.
     """
 
-    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
+    root_rank = 0
+    """the rank whose state :meth:`sync` gives to all ranks"""
+    is_synchronized = False
+    """whether :meth:`sync` has been completed once: only then does this worker's state count"""
+
+    def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], None]] = []
         self._hosts_updated = 0  # the changes, as flags: _REMOVED, _ADDED
@@ -69,7 +90,7 @@ class State:
 
     def check_host_updates(self) -> None:
         """Raise HostsUpdatedInterrupt on all ranks if rank 0 knows that hosts have changed."""
-        changes = self._bcast_object(self._hosts_updated)
+        changes = self._bcast_object(self._hosts_updated | elastic.updates())
         if changes:
             self._hosts_updated = 0
             raise HostsUpdatedInterrupt(changes == _REMOVED)
@@ -94,7 +115,7 @@ class ObjectState(State):
     """Values that can be pickled, as attributes.
 
     Args:
-        bcast_object: broadcasts an object from rank 0.
+        bcast_object: broadcasts an object from rank 0, or from ``root_rank``.
         get_rank: returns this worker's rank.
         kwargs: the values.
 
@@ -105,7 +126,7 @@ class ObjectState(State):
     (1, [0])
     """
 
-    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
+    def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
         self._names = tuple(kwargs)
         vars(self).update(kwargs)
@@ -122,27 +143,18 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the values of rank 0, and save."""
         if self._names:
-            vars(self).update(self._bcast_object({name: getattr(self, name) for name in self._names}))
+            root = {"root_rank": self.root_rank} if self.root_rank else {}
+            vars(self).update(self._bcast_object({name: getattr(self, name) for name in self._names}, **root))
         self.save()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a state that synchronises it and calls ``func(state, ...)``, again after hosts have changed.
+    """Return a function of a state that synchronises it and calls ``func(state, ...)``, again after workers changed.
 
     Raises:
-        HorovodInternalError: a collective failed because a worker is gone.
+        HorovodInternalError: a collective failed, and the job is not elastic, or the ranks submitted different tensors.
     """
-
-    @functools.wraps(func)
-    def call(state: State, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except Exception as error:
-            if _is_collective_failure(error):
-                raise HorovodInternalError(str(error).partition("\n")[0]) from error
-            raise
-
-    return run_fn(call, _connect_anew)
+    return run_fn(func, _connect_anew)
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
@@ -150,39 +162,83 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
     Args:
         func: the training function, whose first argument is the state.
-        reset: connects the workers anew.
+        reset: connects the workers anew in a job that is not elastic.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        skip_sync = False
+        elastic.register()
+        was_reset = skip_sync = False
         while True:
             try:
+                if was_reset:
+                    state.on_reset()
                 if not skip_sync:
-                    state.sync()
+                    _synchronize(state)
                 return func(state, *args, **kwargs)
-            except HorovodInternalError as error:
-                state.restore()
-                raise HorovodInternalError(
-                    f"elastic: {error}; the state is that of the last commit, but workers cannot be replaced yet: "
-                    "save it, and start the job again"
-                ) from error
             except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync
-            reset()
-            state.on_reset()
+                # In an elastic job a fresh worker may come at the same moment, which needs the state.
+                failed, skip_sync = False, interrupt.skip_sync and not elastic.is_elastic()
+            except Exception as error:
+                failure = _collective_failure(error)
+                if failure is None:
+                    raise
+                state.restore()
+                _raise_if_final(failure, error)
+                failed, skip_sync = True, False
+            if elastic.is_elastic():
+                _reform(failed)
+            else:
+                reset()
+            was_reset = True
 
     return wrapper
 
 
-def _is_collective_failure(error: Exception) -> bool:
-    """Return whether TensorFlow reports a collective that failed in a ``tf.function``, as only the error's text shows.
+def _synchronize(state: State) -> None:
+    """Give all ranks the state of the first rank that has one; when a job begins, none has, and rank 0's counts."""
+    if elastic.is_elastic():
+        from rueda.hvd.torch.functions import allgather_object
 
-    >>> _is_collective_failure(type("UnknownError", (Exception,), {})("{{node a}} StallError: 'x' waited for rank 1"))
-    True
+        have_state: list[bool] = allgather_object(state.is_synchronized, name="elastic.have_state")
+        state.root_rank = have_state.index(True) if True in have_state else 0
+    state.sync()
+    state.is_synchronized = True
+
+
+def _raise_if_final(failure: HorovodInternalError, cause: Exception) -> None:
+    """Raise an error that a new world would not prevent, or that cannot be followed by one."""
+    if isinstance(failure, (MismatchError, OperationError)):
+        raise type(failure)(f"elastic: {failure}; the state is that of the last commit") from cause
+    if not elastic.is_elastic():
+        raise type(failure)(
+            f"elastic: {failure}; the state is that of the last commit: to go on without a worker that is lost, start "
+            "the job with --min-np"
+        ) from cause
+
+
+def _collective_failure(error: Exception) -> HorovodInternalError | None:
+    """Return the error of a collective as a HorovodInternalError; None for an error of the training function itself.
+
+    TensorFlow reports a collective that failed in a ``tf.function`` by a text. In an elastic job also a collective of
+    torch.distributed fails when a worker is lost.
+
+    >>> _collective_failure(type("UnknownError", (Exception,), {})("{{node a}} StallError: 'x' waited for rank 1"))
+    StallError("{{node a}} StallError: 'x' waited for rank 1")
+    >>> _collective_failure(ValueError("of the script"))
     """
-    kinds: list[type] = [HorovodInternalError, *HorovodInternalError.__subclasses__()]
-    return type(error).__name__ == "UnknownError" and any(f"{kind.__name__}: " in str(error) for kind in kinds)
+    if isinstance(error, HorovodInternalError):
+        return error
+    kinds: list[type[HorovodInternalError]] = [*HorovodInternalError.__subclasses__(), HorovodInternalError]
+    text = str(error)
+    if type(error).__name__ == "UnknownError":
+        return next((kind(text.partition("\n")[0]) for kind in kinds if f"{kind.__name__}: " in text), None)
+    if elastic.is_elastic():
+        from rueda.world.elastic.guarding import means_lost_peer  # imports torch
+
+        if means_lost_peer(error):
+            return HorovodInternalError(text.partition("\n")[0])
+    return None
 
 
 def _connect_anew() -> None:
@@ -190,3 +246,9 @@ def _connect_anew() -> None:
 
     basics.shutdown()
     basics.init()
+
+
+def _reform(failed: bool) -> None:
+    from rueda.hvd import basics  # imports torch
+
+    basics.reform(failed=failed)

@@ -10,6 +10,7 @@ to the store of this world, can connect; nothing that another process sends is d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import marshal
 import os
@@ -18,6 +19,8 @@ import selectors
 import socket
 import struct
 import time
+from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import Store
@@ -25,6 +28,7 @@ from torch.distributed.distributed_c10d import Store
 from rueda.errors import WorldError
 from rueda.world import authentication, network
 from rueda.world.authentication import AuthenticatingListener, derived_key, receive_exactly
+from rueda.world.elastic.broken import on_break, raise_if_broken
 from rueda.world.rendezvous import known_key
 
 _PURPOSE = "control channel"
@@ -140,6 +144,10 @@ def connect_channels(
 
     Returns:
         On rank 0 a channel to every other rank, elsewhere the channel to rank 0; and ``info`` of all ranks in order.
+
+    Raises:
+        WorldError: not all ranks connected in time.
+        PeerLost: one of them was lost meanwhile (a job that is elastic learns it from its launcher).
     """
     if size == 1:
         return {}, [info]
@@ -181,12 +189,17 @@ def _accept(store: Store, size: int, info: Any, local: bool, seconds: float) -> 
         try:
             store.set("control", json.dumps([[address] if address else network.reachable_addresses(), port, token]))
             while len(channels) < size - 1:
+                raise_if_broken()
                 if time.monotonic() > deadline:
                     missing = [rank for rank in range(1, size) if rank not in channels]
                     raise OSError(f"no connection from ranks {missing}")
                 for key, _ in selector.select(min(1.0, max(0.0, deadline - time.monotonic()))):
                     key.data()
                 authenticating.close_expired()
+        except BaseException:
+            for channel in channels.values():
+                channel.close()
+            raise
         finally:
             authenticating.close()
             authenticating.report()
@@ -196,13 +209,25 @@ def _accept(store: Store, size: int, info: Any, local: bool, seconds: float) -> 
     return channels, all_info
 
 
+def _shut_down(connection: socket.socket, _: str) -> None:
+    connection.shutdown(socket.SHUT_RDWR)
+
+
 def _connect(store: Store, rank: int, info: Any, seconds: float) -> tuple[Channels, list[Any]]:
+    deadline = time.monotonic() + seconds
+    while not store.check(["control"]):
+        raise_if_broken()
+        if time.monotonic() > deadline:
+            raise OSError("no address of rank 0")
+        with contextlib.suppress(RuntimeError):
+            store.wait(["control"], timedelta(seconds=1))
     addresses, port, token = json.loads(store.get("control"))
     key = derived_key(known_key(), token)
-    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
+        raise_if_broken()
         connection = authentication.connect(addresses, port, key, _PURPOSE, seconds=5.0)
         if connection is not None:
+            undo = on_break(partial(_shut_down, connection))
             try:
                 connection.settimeout(max(0.1, deadline - time.monotonic()))
                 connection.sendall(pack((rank, info)))
@@ -212,5 +237,7 @@ def _connect(store: Store, rank: int, info: Any, seconds: float) -> tuple[Channe
                 return {0: Channel(connection)}, all_info
             except OSError:
                 connection.close()
+            finally:
+                undo()
         time.sleep(0.05)
     raise OSError(f"rank 0 does not answer at {addresses}")

@@ -211,6 +211,10 @@ class Engine:
         """Let all collectives of all ranks fail; any thread may call it."""
         self._negotiation.fail(failure, notify=True)
 
+    def abort(self, reason: str) -> None:
+        """Let all collectives of all ranks fail because a rank is gone, unless they have failed before."""
+        self.fail(HorovodInternalError(reason))
+
     def _send(self, message: Message) -> None:
         self.tensor_queue.add_message(message)
         self._channels.wake()

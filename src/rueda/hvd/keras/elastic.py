@@ -59,7 +59,7 @@ class KerasState(ObjectState):
 
     def sync(self) -> None:
         """Broadcast rank 0's variables and values to all ranks, and keep a copy."""
-        broadcast_variables(self._variables(), root_rank=0, family=families.family_of(self.model))
+        broadcast_variables(self._variables(), root_rank=self.root_rank, family=families.family_of(self.model))
         super().sync()
 
 

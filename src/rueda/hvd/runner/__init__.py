@@ -27,10 +27,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rueda.errors import LaunchError, MissingExtra, WorldError
+from rueda.errors import MissingExtra, WorldError
 from rueda.world.signals import exit_status
 
 __all__ = ["WorkerError", "run"]
+GIVES_UP = "the elastic job ends"
+"""begins the message of the other workers when a job ends"""
 
 
 def __getattr__(name: str) -> Any:
@@ -67,7 +69,7 @@ def run(
     max_num_proc: int | None = None,
     slots: int | None = None,
     reset_limit: int | None = None,
-    cooldown_range: object = None,
+    cooldown_range: Sequence[float] | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
     start_timeout: float | None = None,
@@ -103,7 +105,10 @@ def run(
         verbose: print what is started.
         network_interfaces: the network interfaces to use, also ``network_interface``.
         executable: the Python interpreter of the workers.
-        min_num_proc, max_num_proc, min_np, max_np, reset_limit, cooldown_range: elastic training, not supported yet.
+        min_num_proc: the job is elastic and goes on after a failure with at least so many workers; also ``min_np``.
+        max_num_proc: the most workers of an elastic job, also ``max_np``; by default all slots of the hosts.
+        reset_limit: how many failures an elastic job survives; by default any number.
+        cooldown_range: the least and most seconds for which a host that fails repeatedly is not used.
         disable_cache, use_gloo, use_mpi, mpi_args: accepted without effect.
 
     Raises:
@@ -112,18 +117,19 @@ def run(
     """
     from rueda.hvd.launching import HorovodrunStyle
     from rueda.hvd.runner.function_server import FunctionServer
-    from rueda.hvd.runner.launch_plan import plan_job
+    from rueda.hvd.runner.launch_plan import elastic_limits, plan_job
     from rueda.world.launch import OutputOptions, launch
     from rueda.world.launch.remote import ssh_addresses
 
-    if any(value is not None for value in (min_num_proc, max_num_proc, min_np, max_np, reset_limit)):
-        raise LaunchError("elastic training is not in Rueda yet; remove min_np, max_np and reset_limit, and give np")
+    workers, least, most = num_proc or np, min_num_proc or min_np, max_num_proc or max_np
+    limits = elastic_limits(workers, least, most, reset_limit, cooldown_range, has_hosts=bool(hosts or hostfile))
     interfaces = network_interfaces if network_interfaces is not None else network_interface or ()
     program = ["rueda.hvd.runner.worker"]
     plan = plan_job(
         [executable, "-u", "-m", *program] if executable else program,
         module=not executable,
-        workers=num_proc or np or (None if hosts or hostfile else 1),
+        workers=workers or (None if hosts or hostfile or limits else 1),
+        **limits,
         hosts=hosts,
         hostfile=hostfile,
         slots=slots,
@@ -138,9 +144,12 @@ def run(
     with FunctionServer(call, hosts=others) as server:
         plan = replace(plan, environment={**plan.environment, **server.environment})
         if verbose:
-            print(f"rueda: {getattr(func, '__name__', func)} on {plan.workers} workers", file=sys.stderr)
+            number = plan.workers if plan.elastic is None else f"{plan.elastic.least} to {plan.elastic.most}"
+            print(f"rueda: {getattr(func, '__name__', func)} on {number} workers", file=sys.stderr)
         output = OutputOptions(folder=Path(output_filename) if output_filename else None, style=HorovodrunStyle())
         status = launch(plan, output=output)
+        if plan.elastic is not None:
+            return _elastic_results(server.outcomes, status)
         return _results(server.outcomes, plan.workers, status)
 
 
@@ -168,3 +177,18 @@ def _results(outcomes: Sequence[Any], workers: int, status: int) -> list[Any]:
         rank = missing[0] if len(missing) == 1 else None
         raise WorkerError(rank, f"it ended with exit status {status} before it returned a result")
     return [pickle.loads(found[rank]) for rank in range(workers)]
+
+
+def _elastic_results(outcomes: Sequence[Any], status: int) -> list[Any]:
+    """Return the results of the workers that reached the end; failures that the job has survived do not count."""
+    if status == 130:
+        raise KeyboardInterrupt
+    found = {outcome.rank: outcome.result for outcome in outcomes if outcome.result is not None}
+    if status or not found:
+        failed = [outcome for outcome in outcomes if outcome.result is None]
+        # The others learn that the job has ended after the one whose failure ended it.
+        causes = [outcome for outcome in failed if GIVES_UP not in outcome.summary] or failed
+        if causes:
+            raise WorkerError(causes[-1].rank, causes[-1].summary, causes[-1].traceback)
+        raise WorkerError(None, f"the job ended with exit status {status} before a worker returned a result")
+    return [pickle.loads(found[rank]) for rank in sorted(found)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from rueda.errors import LaunchError, RuedaError
 from rueda.hvd.launching import HorovodrunStyle
-from rueda.hvd.runner.launch_plan import plan_job
+from rueda.hvd.runner.launch_plan import elastic_limits, plan_job
 from rueda.hvd.runner.options import OPTIONS, notes, parser, variables, with_config
 from rueda.world.launch import LaunchPlan, OutputOptions, driver
 
@@ -60,11 +60,16 @@ def _run(args: Any) -> list[Any] | None:
             args.run_func, num_proc=args.num_proc, hosts=args.hosts, hostfile=args.hostfile, slots=args.slots,
             start_timeout=args.start_timeout, ssh_port=args.ssh_port, ssh_identity_file=args.ssh_identity_file,
             output_filename=args.output_filename, verbose=args.verbose, executable=args.executable,
-            network_interfaces=args.nics,
+            network_interfaces=args.nics, min_np=args.min_num_proc or args.min_np,
+            max_np=args.max_num_proc or args.max_np, reset_limit=args.reset_limit, cooldown_range=args.cooldown_range,
         )  # fmt: skip
     values = {option.field: getattr(args, option.field, None) for option in OPTIONS}
     interfaces = [args.nics] if isinstance(args.nics, str) else args.nics
     values |= {"slots_per_host": args.slots, "network_interfaces": interfaces or values["network_interfaces"]}
+    for name, other in (
+        ("min_np", args.min_num_proc), ("max_np", args.max_num_proc), ("blacklist_cooldown_range", args.cooldown_range)
+    ):  # fmt: skip
+        values[name] = values[name] if other is None else other
     status = _start(list(args.command or ()), values)
     if status:
         raise RuntimeError(f"the job ended with exit status {status}")
@@ -109,13 +114,17 @@ def _start(command: list[str], values: dict[str, Any]) -> int:
 
 
 def _plan(command: list[str], values: dict[str, Any], environment: dict[str, str]) -> LaunchPlan:
-    workers = next((values[name] for name in ("num_proc", "min_np", "max_np") if values[name] is not None), None)
+    limits = elastic_limits(
+        values["num_proc"], values["min_np"], values["max_np"], values["reset_limit"],
+        values["blacklist_cooldown_range"], values["elastic_timeout"], values["host_discovery_script"],
+        has_hosts=bool(values["hosts"] or values["hostfile"]),
+    )  # fmt: skip
     return plan_job(
         command,
-        workers=workers,
+        workers=values["num_proc"],
+        **limits,
         hosts=values["hosts"],
         hostfile=values["hostfile"],
-        discovery_script=values["host_discovery_script"],
         slots=values["slots_per_host"],
         ssh_port=values["ssh_port"],
         ssh_identity_file=values["ssh_identity_file"],
@@ -128,12 +137,16 @@ def _plan(command: list[str], values: dict[str, Any], environment: dict[str, str
 
 def _description(plan: LaunchPlan) -> list[str]:
     """Return the lines of ``--verbose``: the program and its hosts, then the variables."""
+    variables = [f"{name}={value}" for name, value in plan.environment.items()]
+    if plan.elastic is not None:
+        source = ", ".join(f"{host.name}:{host.slots}" for host in plan.hosts) or f"as {plan.elastic.discovery} lists"
+        limits = f"{plan.elastic.least} to {plan.elastic.most} workers"
+        return [f"{shlex.join(plan.program)} on {limits}: {source}", *variables]
     hosts = ", ".join(
         f"{host.name} (ranks {plan.first_rank(index)} to {plan.first_rank(index) + host.slots - 1})"
         for index, host in enumerate(plan.hosts)
     )
-    lines = [f"{shlex.join(plan.program)} on {plan.workers} workers: {hosts}"]
-    return [*lines, *(f"{name}={value}" for name, value in plan.environment.items())]
+    return [f"{shlex.join(plan.program)} on {plan.workers} workers: {hosts}", *variables]
 
 
 def _build() -> str:

@@ -48,7 +48,6 @@ class Option:
 
 
 _TUNING = "nothing is tuned; see --cycle-time-ms"
-_ELASTIC = "elastic training is not in Rueda yet: the job keeps its -np workers and ends with the first failure"
 _BACKENDS = "tensors are sent by torch.distributed's backends, not by MPI"
 _HIERARCHY = "NCCL and Gloo choose the route between machines themselves"
 
@@ -57,6 +56,12 @@ OPTIONS = (
     Option("-H --hosts", str, "hosts and their slots: server1:4,server2:4"),
     Option("-hostfile --hostfile", str, "file with one host per line: server1 slots=4"),
     Option("--slots-per-host", int, "slots of hosts that are listed without a number"),
+    Option("--min-num-proc --min-np", int, "elastic: go on after a failure with at least so many workers (-np)"),
+    Option("--max-num-proc --max-np", int, "elastic: the most workers (all slots)"),
+    Option("--host-discovery-script", str, "elastic: a program, run every second, that prints a host per line"),
+    Option("--elastic-timeout", int, "elastic: seconds to wait for enough hosts (600)"),
+    Option("--reset-limit", int, "elastic: survive so many failures; hosts that come or leave do not count"),
+    Option("--blacklist-cooldown-range", tuple, "elastic: least and most seconds without a host that fails repeatedly"),
     Option("-p --ssh-port", int, "ssh port of all hosts"),
     Option("-i --ssh-identity-file", str, "private key for ssh"),
     Option("--network-interface --network-interfaces", list, "network interfaces to use: eth0,eth1"),
@@ -114,12 +119,6 @@ OPTIONS = (
            variable="HOROVOD_LOG_LEVEL", config="logging.level", choices=LOG_LEVELS),
     Option("--no-log-hide-timestamp --log-with-timestamp", bool, note="see --prefix-output-with-timestamp",
            config="logging.with_timestamp", no="--log-without-timestamp --log-hide-timestamp"),
-    Option("--min-num-proc --min-np", int, note=_ELASTIC),
-    Option("--max-num-proc --max-np", int, note=_ELASTIC),
-    Option("--host-discovery-script", str, note=f"it is run once; {_ELASTIC}"),
-    Option("--elastic-timeout", int, note=_ELASTIC),
-    Option("--reset-limit", int, note=_ELASTIC),
-    Option("--blacklist-cooldown-range", tuple, note=_ELASTIC),
 )  # fmt: skip
 
 

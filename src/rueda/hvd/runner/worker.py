@@ -16,19 +16,23 @@ from rueda.hvd.runner.function_server import Outcome, exchange
 def main() -> None:
     """Run one worker; an exception is reported to the server and then raised, so that the launcher sees it."""
     server = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RUEDA_RUN_")}
-    rank = int(os.environ["RANK"])
     try:
         function, args, kwargs = _load(exchange(server))
         result = dumps(function(*args, **kwargs))
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
-            exchange(server, Outcome(rank, dumps(None)))
+            exchange(server, Outcome(_rank(), dumps(None)))
             raise
         shown = error.with_traceback(_without_own_frames(error))
         text = "".join(traceback.format_exception(shown))
-        exchange(server, Outcome(rank, None, text, traceback.format_exception_only(error)[-1].strip()))
+        exchange(server, Outcome(_rank(), None, text, traceback.format_exception_only(error)[-1].strip()))
         raise
-    exchange(server, Outcome(rank, result))
+    exchange(server, Outcome(_rank(), result))
+
+
+def _rank() -> int:
+    """Return the rank of this worker, which changes in an elastic job."""
+    return int(os.environ["RANK"])
 
 
 def _load(call: bytes) -> Any:

@@ -40,7 +40,7 @@ class TensorFlowState(ObjectState):
 
     def sync(self) -> None:
         """Give all ranks the variables and values of rank 0."""
-        broadcast_variables(self.variables, 0)
+        broadcast_variables(self.variables, self.root_rank)
         super().sync()  # which saves them
 
 

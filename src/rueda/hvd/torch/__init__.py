@@ -8,6 +8,7 @@
 ``SyncBatchNorm``                                batch statistics over all workers (:mod:`.sync_batch_norm`)
 ``exact``                                        collectives without Horovod's factors in gradients (:mod:`.exact`)
 ``Compression``                                  gradients sent in half precision (:mod:`.compression`)
+``elastic``                                      training that survives the loss of workers (:mod:`.elastic`)
 ``ProcessSet``, ``add_process_set`` ...          collectives among some ranks (:mod:`rueda.hvd.common.process_sets`)
 ===============================================  =======================================================================
 """
@@ -17,10 +18,10 @@ from __future__ import annotations
 from typing import Any
 
 from rueda.hvd import basics
-from rueda.hvd.alias import install_finder
 from rueda.hvd.basics import *  # noqa: F403
 from rueda.hvd.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from rueda.hvd.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from rueda.hvd.torch import elastic as elastic
 from rueda.hvd.torch import exact as exact
 from rueda.hvd.torch import mpi_ops
 from rueda.hvd.torch.compression import Compression
@@ -37,13 +38,11 @@ from rueda.hvd.torch.sync_batch_norm import SyncBatchNorm
 __all__ = [
     "Compression", "DistributedOptimizer", "HorovodInternalError", "HostsUpdatedInterrupt", "ProcessSet",
     "SyncBatchNorm", "add_process_set", "allgather_object", "broadcast_object", "broadcast_optimizer_state",
-    "broadcast_parameters", "global_process_set", "remove_process_set",
+    "broadcast_parameters", "elastic", "global_process_set", "remove_process_set",
 ]  # fmt: skip
 __all__ += basics.__all__
 __all__ += mpi_ops.__all__
 __all__.remove("handle_average_backwards_compatibility")  # only mpi_ops has it
-
-install_finder()  # so that `from horovod.torch import elastic` raises an error that explains why it is missing
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,8 @@ class DistributedAdasum(Distributed):
 
     def step(self, closure: Any = None) -> Any:
         """Update the parameters by the Adasum of all ranks' updates."""
+        if self._alone:
+            return super(Distributed, self).step(closure)
         reducer = self._reducer
         parameters = reducer.named.parameters
         before = [parameter.detach().clone() for parameter in parameters]

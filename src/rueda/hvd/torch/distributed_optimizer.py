@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rueda.hvd.torch import mpi_ops as ops
 from rueda.hvd.torch.gradient_reducer import GradientReducer
+from rueda.world import elastic
 
 
 class Distributed(torch.optim.Optimizer):
@@ -29,9 +30,11 @@ class Distributed(torch.optim.Optimizer):
         self._reset_counts()
         self._synchronized = False
         self._should_synchronize = True
-        # A rank outside the process set trains by itself, as in Horovod.
-        self._alone = reducer.process_set.size() == 1 or not reducer.process_set.included()
-        if not self._alone:
+        self._is_alone: bool | None = None
+        if elastic.is_elastic():
+            own = weakref.WeakMethod(self._discard)
+            weakref.finalize(self, elastic.on_leave(lambda failed: _call(own)))
+        if not self._alone or elastic.is_elastic():  # which may get company
             reducer.bind()
             parameter: Any
             for number, parameter in enumerate(self._named.parameters):
@@ -40,10 +43,20 @@ class Distributed(torch.optim.Optimizer):
                 hook = partial(_on_gradient, weakref.ref(self), number)
                 parameter._rueda_hvd_hook = parameter.register_post_accumulate_grad_hook(hook)
 
+    @property
+    def _alone(self) -> bool:
+        """Whether there is nobody to reduce with; a rank outside the process set trains by itself, as in Horovod."""
+        if self._is_alone is None:
+            process_set = self._reducer.process_set
+            self._is_alone = process_set.size() == 1 or not process_set.included()
+        return self._is_alone
+
     # While the backward pass runs.
 
     def _count(self, number: int) -> None:
         """Count a backward pass that has written this gradient; after the last one the gradient is final."""
+        if self._alone:
+            return
         left = self._left
         if left[number] <= 0:
             raise AssertionError(
@@ -59,6 +72,14 @@ class Distributed(torch.optim.Optimizer):
         self._reducer.bind()
         self._finals.append(number)
         self._reducer.send(number, self._finals)
+
+    def _discard(self) -> None:
+        """Forget a step that was interrupted, with its gradients: the worker is about to leave its world."""
+        self._reset_counts()
+        self._synchronized = False
+        self._is_alone = None
+        self._reducer.discard()
+        torch.optim.Optimizer.zero_grad(self)
 
     # Between the backward pass and the update.
 
@@ -147,6 +168,12 @@ class Distributed(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a distributed optimizer cannot be pickled; save optimizer.state_dict() instead")
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    found = method()
+    if found is not None:
+        found()
 
 
 def _on_gradient(owner: weakref.ref[Any], number: int, _: Tensor) -> None:

@@ -88,8 +88,13 @@ def broadcast_optimizer_state(
     own = optimizer.state_dict() if rank() == root_rank else None
     state: dict[str, Any] = _broadcast_state(own, root_rank, "optimizer", process_set)
     if rank() != root_rank:
-        optimizer.load_state_dict(state)
-        _restore_dtypes(optimizer, state)
+        load_optimizer_state(optimizer, state)
+
+
+def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load a state into an optimizer, whose tensors it then owns; they keep their dtypes, unlike with torch alone."""
+    optimizer.load_state_dict(state)
+    _restore_dtypes(optimizer, state)
 
 
 def _zero_gradients(optimizer: Optimizer) -> None:

@@ -69,6 +69,11 @@ class GradientReducer:
         if self._buckets is not None and self._buckets.ended:  # this rank had joined
             self._buckets = None
 
+    def discard(self) -> None:
+        """Forget the gradients of a step that was interrupted."""
+        self._handles.clear()
+        self._sparse_dims.clear()
+
     # While the backward pass runs.
 
     def send(self, number: int, finals: list[int]) -> None:

@@ -32,6 +32,7 @@ from rueda.hvd.torch.compression import Compression, Compressor
 from rueda.hvd.torch.distributed_optimizer import Distributed
 from rueda.hvd.torch.gradient_reducer import GradientReducer
 from rueda.hvd.torch.parameters import name_parameters, number_groups
+from rueda.world.elastic import is_elastic
 
 
 def DistributedOptimizer(
@@ -78,7 +79,8 @@ def DistributedOptimizer(
         )
     named = name_parameters(optimizer, named_parameters)
     numbered = number_groups(named, groups if groups is not None else num_groups)
-    kind = DistributedAdasum if op == ops.Adasum and process_set.size() > 1 else Distributed
+    may_grow = process_set.size() > 1 or is_elastic()
+    kind = DistributedAdasum if op == ops.Adasum and may_grow else Distributed
     made_class: Any = type(optimizer.__class__.__name__, (kind, optimizer.__class__), {})
     made: Any = made_class.__new__(made_class)
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})

@@ -90,18 +90,39 @@ def main() -> None:
     plan = read_message(commands)
     if plan is None:
         return
-    control = Control(commands, plan["grace"])
     processes.adopt_orphans()
-    sender.message(say="hello", cores=usable_cores())
     try:
-        argv = program.resolve(plan["program"], module=plan["module"])
-        _serve(plan, argv, control, sender)
+        if (part := plan.get("elastic")) == "store":
+            from rueda.world.launch.elastic_job.store_host import serve_store
+
+            serve_store(plan, commands, sender)
+            return
+        sender.message(say="hello", cores=usable_cores())
+        if part:
+            from rueda.world.launch.elastic_job.agent import serve_members
+
+            argv = program.resolve(plan["program"], module=plan["module"])
+            serve_members(plan, argv, worker_variables(plan, argv, sender), commands, sender)
+        else:
+            control = Control(commands, plan["grace"])
+            argv = program.resolve(plan["program"], module=plan["module"])
+            _serve(plan, argv, control, sender)
     except LaunchError as error:
         sender.message(say="refused", text=str(error))
     except Exception as error:
         sender.message(say="refused", text=f"the agent failed ({type(error).__name__}: {error})")
     sender.message(say="done")
     os._exit(0)  # without waiting for threads that still block, nor for torch's slow exit
+
+
+def worker_variables(plan: Message, argv: list[str], sender: Sender) -> dict[str, str]:
+    """Return the variables of all workers of this host that do not depend on how many they are."""
+    extra = environment.python_path(os.environ, plan["packages"])
+    if not (plan["limits_onednn"] or program.is_rueda(argv) or instruction_sets.has_gpu(os.environ)):
+        extra |= instruction_sets.limits(os.environ)
+        if limit := extra.get(instruction_sets.VARIABLE):
+            sender.message(say="note", text=instruction_sets.told(limit))
+    return extra
 
 
 def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> None:
@@ -112,12 +133,7 @@ def _serve(plan: Message, argv: list[str], control: Control, sender: Sender) -> 
 
     gc.freeze()  # imported modules are never freed, so later collections need not visit them
     gc.enable()
-    extra = environment.for_workers(os.environ, plan["workers"])
-    extra |= environment.python_path(os.environ, plan["packages"])
-    if not (plan["limits_onednn"] or program.is_rueda(argv) or instruction_sets.has_gpu(os.environ)):
-        extra |= instruction_sets.limits(os.environ)
-        if limit := extra.get(instruction_sets.VARIABLE):
-            sender.message(say="note", text=instruction_sets.told(limit))
+    extra = environment.for_workers(os.environ, plan["workers"]) | worker_variables(plan, argv, sender)
     several = plan["nodes"] > 1
     key = plan["key"].encode()
     own = first_address = None

@@ -26,7 +26,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -57,8 +57,8 @@ MOST_PER_CORE = 100
 
 
 @dataclass(eq=False)
-class _Agent:
-    """The driver's view of one host."""
+class Agent:
+    """The driver's view of the agent of one host."""
 
     host: Host
     process: subprocess.Popen[bytes]
@@ -92,21 +92,33 @@ def launch(
         if host.slots > most:
             expected = f"at most {most:,} workers on {'this' if host.is_local else 'one'} host"
             raise LaunchError("-np", expected=expected, got=host.slots, do="correct it, or add hosts with -H")
-    return _Driver(plan, output or OutputOptions(), failed).run()
+    if plan.elastic is not None:
+        from rueda.world.launch.elastic_job.driver import ElasticDriver
+
+        return ElasticDriver(plan, output or OutputOptions(), failed).run()
+    return Driver(plan, output or OutputOptions(), failed).run()
 
 
-class _Driver:
+class Driver:
+    """The event loop, and what the driver of a job with a fixed number of workers does.
+
+    Args:
+        plan: the program and the hosts.
+        output: how the workers' output is shown.
+        failed: see :func:`launch`.
+    """
+
     def __init__(
         self, plan: LaunchPlan, output: OutputOptions, failed: Callable[[Failure, str], None] | None = None
     ) -> None:
         self._plan = plan
-        self._output = Output(output, workers=plan.workers, changed=self._wake_up)
+        self._output = Output(output, workers=plan.workers, changed=self._wake_up, rank_of=self._rank_of)
         self._wake, self._waker = socket.socketpair()  # a byte is the number of a signal, or 0 from the output
         self._wake.setblocking(False)
         self._waker.setblocking(False)
         self._failed = failed or (lambda failure, stderr: self._output.note(describe(failure, stderr)))
         self._selector = selectors.DefaultSelector()
-        self._agents: list[_Agent] = []
+        self._agents: list[Agent] = []
         self._running: set[int] = set()
         self._left: dict[int, float] = {}  # by rank: when it ended with status 0
         self._failures: list[Failure] = []
@@ -132,7 +144,7 @@ class _Driver:
             try:
                 try:
                     self._start()
-                    while any(agent.process.returncode is None for agent in self._agents):
+                    while self._is_running():
                         self._process_events()
                 finally:
                     self._kill_agents()
@@ -140,6 +152,16 @@ class _Driver:
             finally:
                 self._drain()
                 self._selector.close()
+
+    def _is_running(self) -> bool:
+        return any(agent.process.returncode is None for agent in self._agents)
+
+    def _rank_of(self, number: int) -> int:
+        """Return the rank of the worker that an agent calls by a number: here the rank itself."""
+        return number
+
+    def _ranks(self, numbers: Iterable[int]) -> str:
+        return ranks({self._rank_of(number) for number in numbers})
 
     def _drain(self) -> None:
         """Wait until the reader of the output has taken it; after a signal only for a moment."""
@@ -165,17 +187,22 @@ class _Driver:
     def _start(self) -> None:
         run, key = secrets.token_hex(8), new_key()
         for index, host in enumerate(self._plan.hosts):
-            agent = _Agent(host, start_agent(self._plan, host))
-            self._agents.append(agent)
-            for stream in (agent.process.stdout, agent.process.stderr):
-                assert stream is not None
-                self._selector.register(stream, selectors.EVENT_READ, agent)
+            agent = self._start_agent(host)
             agent.send(
                 program=self._plan.program, module=self._plan.module, workers=host.slots,
                 node=index, nodes=len(self._plan.hosts), run=run, key=key, grace=self._plan.grace,
                 packages=self._plan.additions.packages, limits_onednn=self._plan.limits_onednn,
                 variables=self._plan.additions.of_host(self._plan.hosts, index),
             )  # fmt: skip
+
+    def _start_agent(self, host: Host) -> Agent:
+        agent = Agent(host, start_agent(self._plan, host))
+        self._agents.append(agent)
+        for stream in (agent.process.stdout, agent.process.stderr):
+            assert stream is not None
+            if stream is agent.process.stderr or not self._paused:
+                self._selector.register(stream, selectors.EVENT_READ, agent)
+        return agent
 
     # Phase 2: process their messages, output and ends.
 
@@ -189,33 +216,47 @@ class _Driver:
             self._has_seen_error = True
             self._on_output_error(error)
         self._pause(self._output.is_behind and self._give_up_at is None)
-        now = time.monotonic()
+        self._advance(time.monotonic())
+
+    def _advance(self, now: float) -> None:
+        """Do what is due at this time."""
         if self._traceback_deadline is not None and self._give_up_at is None:
             recent = {rank for rank, began in self._output.traceback_seconds.items() if began > now - 10}
             if now >= self._traceback_deadline or not self._running & recent:
-                self._stop(signal.SIGTERM, STOP_SECONDS)
+                self._traceback_deadline = None
+                self._on_failures()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             if self._running and self._signal is not None:
                 name = signal.Signals(self._signal).name
                 self._output.note(
-                    f"{ranks(self._running)} had not ended {self._grace:g} s after {name} and "
+                    f"{self._ranks(self._running)} had not ended {self._grace:g} s after {name} and "
                     f"{'was' if len(self._running) == 1 else 'were'} killed; give more time with --grace"
                 )
         if self._left and self._running and now >= min(self._left.values()) + _LEFT_SECONDS:
-            self._output.note(f"{ranks(self._left)} left with exit status 0; {ranks(self._running)} still running")
+            self._output.note(
+                f"{self._ranks(self._left)} left with exit status 0; {self._ranks(self._running)} still running"
+            )
             self._left = dict.fromkeys(self._left, math.inf)  # told once
         if self._give_up_at is not None and now >= self._give_up_at:
             self._kill_agents()
 
+    def _on_failures(self) -> None:
+        """End the job, once the workers that failed have written their tracebacks."""
+        self._stop(signal.SIGTERM, STOP_SECONDS)
+
     def _timeout(self) -> float | None:
         if self._traceback_deadline is not None and self._give_up_at is None:
             return 0.02
+        at = [moment for moment in self._moments() if moment < math.inf]
+        return max(0.0, min(at) - time.monotonic()) if at else None
+
+    def _moments(self) -> list[float]:
+        """Return when something is due."""
         at = [moment for moment in (self._kill_at, self._give_up_at) if moment is not None]
         if self._left and self._running:
             at.append(min(self._left.values()) + _LEFT_SECONDS)
-        at = [moment for moment in at if moment < math.inf]
-        return max(0.0, min(at) - time.monotonic()) if at else None
+        return at
 
     def _pause(self, pause: bool) -> None:
         """Stop reading the workers' output while its reader is behind, or read on."""
@@ -230,7 +271,7 @@ class _Driver:
                 else:
                     self._selector.register(agent.process.stdout, selectors.EVENT_READ, agent)
 
-    def _read(self, agent: _Agent, descriptor: int) -> None:
+    def _read(self, agent: Agent, descriptor: int) -> None:
         data = os.read(descriptor, 1 << 18)
         if not data:
             self._selector.unregister(descriptor)
@@ -262,7 +303,7 @@ class _Driver:
         else:
             self._fail(f"the output cannot be written ({error.strerror}); free some space, or choose another --output")
 
-    def _on_message(self, agent: _Agent, message: Message) -> None:
+    def _on_message(self, agent: Agent, message: Message) -> None:
         name = message["say"]
         agent.said.add(name)
         if name == "hello":
@@ -298,7 +339,7 @@ class _Driver:
         elif name == "refused":
             self._fail(message["text"] if agent.host.is_local else f"host {agent.host.name}: {message['text']}")
 
-    def _on_worker_end(self, agent: _Agent, rank: int, status: int, stopped: bool) -> None:
+    def _on_worker_end(self, agent: Agent, rank: int, status: int, stopped: bool) -> None:
         self._running.discard(rank)
         now = time.monotonic()
         if stopped or self._give_up_at is not None:
@@ -313,17 +354,14 @@ class _Driver:
         if self._traceback_deadline is None:
             self._traceback_deadline = now + _TRACEBACK_SECONDS
 
-    def _on_end(self, agent: _Agent) -> None:
+    def _on_end(self, agent: Agent) -> None:
         """Collect an agent whose output has ended, and find out why if it had not finished."""
         try:
             status = agent.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             agent.process.kill()
             status = agent.process.wait()
-        assert agent.process.stderr is not None
-        os.set_blocking(agent.process.stderr.fileno(), False)
-        with contextlib.suppress(BlockingIOError):
-            agent.stderr += os.read(agent.process.stderr.fileno(), 8192)
+        self._read_rest(agent)
         if "done" in agent.said or self._give_up_at is not None:
             return
         stderr = agent.stderr.decode(errors="replace")
@@ -335,7 +373,15 @@ class _Driver:
         else:
             self._fail(why_no_agent(self._plan, agent.host, status, stderr))
 
-    def _kill_orphans(self, agent: _Agent) -> None:
+    @staticmethod
+    def _read_rest(agent: Agent) -> None:
+        """Read what an agent that has ended left on its standard error."""
+        assert agent.process.stderr is not None
+        os.set_blocking(agent.process.stderr.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            agent.stderr += os.read(agent.process.stderr.fileno(), 8192)
+
+    def _kill_orphans(self, agent: Agent) -> None:
         if agent.host.is_local:
             for pid in agent.pids:
                 signal_group(pid, signal.SIGKILL)
@@ -419,7 +465,7 @@ class _Driver:
             raise self._error
         if self._failures:
             failure = first_of(self._failures)
-            stderr = self._output.stderr_tail(failure.rank)
+            stderr = self._output.stderr_tail(failure.rank if failure.number is None else failure.number)
             self._failed(failure, stderr)
             return job_status(failure, stderr)
         if self._signal is not None:

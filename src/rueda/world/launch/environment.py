@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from rueda.errors import LaunchError
 from rueda.world.cores import usable_cores, waiting
+from rueda.world.elastic.membership import PREFIX as ELASTIC_PREFIX
 from rueda.world.launch.hosts import Host
 
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -33,17 +34,21 @@ class EnvironmentAdditions:
     Args:
         prefixes: variables whose names begin with one of these are forwarded to other hosts, too.
         packages: packages whose folders are appended to ``PYTHONPATH``, each as it is installed on the worker's host.
-        per_worker: computes the variables of one worker from the hosts, the index of its host, and its local rank. The
-            driver calls it and sends the result to other hosts.
+        per_worker: computes the variables of one worker from the hosts, the index of its host, its local rank, and its
+            rank. The driver calls it and sends the result to other hosts.
     """
 
     prefixes: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    per_worker: Callable[[Sequence[Host], int, int], Mapping[str, str]] = lambda hosts, node, local_rank: {}
+    per_worker: Callable[[Sequence[Host], int, int, int], Mapping[str, str]] = lambda hosts, node, local_rank, rank: {}
 
     def of_host(self, hosts: Sequence[Host], node: int) -> list[dict[str, str]]:
         """Return the variables of each worker on the host with index ``node``, by local rank."""
-        return [dict(self.per_worker(hosts, node, local_rank)) for local_rank in range(hosts[node].slots)]
+        first = sum(host.slots for host in hosts[:node])
+        return [
+            dict(self.per_worker(hosts, node, local_rank, first + local_rank))
+            for local_rank in range(hosts[node].slots)
+        ]
 
 
 def forwarded(environ: Mapping[str, str], prefixes: Iterable[str] = ()) -> dict[str, str]:
@@ -53,7 +58,16 @@ def forwarded(environ: Mapping[str, str], prefixes: Iterable[str] = ()) -> dict[
     {'NCCL_DEBUG': 'INFO', 'PYTHONPATH': 'lib'}
     """
     known = (*_PREFIXES, *prefixes)
-    return {name: value for name, value in environ.items() if name in _NAMES or name.startswith(known)}
+    return {name: value for name, value in outside_elastic(environ).items() if name in _NAMES or name.startswith(known)}
+
+
+def outside_elastic(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those of an elastic job, of which a job that one of its workers starts is no part.
+
+    >>> outside_elastic({"RUEDA_ELASTIC_MEMBER": "3", "HOME": "/home/ada"})
+    {'HOME': '/home/ada'}
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(ELASTIC_PREFIX)}
 
 
 def is_name(text: str) -> bool:

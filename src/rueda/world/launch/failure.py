@@ -44,6 +44,7 @@ class Failure:
         ended: when the driver learned that it had ended, in seconds on the driver's clock.
         traceback: when its traceback began, or None.
         left: the ranks that had ended with status 0 before it ended.
+        number: in an elastic job, the number of the process; its rank may have been that of others.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class Failure:
     ended: float
     traceback: float | None = None
     left: tuple[int, ...] = ()
+    number: int | None = None
 
     @property
     def exit_status(self) -> int:
@@ -118,6 +120,15 @@ def summary(failure: Failure, stderr: str = "") -> str:
         them = "it" if len(failure.left) == 1 else "them"
         return f"{left} {LEFT_EARLY}; {who}, which still needed {them}, {how}"
     return f"{who} {how} ({left} had left with exit status 0)"
+
+
+def is_lost_peer(text: str) -> bool:
+    """Return whether an error tells of a peer that is gone, so that it is not the cause of a failure.
+
+    >>> is_lost_peer("RuntimeError: Connection closed by peer"), is_lost_peer("ValueError: bad")
+    (True, False)
+    """
+    return _LOST_PEER.search(text) is not None
 
 
 def exit_status(failure: Failure, stderr: str) -> int:

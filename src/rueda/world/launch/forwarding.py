@@ -41,6 +41,7 @@ class OutputForwarder:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._num_open: dict[int, int] = {}  # by worker: its streams that are open
         self._selector = selectors.DefaultSelector()
         wake, self._waker = os.pipe()
         self._selector.register(wake, selectors.EVENT_READ)
@@ -50,8 +51,13 @@ class OutputForwarder:
         """Open a pipe for a stream of a worker and return its write end."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
+        self._num_open[rank] = self._num_open.get(rank, 0) + 1
         self._selector.register(reading, selectors.EVENT_READ, _Stream(kind, rank))
         return writing
+
+    def is_drained(self, rank: int) -> bool:
+        """Return whether everything that a worker wrote has been forwarded, and nobody can write more."""
+        return not self._num_open.get(rank)
 
     def start(self) -> None:
         """Start the thread."""
@@ -90,6 +96,8 @@ class OutputForwarder:
         self._forward(stream, end)
         if not data:  # every writer has closed its end
             self._selector.unregister(descriptor)
+            os.close(descriptor)
+            self._num_open[stream.rank] -= 1
         return bool(data)
 
     def _forward(self, stream: _Stream, end: int) -> None:

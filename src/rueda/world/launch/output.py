@@ -98,10 +98,16 @@ class Output:
         options: what is shown and filed.
         workers: the number of workers.
         changed: called from another thread when the waiting output has been written, and when that failed.
+        rank_of: the rank under which a worker's lines are shown and filed; in an elastic job the workers are numbered,
+            since their ranks change.
     """
 
-    def __init__(self, options: OutputOptions, *, workers: int = 1, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, options: OutputOptions, *, workers: int = 1, changed: Callable[[], None] = lambda: None,
+        rank_of: Callable[[int], int] = lambda number: number,
+    ) -> None:  # fmt: skip
         self._options = options
+        self._rank_of = rank_of
         self._workers = workers
         self._files: dict[Path, BinaryIO] = {}
         self._streams: dict[bool, TextIO | None] = {
@@ -119,7 +125,7 @@ class Output:
         """whether lines are dropped, instead of waiting in memory, while the reader of the output stalls"""
         self.num_dropped = 0
         """how many lines were dropped"""
-        self.traceback_seconds: dict[int, float] = {}  # by rank: when its last traceback began, on the driver's clock
+        self.traceback_seconds: dict[int, float] = {}  # by worker: when its last traceback began, on the driver's clock
         if options.folder is not None:
             try:
                 options.folder.mkdir(parents=True, exist_ok=True)
@@ -129,11 +135,11 @@ class Output:
                     f"--output {options.folder}: cannot be created ({error.strerror}); choose a writable folder"
                 ) from None
 
-    def write(self, kind: bytes, rank: int, data: bytes) -> None:
+    def write(self, kind: bytes, number: int, data: bytes) -> None:
         """Show and file complete lines of a worker."""
-        options, error = self._options, kind == STDERR
+        options, error, rank = self._options, kind == STDERR, self._rank_of(number)
         if error:
-            self._keep_tail(rank, data)
+            self._keep_tail(number, data)
         if options.folder is not None:
             self._file(options.folder, rank, error).write(data)
         if options.quiet_ranks:
@@ -201,19 +207,19 @@ class Output:
         if first:
             self.note(f"the output of an earlier run is kept in {folder}: {first}" + " and so on" * (self._workers > 1))
 
-    def _keep_tail(self, rank: int, data: bytes) -> None:
-        tail = self._tails.setdefault(rank, bytearray())
+    def _keep_tail(self, number: int, data: bytes) -> None:
+        tail = self._tails.setdefault(number, bytearray())
         tail += data
         del tail[:-_TAIL_BYTES]
         if _TRACEBACK in data:
             now = time.monotonic()
             # Chained exceptions are written as several tracebacks at once: the first one tells the time.
-            if now - self.traceback_seconds.get(rank, -1e9) > 1.0:
-                self.traceback_seconds[rank] = now
+            if now - self.traceback_seconds.get(number, -1e9) > 1.0:
+                self.traceback_seconds[number] = now
 
-    def stderr_tail(self, rank: int) -> str:
+    def stderr_tail(self, number: int) -> str:
         """Return the end of a worker's standard error."""
-        return self._tails.get(rank, bytearray()).decode(errors="replace")
+        return self._tails.get(number, bytearray()).decode(errors="replace")
 
     def note(self, text: str) -> None:
         """Print a message of the launcher itself on standard error."""

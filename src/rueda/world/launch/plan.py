@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rueda.errors import LaunchError
+from rueda.world.launch.elastic_job.settings import ElasticSettings
 from rueda.world.launch.environment import EnvironmentAdditions, is_name
 from rueda.world.launch.hosts import Host
 from rueda.world.signals import grace_seconds
@@ -30,6 +31,8 @@ class LaunchPlan:
         ssh: the ssh command and its options.
         python: the interpreter on the other hosts.
         grace: the seconds that the workers have to save after a signal; by default ``RUEDA_GRACE``, else 30.
+        elastic: how the number of workers may change; None for a job that ends with its first failure. In an elastic
+            job ``hosts`` have all their slots, and may be empty if a program lists them.
         limits_onednn: whether the program itself limits oneDNN where needed (:mod:`rueda.world.instruction_sets`).
 
     >>> LaunchPlan(program=("train.py",), hosts=(Host(name="a", slots=4), Host(name="b", slots=2))).workers
@@ -46,6 +49,7 @@ class LaunchPlan:
     ssh: tuple[str, ...] = ("ssh",)
     python: str = sys.executable
     grace: float = field(default_factory=lambda: grace_seconds(os.environ))
+    elastic: ElasticSettings | None = None
     limits_onednn: bool = False
 
     def __post_init__(self) -> None:
@@ -60,7 +64,7 @@ class LaunchPlan:
                 raise LaunchError(
                     "the name of a variable", expected="letters, digits and _", got=name, do="choose another"
                 )
-        if not self.hosts:
+        if not self.hosts and (self.elastic is None or self.elastic.discovery is None):
             raise LaunchError("the list of hosts is empty; name at least one")
         if not self.ssh:
             raise LaunchError("--ssh", expected="a command such as ssh", got="", do="omit --ssh or give a command")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
 _USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -24,6 +25,13 @@ def adopt_orphans() -> None:
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Let this process be killed when the one that started it ends in any way (Linux); for ``preexec_fn``."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -68,19 +76,19 @@ def ask(leaders: Iterable[int], number: int) -> bool:
         if caught or (caught is None and number in _USER_SIGNALS):
             _signal_one(leader, number)
         elif number not in _USER_SIGNALS:
-            _signal_worker(leader, number)
+            signal_worker(leader, number)
         elif willing := [pid for pid in descendants(leader) if catches(pid, number)]:
             for pid in willing:
                 _signal_one(pid, number)
         elif number == signal.SIGUSR2:
-            _signal_worker(leader, signal.SIGTERM)
+            signal_worker(leader, signal.SIGTERM)
         else:
             continue
         asked = True
     return asked
 
 
-def _signal_worker(leader: int, number: int) -> None:
+def signal_worker(leader: int, number: int) -> None:
     """Send a signal to a worker's process group, and to those of its descendants that have left the group."""
     others = [pid for pid in descendants(leader) if _group(pid) != leader]
     signal_group(leader, number)

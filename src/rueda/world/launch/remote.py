@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 from rueda.errors import LaunchError
-from rueda.world.launch.environment import forwarded, referenced
+from rueda.world.launch.environment import forwarded, outside_elastic, referenced
 from rueda.world.launch.hosts import Host
 from rueda.world.launch.plan import LaunchPlan
 from rueda.world.launch.protocol import encode
@@ -66,7 +66,7 @@ def start_agent(plan: LaunchPlan, host: Host) -> subprocess.Popen[bytes]:
     try:
         process = subprocess.Popen(
             command,
-            env={**os.environ, **plan.environment} if local else None,
+            env={**outside_elastic(os.environ), **plan.environment} if local else None,
             cwd=plan.directory if local else None,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

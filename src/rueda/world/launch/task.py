@@ -66,6 +66,6 @@ def task_variables(plan: LaunchPlan, identity: Identity, environ: Mapping[str, s
             "RANK": str(identity.rank), "WORLD_SIZE": str(identity.size),
             "LOCAL_RANK": str(identity.local_rank), "LOCAL_WORLD_SIZE": str(identity.local_size),
             "GROUP_RANK": str(node), "MASTER_ADDR": identity.address, "MASTER_PORT": str(identity.port),
-            **plan.additions.per_worker(hosts, node, identity.local_rank),
+            **plan.additions.per_worker(hosts, node, identity.local_rank, identity.rank),
         }  # fmt: skip
     return {**found, **plan.environment}

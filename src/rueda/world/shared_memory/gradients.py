@@ -20,10 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rueda.world.shared_memory.group import SharedGroup
 from rueda.world.shared_memory.mapped_buckets import MappedBuckets
-from rueda.world.shared_memory.reducing_group import Begun
+from rueda.world.shared_memory.reducing_group import Begun, ReducingGroup
 from rueda.world.shared_memory.world_group import world_group
 
 _pending: list[tuple[Begun, Tensor, torch.futures.Future[Tensor]]] = []
+_group: ReducingGroup | None = None
+"""the group of these buckets; those that a group left behind, because it failed in a backward pass, are dropped"""
 
 
 class BucketAverage:
@@ -50,7 +52,7 @@ class BucketAverage:
             reduction = shared.begin_all_reduce_in_place(mapped, divisor=shared.size)
         else:
             reduction = shared.begin_all_reduce(buffer, divisor=shared.size)
-        return _finish_with_the_last(reduction, buffer, last=bucket.is_last())
+        return _finish_with_the_last(shared, reduction, buffer, last=bucket.is_last())
 
     def _mapped_by_all(self, shared: SharedGroup, index: int, buffer: Tensor) -> list[Tensor] | None:
         """Return the buckets of all ranks, which are on one host, if they have mapped them."""
@@ -59,7 +61,13 @@ class BucketAverage:
         return self._mapped.of(index, buffer)
 
 
-def _finish_with_the_last(reduction: Begun, buffer: Tensor, *, last: bool) -> torch.futures.Future[Tensor]:
+def _finish_with_the_last(
+    shared: ReducingGroup, reduction: Begun, buffer: Tensor, *, last: bool
+) -> torch.futures.Future[Tensor]:
+    global _group
+    if _group is not shared:
+        _pending.clear()
+        _group = shared
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     _pending.append((reduction, buffer, future))
     if last:

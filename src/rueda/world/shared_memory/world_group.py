@@ -15,13 +15,14 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from rueda.world.shared_memory.group import SharedGroup
 from rueda.world.shared_memory.reducing_group import ReducingGroup
 from rueda.world.shared_memory.transport import connect_group, wanted
+from rueda.world.shared_memory.waiting import Check
 from rueda.world.stall.limits import DUMP, StallLimits
 from rueda.world.stall.waits import Key, Wait
 
 _current: ReducingGroup | None = None
 
 
-def open_group(store: Store, rank: int, size: int, seconds: float) -> ReducingGroup | None:
+def open_group(store: Store, rank: int, size: int, seconds: float, check: Check) -> ReducingGroup | None:
     """Connect the group of all workers, or return None if they use Gloo.
 
     They also use Gloo if torch's flight recorders are to be written at a stall (``--stall-dump``), unless shared memory
@@ -30,7 +31,7 @@ def open_group(store: Store, rank: int, size: int, seconds: float) -> ReducingGr
     global _current
     if os.environ.get(DUMP) and not wanted(os.environ):
         return None
-    _current = connect_group(PrefixStore("shared", store), rank, size, timedelta(seconds=seconds))
+    _current = connect_group(PrefixStore("shared", store), rank, size, timedelta(seconds=seconds), check)
     return _current
 
 

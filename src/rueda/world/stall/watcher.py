@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -28,7 +28,6 @@ _LOWER_RANKS = 8  # asked at once
 _DUMP_SECONDS = 4.0  # less than an answer may take
 
 _current: Watcher | None = None
-_num_started = 0
 
 
 class Watcher:
@@ -41,12 +40,14 @@ class Watcher:
         local: whether all workers are on this host.
         limits: the limits of torch's own collectives; other sources have their own.
         dump: the folder into which each rank writes its flight recorder at a stall; None: nowhere.
+        give_up: ends this process, or its collectives, when one of torch's own stalls.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, *, local: bool, limits: StallLimits, dump: str | None = None
-    ) -> None:
-        self.sources: list[Source] = [TorchCollectives(limits, end_process)]
+        self, store: Store, rank: int, size: int, *, local: bool, limits: StallLimits, dump: str | None = None,
+        give_up: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.sources: list[Source] = [TorchCollectives(limits, give_up)]
         self.declared = ""  # what this worker does while the others wait for it, as the program wants
         self._stacks = offer_stacks()
         self._dump = Dump(dump, rank, lambda text: _say(f"{PREFIX}{text}"))
@@ -198,13 +199,19 @@ def end_process(text: str) -> NoReturn:
     os._exit(EXIT_STATUS)
 
 
-def start(store: Store, rank: int, size: int, *, local: bool, limits: StallLimits) -> None:
-    """Start the watcher of this process; the arguments are those of :class:`Watcher`."""
-    global _current, _num_started
-    _num_started += 1
+def start(
+    store: Store, rank: int, size: int, *, local: bool, limits: StallLimits, number: int = 0,
+    give_up: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
+    """Start the watcher of this process; ``number`` is new wherever a store is used again, and the same on all ranks.
+
+    The other arguments are those of :class:`Watcher`.
+    """
+    global _current
     if limits.warning or limits.timeout:
-        own = PrefixStore(f"rueda/stall/{_num_started}", store)
-        _current = Watcher(own, rank, size, local=local, limits=limits, dump=os.environ.get(DUMP))
+        own = PrefixStore(f"rueda/stall/{number}", store)
+        dump = os.environ.get(DUMP)
+        _current = Watcher(own, rank, size, local=local, limits=limits, dump=dump, give_up=give_up or end_process)
 
 
 def stop() -> None:

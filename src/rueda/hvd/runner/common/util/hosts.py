@@ -68,10 +68,10 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
     """
     wanted = max(min_num_proc, min(max_num_proc or min_num_proc, sum(host.slots for host in hosts)))
     taken = take_slots([Host(name=host.hostname, slots=host.slots) for host in hosts], wanted)
-    slots = []
+    slots: list[SlotInfo] = []
     for node, host in enumerate(taken):
         for local_rank in range(host.slots):
-            found = worker_variables(taken, node, local_rank)
+            found = worker_variables(taken, node, local_rank, len(slots))
             names = ("RANK", "LOCAL_RANK", "CROSS_RANK", "SIZE", "LOCAL_SIZE", "CROSS_SIZE")
             slots.append(SlotInfo(host.name, *(int(found[f"HOROVOD_{name}"]) for name in names)))
     return slots
