@@ -94,7 +94,7 @@ def test_the_order_is_that_of_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
     order = list(range(7))
     random.Random(3 + 2).shuffle(order)
     assert [list(one) for one in ranks.each()] == [order[0::2], [*order[1::2], order[0]]]
-    told = {"epoch": 2, "processed_num": 4}  # of Horovod 0.28
+    told = {"epoch": 2, "processed_num": 4}  # the other form of Horovod's states
     for one in ranks.each():
         one.load_state_dict(told)
     assert [list(one) for one in ranks.each()] == [[order[4], order[6]], [order[5], order[4]]]

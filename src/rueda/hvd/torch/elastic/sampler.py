@@ -106,7 +106,7 @@ class ElasticSampler(Sampler[int]):
         return {"epoch": self.epoch, "processed_indices": sorted(self.progress.processed())}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a state, perhaps of another number of workers; also one of Horovod, with ``processed_num``."""
+        """Continue from a state, perhaps of another number of workers; Horovod's ``processed_num`` is read, too."""
         epoch = state_dict["epoch"]
         if "processed_indices" in state_dict:
             processed = state_dict["processed_indices"]
