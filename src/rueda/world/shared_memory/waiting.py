@@ -155,7 +155,7 @@ class Counters:
         awaited: Callable[[], Sequence[tuple[int, int]]],
         rest: Callable[[float], None],
     ) -> None:
-        """Wait until a function returns True.
+        """Wait until a function returns True, without looking again and again: ``rest`` ends when it may do so.
 
         Args:
             ready: the function.
@@ -168,10 +168,6 @@ class Counters:
         """
         clock = time.perf_counter
         begun = clock()
-        if self._spins and awaited():
-            while clock() < begun + _SPIN_SECONDS:
-                if ready():
-                    return
         self.waits_since = time.monotonic()
         try:
             sleep, longest, of_long_waits = _SLEEP_SECONDS
