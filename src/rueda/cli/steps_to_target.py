@@ -32,9 +32,9 @@ def steps_to_target(
     folder: StudyFolder = None,
     as_json: PrintFile = False,
 ) -> None:
-    """Count the updates to an accuracy on validation data, or on test data where a task has none.
+    """Count the updates to an accuracy.
 
-    A target may be a value of any other metric, too. The learning rate is tuned for each batch size; the critical batch
+    It is that on validation data, or on test data where a task has none. A target may be a value of any other metric, too. The learning rate is tuned for each batch size; the critical batch
     size is fitted to the counts.
     """
     sizes = None if batches is None else whole_numbers("--batches", batches, "1,8,64")

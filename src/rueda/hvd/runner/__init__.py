@@ -181,7 +181,7 @@ def _results(outcomes: Sequence[Any], workers: int, status: int) -> list[Any]:
 
 def _elastic_results(outcomes: Sequence[Any], status: int) -> list[Any]:
     """Return the results of the workers that reached the end; failures that the job has survived do not count."""
-    if status == 130:
+    if status == exit_status(signal.SIGINT):
         raise KeyboardInterrupt
     found = {outcome.rank: outcome.result for outcome in outcomes if outcome.result is not None}
     if status or not found:
