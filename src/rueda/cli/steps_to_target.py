@@ -34,8 +34,8 @@ def steps_to_target(
 ) -> None:
     """Count the updates to an accuracy.
 
-    It is that on validation data, or on test data where a task has none. A target may be a value of any other metric, too. The learning rate is tuned for each batch size; the critical batch
-    size is fitted to the counts.
+    It is that on validation data, or on test data where a task has none. A target may be a value of any other metric,
+    too. The learning rate is tuned for each batch size; the critical batch size is fitted to the counts.
     """
     sizes = None if batches is None else whole_numbers("--batches", batches, "1,8,64")
     if target is None and target_metric is None and target_accuracy is None:
