@@ -164,6 +164,8 @@ WHAT: dict[str, Callable[[], None]] = {
     "_allgather_base": group_methods,
     "_reduce_scatter_base": group_methods,
     "_set_default_timeout": group_methods,
+    "_get_backend": group_methods,
+    "_set_pg_timeout": group_methods,
     "_distributed_c10d": group_methods,
     "_world": group_methods,
     "_dump_fr_trace": group_methods,
@@ -210,5 +212,6 @@ def test_private_names_of_process_groups() -> None:
     assert mine.tolist() == [2.0 * group.rank()]
     other = dist.new_group([0, 1])
     other._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=99))
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=98), other)
     dist.barrier(other)
     dist.destroy_process_group(other)
