@@ -18,23 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import os
 import queue
-import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from rueda.world.authentication import new_key
 from rueda.world.elastic.membership import GENERATION, PENDING, SLOT
-from rueda.world.launch.driver import STOP_SECONDS, Agent, Driver
-from rueda.world.launch.elastic_job.discovery import Discovery
+from rueda.world.launch.driver import STOP_SECONDS, Agent
 from rueda.world.launch.elastic_job.history import FailureHistory, last_line
+from rueda.world.launch.elastic_job.hosts_driver import HostsDriver
 from rueda.world.launch.elastic_job.hosts_state import HostPhase, HostState
 from rueda.world.launch.elastic_job.members import Member, Members, by_host
 from rueda.world.launch.elastic_job.placement import Seat, free_slots, place
-from rueda.world.launch.elastic_job.settings import ElasticSettings, pause_before
+from rueda.world.launch.elastic_job.settings import pause_before
 from rueda.world.launch.failure import Failure, first_of, summary
 from rueda.world.launch.hosts import Host
 from rueda.world.launch.output import OutputOptions
@@ -45,7 +41,6 @@ from rueda.world.launch.remote import why_no_agent
 
 _REMOVED, _ADDED = 1, 2
 _TURN_SECONDS = 0.05  # between two looks at the state of a job that is not running
-_HELLO_SECONDS = 30.0  # for ssh and Python to start an agent
 
 
 class JobPhase(enum.Enum):
@@ -57,29 +52,15 @@ class JobPhase(enum.Enum):
     RESTARTING = "restarting"
 
 
-class ElasticDriver(Driver):
+class ElasticDriver(HostsDriver):
     """Runs an elastic job; the arguments are those of :class:`Driver`."""
 
     def __init__(
         self, plan: LaunchPlan, output: OutputOptions, failed: Callable[[Failure, str], None] | None = None
     ) -> None:
-        assert plan.elastic is not None
-        self._settings: ElasticSettings = plan.elastic
-        derived = self._settings.worker_variables({**os.environ, **plan.environment})
-        seconds = max(1, min(15, int(self._settings.timeout)))
-        plan = replace(
-            plan, environment={**derived, **plan.environment}, ssh=(*plan.ssh, "-o", f"ConnectTimeout={seconds}")
-        )
         super().__init__(plan, output, failed)
-        self._run_id, self._key = secrets.token_hex(8), new_key()
         self._members = Members()
-        self._hosts: dict[str, HostState] = {}
-        self._store: Agent | None = None
-        self._store_port: int | None = None
-        self._gateway: tuple[list[str], int] | None = None  # how other hosts reach the store
-        self._own_address: str | None = None
         self._phase = JobPhase.GATHERING
-        self._generation = -1
         self._is_failure = False  # forming: something failed, so that the collectives of the others are broken
         self._counts = False  # this change counts as one of the restarts
         self._judged = False
@@ -89,33 +70,8 @@ class ElasticDriver(Driver):
         self._short_since: float | None = None  # too few workers can run
         self._history = FailureHistory(self._settings.restarts)
         self._is_finishing = False
-        self._last_turn = time.monotonic()
-        self._next_beat = 0.0
-        self._discovered: queue.SimpleQueue[list[Host]] = queue.SimpleQueue()
-        self._discovery: Discovery | None = None
-        self._has_hosts = False
 
     # The event loop.
-
-    def _start(self) -> None:
-        self._store = self._start_agent(Host(name="localhost"))
-        self._store.send(elastic="store", key=self._key, grace=self._plan.grace)
-        if self._settings.discovery is None:
-            self._use_hosts(self._plan.hosts)
-        else:
-            self._discovery = Discovery(
-                self._settings.discovery, slots=self._settings.slots, seconds=self._settings.timeout,
-                changed=self._on_discovered,
-            )  # fmt: skip
-
-    def _on_discovered(self, hosts: list[Host]) -> None:
-        self._discovered.put(hosts)
-        self._wake_up()
-
-    def _is_running(self) -> bool:
-        if self._give_up_at is None:
-            return True
-        return any(agent.process.returncode is None for agent in self._agents if agent is not self._store)
 
     def _rank_of(self, number: int) -> int:
         return self._members.shown_rank(number)
@@ -145,81 +101,7 @@ class ElasticDriver(Driver):
             JobPhase.RESTARTING: self._restart_when_all_ended,
         }[self._phase](now)
 
-    def _read(self, agent: Agent, descriptor: int) -> None:
-        if agent in self._agents:  # otherwise it was dropped by another event of the same select
-            super()._read(agent, descriptor)
-
     # The hosts.
-
-    def _use_hosts(self, hosts: Sequence[Host]) -> None:
-        """Take over a list of hosts: new ones are tried, and those that are gone leave."""
-        self._has_hosts = True
-        now = time.monotonic()
-        for host in hosts:
-            state = self._hosts.get(host.name)
-            if state is None:
-                self._hosts[host.name] = HostState(host, len(self._hosts))
-                continue
-            if not state.wanted:
-                state.wanted, state.retry_at, state.num_attempts = True, now, 0
-            state.host = host
-        listed = {host.name for host in hosts}
-        for state in self._hosts.values():
-            if state.name not in listed and state.wanted:
-                state.wanted = False
-                if state.phase is HostPhase.READY:
-                    self._leave(state, "it is no longer listed", now)
-                elif state.phase is HostPhase.CONNECTING:
-                    self._lose(state, "it is no longer listed", now)
-
-    def _check_hosts(self, now: float) -> None:
-        settings = self._settings
-        if self._paused or now - self._last_turn > settings.timeout / 2:  # this process itself was slow to read
-            for state in self._hosts.values():
-                state.heard = now
-        self._last_turn = now
-        beats = now >= self._next_beat
-        if beats:
-            self._next_beat = now + settings.beat_seconds
-        for state in list(self._hosts.values()):
-            agent = state.agent
-            if agent is None:
-                if state.wanted and now >= state.retry_at and self._store_port is not None:
-                    self._connect(state, now)
-                continue
-            if beats:
-                agent.send(do="beat")
-            limit = settings.timeout if "hello" in agent.said else max(settings.timeout, _HELLO_SECONDS)
-            if now - state.heard > limit:
-                self._lose(state, f"it gave no sign of life for {limit:g} s", now)
-            elif state.phase is HostPhase.LEAVING:
-                self._see_off(state, now)
-
-    def _connect(self, state: HostState, now: float) -> None:
-        state.enter(HostPhase.CONNECTING, now)
-        agent = state.agent = self._start_agent(state.host)
-        agent.send(
-            elastic="members", program=self._plan.program, module=self._plan.module, key=self._key,
-            grace=self._plan.grace, timeout=self._settings.timeout, packages=self._plan.additions.packages,
-            limits_onednn=self._plan.limits_onednn,
-        )  # fmt: skip
-
-    def _lead_to_store(self, state: HostState) -> None:
-        """Tell an agent where the store is, once both are known."""
-        agent = state.agent
-        if agent is None or "hello" not in agent.said or "connect" in agent.said or self._store is None:
-            return
-        if state.host.is_local:
-            agent.said.add("connect")
-            agent.send(do="connect", local=True, port=self._store_port)
-            if self._own_address is not None:
-                agent.send(do="own", address=self._own_address)
-        elif self._gateway is None:
-            self._store.send(do="open")
-        else:
-            agent.said.add("connect")
-            addresses, port = self._gateway
-            agent.send(do="connect", local=False, addresses=addresses, port=port)
 
     def _lose(self, state: HostState, why: str, now: float) -> None:
         """Give up a host: its agent is killed, its workers are counted as lost, and it is tried again later."""
@@ -247,17 +129,6 @@ class ElasticDriver(Driver):
             self._running.discard(one.number)
         if had_active:
             self._incident(now, f"host {state.name} is lost: {why}", counts=was is not HostPhase.LEAVING)
-
-    def _drop(self, agent: Agent) -> None:
-        """Forget an agent and end its process here; behind ssh, it hears nothing more and ends its workers."""
-        self._agents.remove(agent)
-        for stream in (agent.process.stdout, agent.process.stderr):
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(stream)  # type: ignore[arg-type]
-        if agent.process.returncode is None:
-            agent.process.kill()
-        with agent.process:
-            pass
 
     def _leave(self, state: HostState, why: str, now: float) -> None:
         """Let the workers of a host leave at their next commit."""
@@ -319,36 +190,6 @@ class ElasticDriver(Driver):
             self._lose(state, f"host {state.name}: {message['text']}", now)
         elif name == "note":
             self._note_once(message["text"])
-
-    def _on_store(self, message: Message) -> None:
-        name = message["say"]
-        if name == "store":
-            self._store_port = message["port"]
-            for state in self._hosts.values():
-                if state.agent is not None and "connect" in state.agent.said and state.host.is_local:
-                    state.agent.send(do="store", port=self._store_port)
-        elif name == "listening":
-            self._gateway = (message["addresses"], message["port"])
-            for state in self._hosts.values():
-                self._lead_to_store(state)
-        elif name == "note":
-            self._note_once(message["text"])
-        elif name == "refused":
-            self._fail(message["text"])
-
-    def _on_ready(self, state: HostState, address: str | None, now: float) -> None:
-        state.enter(HostPhase.READY, now)
-        state.answered = True
-        if address is not None and self._own_address is None:
-            self._own_address = address
-            for other in self._hosts.values():
-                if other.agent is not None and other.host.is_local:
-                    other.agent.send(do="own", address=address)
-        if state.came_before or self._generation >= 0:
-            self._output.note(f"host {state.name} is {'back' if state.came_before else 'there'}")
-        state.came_before, state.why = True, ""
-        if not state.wanted:
-            self._leave(state, "it is no longer listed", now)
 
     def _on_said(self, member: Member, message: Message, now: float) -> None:
         name = message["say"]
@@ -741,17 +582,3 @@ class ElasticDriver(Driver):
         return False
 
     # The end.
-
-    def _stop(self, number: int, seconds: float, *, from_outside: bool = False, again: bool = False) -> None:
-        if self._discovery is not None:
-            self._discovery.stop()
-        for state in self._hosts.values():
-            if state.phase is HostPhase.CONNECTING and state.agent is not None:
-                self._drop(state.agent)
-                state.agent = None
-        super()._stop(number, seconds, from_outside=from_outside, again=again)
-
-    def _note_once(self, text: str) -> None:
-        if text not in self._notes:
-            self._notes.add(text)
-            self._output.note(text)
