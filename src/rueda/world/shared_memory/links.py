@@ -131,7 +131,7 @@ class Link:
             self._rest = self._rest[num_bytes:]
 
     def _wake_at(self, num_bytes: int) -> None:
-        """Let a wait end only when this many bytes have arrived: a slow network would wake this rank for each packet."""
+        """Let a wait end only when this many bytes are there: a slow network would wake this rank for each packet."""
         if num_bytes != self._wake_bytes:
             self._wake_bytes = num_bytes
             with contextlib.suppress(OSError):  # not on every system
