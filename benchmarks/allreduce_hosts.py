@@ -107,7 +107,7 @@ def hosts(number: int, rate: str) -> Iterator[list[str]]:
             _run(f"ip -n {name} addr add 10.78.0.{host + 2}/24 dev net0")
             _run(f"ip -n {name} link set net0 up")
             if rate:
-                burst = "1mb" if rate == "10gbit" else "256kb"
+                burst = "1mb" if rate == "10gbit" else "128kb"  # more than a packet has, little beside a tensor
                 _run(f"tc -n {name} qdisc replace dev net0 root tbf rate {rate} burst {burst} latency 20ms")
         yield names
     finally:

@@ -184,27 +184,26 @@ class HostGroup(ReducingGroup):
     # The stages of a chunk.
 
     def _advance(self) -> bool:
-        """Do a stage that is possible, and return whether there was one.
+        """Do the stages that are possible, each for one chunk, and return whether there was one.
 
         The last stages are first: that keeps the chunks under way few, and in the cache, unless another rank is late.
         """
-        if self._links.active:
-            self._links.progress(self)
-        counters = self._counters
-        if self._may_drain() and counters.reached(COMBINED, self._num_done + 1):
-            self._drain(self._num_done)
-        elif self._num_shared < self._num_summed and not self._travel(self._num_shared).num_results:
+        links, counters = self._links, self._counters
+        if links.active:
+            links.progress(self)
+        before = self._num_done, self._num_shared, self._num_summed, self._num_combined, self._num_posted
+        if self._num_summed < self._num_combined and not self._travel(self._num_summed).num_partials:
+            self._sum(self._num_summed)
+        if self._num_shared < self._num_summed and not self._travel(self._num_shared).num_results:
             self._num_shared += 1
             self._tell(COMBINED, self._num_shared)
-        elif self._num_summed < self._num_combined and not self._travel(self._num_summed).num_partials:
-            self._sum(self._num_summed)
-        elif self._num_combined < self._num_posted and counters.reached(POSTED, self._num_combined + 1):
+        if self._may_drain() and counters.reached(COMBINED, self._num_done + 1):
+            self._drain(self._num_done)
+        if self._num_combined < self._num_posted and counters.reached(POSTED, self._num_combined + 1):
             self._combine(self._num_combined)
-        elif self._may_fill() and counters.reached(DONE, self._num_posted - DEPTH + 1):
+        if self._may_fill() and counters.reached(DONE, self._num_posted - DEPTH + 1):
             self._post(self._num_posted)
-        else:
-            return False
-        return True
+        return before != (self._num_done, self._num_shared, self._num_summed, self._num_combined, self._num_posted)
 
     def _tell(self, kind: int, value: int) -> None:
         """Set a counter of this rank, and wake the ranks of this host that may wait for it."""

@@ -13,6 +13,7 @@ writes to the store of the group, can connect.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -39,6 +40,7 @@ _HEADER = struct.Struct("<qq")
 _NUMBER = struct.Struct("<q")
 _MOST_SELECTED = 1024  # select.select knows only descriptors below this
 _ATTEMPT_SECONDS = 5.0
+_WAKE_BYTES = 1 << 17
 
 
 class Header(NamedTuple):
@@ -84,6 +86,7 @@ class Link:
         self.connection = connection
         weakref.finalize(self, connection.close)  # not earlier: another thread may be waiting for it
         self.num_awaited = 0
+        self._wake_bytes = 1
         self.outgoing: deque[_Message] = deque()
         self._header_bytes = bytearray(_HEADER.size)
         self._rest = memoryview(self._header_bytes)  # of the header, or of the message after it
@@ -119,12 +122,20 @@ class Link:
             try:
                 num_bytes = self.connection.recv_into(self._rest)
             except BlockingIOError:
+                self._wake_at(min(len(self._rest), _WAKE_BYTES))
                 return
             except OSError:
                 num_bytes = 0
             if not num_bytes:
                 raise PeerGone(f"between hosts: rank {self.rank} of the group is gone")
             self._rest = self._rest[num_bytes:]
+
+    def _wake_at(self, num_bytes: int) -> None:
+        """Let a wait end only when this many bytes are there: a slow network would wake this rank for each packet."""
+        if num_bytes != self._wake_bytes:
+            self._wake_bytes = num_bytes
+            with contextlib.suppress(OSError):  # not on every system
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
 
     def send(self, mailbox: Mailbox) -> None:
         """Send as much as the socket takes."""

@@ -36,7 +36,7 @@ class Part(NamedTuple):
     >>> Part.of(1000, 4, Place(1, 4), 2)  # too few for more than one part
     Part(low=1000, high=1000, whole=True)
     >>> Part.of(100_000, 4, Place(1, 4), 3), Part.of(100_000, 4, Place(1, 4), 3).shares(3)
-    (Part(low=33344, high=66688, whole=False), [(0, 11136), (11136, 22272), (22272, 33344)])
+    (Part(low=25024, high=50048, whole=False), [(0, 8384), (8384, 16768), (16768, 25024)])
     """
 
     low: int
