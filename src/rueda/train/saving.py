@@ -56,25 +56,21 @@ class Saver:
             RunError: a checkpoint could not be written; on other ranks than 0 a PeerError.
         """
         contents, step = self.copy(), self._training.state.step
-        found: str | None = self._training.world.on_main(self._begin_writing, contents, best)
+        found: str | None = self._training.world.on_main(self._nonfinite)
         if found is not None:
             self.copies.forget_after(step - 1)
-        return found
-
-    def _begin_writing(self, contents: dict[str, Any], best: bool) -> str | None:
-        self.writer.wait()
-        found = self._nonfinite()
-        if found is not None:
             return found
-        step, keep = self._training.state.step, self._training.recipe.keep
+        keep = self._training.recipe.keep
         options: dict[str, Any] = {"step": step, "keep": keep, "best": best, "known": self._intact}
-        self.writer.begin(lambda: save_checkpoint(self._folder, contents, **options))
+        if self._training.world.is_main:  # after the collective, which the thread would delay
+            self.writer.begin(lambda: save_checkpoint(self._folder, contents, **options))
         if not self._asynchronous:
-            self.writer.wait()
+            self.finish()
         return None
 
     def _nonfinite(self) -> str | None:
-        """Return which tensors of the state are not finite."""
+        """Wait until the checkpoint before is written, and return which tensors of the state are not finite."""
+        self.writer.wait()
         newest = next(iter(self.copies.kept()), None)
         if newest is not None and newest.step == self._training.state.step and newest.is_finite:
             return None
