@@ -1,10 +1,10 @@
 """A thread that writes checkpoints while the training goes on.
 
-The checksum and the writes release Python's interpreter lock, so that the training mostly shares a core with them at
-most. One checkpoint is written at a time: the next one waits for it. An error (a full disk) is kept and raised by the
-next call of :meth:`CheckpointWriter.wait`; the training asks :attr:`CheckpointWriter.failed` at every step. The thread
-is not a daemon, so that a process that ends in any orderly way first finishes its file; ``kill -9`` leaves a temporary
-file, which is never taken for a checkpoint.
+The checksum and the writes release Python's interpreter lock, so that while they run the training shares at most a core
+with them. One checkpoint is written at a time: the next one waits for it. An error (a full disk) is kept and raised by
+the next call of :meth:`CheckpointWriter.wait`; the training asks :attr:`CheckpointWriter.failed` at every step. The
+thread is not a daemon, so that a process that ends in any orderly way first finishes its file; ``kill -9`` leaves a
+temporary file, which is never taken for a checkpoint.
 """
 
 from __future__ import annotations
