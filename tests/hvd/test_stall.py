@@ -185,14 +185,14 @@ def check_that_a_stop_ends_the_collective(victim: int, *, connected: bool) -> No
         limit_transfers(StallLimits(warning=0.3, timeout=1.0))
     if hvd.rank() == victim:
         groups = lifecycle.engine().groups
-        where: Any = groups.get("0", (0, 1), "cpu") if connected else groups
-        name = "allreduce_into" if connected else "_create"
+        where: Any = groups.get("0", (0, 1), "cpu")._group if connected else groups  # the group in shared memory
+        name = "_begin" if connected else "_create"
         original = getattr(where, name)
 
-        def stop(*arguments: Any) -> Any:
-            transfer = original(*arguments) if connected else None
+        def stop(*arguments: Any, **options: Any) -> Any:
+            transfer = original(*arguments, **options) if connected else None
             os.kill(process, signal.SIGSTOP)
-            return transfer or original(*arguments)
+            return transfer or original(*arguments, **options)
 
         setattr(where, name, stop)
         with pytest.raises(StallError, match="'large'"):  # the other's error has arrived meanwhile

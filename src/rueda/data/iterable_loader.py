@@ -56,6 +56,7 @@ class IterableLoader(CollatedLoader):
         device: device of the batches; by default that of the world.
         options: ``collate_fn`` and, if ``num_workers > 0``, other arguments of DataLoader.
 
+    >>> from rueda.data.loader import Loader
     >>> class Numbers(torch.utils.data.IterableDataset):
     ...     def __iter__(self):
     ...         return iter(range(7))

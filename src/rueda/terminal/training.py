@@ -120,7 +120,8 @@ class Progress(ProgressDisplay):
 
 
 def _line(epoch: str, cells: tuple[str, ...], widths: tuple[int, ...]) -> str:
-    return "  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))])
+    line = "  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))])
+    return line.replace("\N{NO-BREAK SPACE}", " ")  # a line is never wrapped, and people search for what they see
 
 
 def _metric(metric: MetricInfo, value: float | None) -> list[str]:
