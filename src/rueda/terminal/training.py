@@ -86,7 +86,7 @@ class Progress(ProgressDisplay):
 
     def show_epoch(self, row: Row, seconds: float) -> None:
         """Print the figures of an epoch that took ``seconds``."""
-        utilisation = [percent(row.model_flops_utilisation)] * self._shows_utilisation
+        utilisation = [_percent(row.model_flops_utilisation)] * self._shows_utilisation
         metric, on = row.metric, self._evaluated_on
         train = (_loss(row.train_loss), *_metric(metric, row.value("train")))
         evaluated = (_loss(row.value(on, LOSS.name)), *_metric(metric, row.value(on)))
@@ -120,15 +120,14 @@ class Progress(ProgressDisplay):
 
 
 def _line(epoch: str, cells: tuple[str, ...], widths: tuple[int, ...]) -> str:
-    line = "  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))])
-    return line.replace("\N{NO-BREAK SPACE}", " ")  # a line is never wrapped, and people search for what they see
+    return "  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))])
 
 
 def _metric(metric: MetricInfo, value: float | None) -> list[str]:
     """Write the primary metric; the loss has a column of its own."""
     if metric.name == LOSS.name:
         return []
-    return [percent(value) if metric.percent else NONE if value is None else _loss(value)]
+    return [_percent(value) if metric.percent else NONE if value is None else _loss(value)]
 
 
 def _loss(value: float | None) -> str:
@@ -140,3 +139,8 @@ def _loss(value: float | None) -> str:
     if value is None or number(value) is None:
         return "nan"
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3e}"
+
+
+def _percent(fraction: float | None) -> str:
+    """Write a fraction with a plain space: a line is never wrapped, and people search for what they see."""
+    return percent(fraction).replace("\N{NO-BREAK SPACE}", " ")
