@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from xdist.remote import Producer
@@ -67,6 +68,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "torch.utils.data" in sys.modules:  # loaded by the tests that were collected
         harness.end_loaders_soon()
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Take back what a test or what it calls (``malloc.tune``) sets in the environment that later tests inherit."""
+    before = dict(os.environ)
+    yield
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,9 @@ import traceback
 from pathlib import Path
 
 import pytest
+import torch
 
+from rueda.check.audit.watch.counters import Counters
 from rueda.check.audit.watch.journal import Journal
 from rueda.check.audit.watch.place import users_traceback
 from rueda.check.running import run_script
@@ -40,3 +42,15 @@ def test_an_error_of_the_observation_is_noted_and_the_script_goes_on(tmp_path: P
     assert len(blind) == 8 and blind[0]["text"] == "TypeError: of our own"
     assert blind[0]["where"].startswith("test_watch.py:")
     assert notes[-1]["kind"] == "end"
+
+
+def test_a_parameter_does_not_inherit_the_name_of_one_that_is_gone() -> None:
+    names = Counters().names
+    weight = torch.nn.Parameter(torch.zeros(3))
+    names[weight] = "0.weight"
+    again = torch.nn.Parameter(torch.zeros(3))  # equal values are another parameter
+    assert names[weight] == "0.weight" and again not in names
+    address = id(weight)
+    del weight
+    later = [torch.nn.Parameter(torch.zeros(3)) for _ in range(100)]  # Python takes freed memory again
+    assert any(id(one) == address for one in later) and not any(one in names for one in later)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 @dataclass
@@ -29,8 +33,8 @@ class Counters:
     """where the loader was made whose epoch began last"""
     loss_scale: float = 1.0
     """the factor of a GradScaler, by which losses and local gradients are larger"""
-    names: dict[int, str] = field(default_factory=dict)
-    """names of parameters by their identity"""
+    names: MutableMapping[Tensor, str] = field(default_factory=WeakTensorKeyDictionary)
+    """names of parameters; a later parameter at the address of one that is gone does not get its name"""
 
     def snapshot(self) -> dict[str, int]:
         """Return the counts of now."""

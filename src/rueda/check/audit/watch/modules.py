@@ -78,7 +78,7 @@ class ModuleWatch:
         if self._depth == 1:
             self._call = place()
             for name, parameter in module.named_parameters():
-                self._counters.names.setdefault(id(parameter), name.removeprefix("module."))
+                self._counters.names.setdefault(parameter, name.removeprefix("module."))
             self._states = generators() if module.training and torch.is_grad_enabled() else {}
         is_batch_norm = isinstance(module, _BATCH_NORMS) and args and isinstance(args[0], Tensor)
         if is_batch_norm and module.training and torch.is_grad_enabled():

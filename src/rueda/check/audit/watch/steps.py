@@ -256,7 +256,7 @@ class _Watched:
     def record(self, optimizer: Any, where: str, counters: Counters) -> dict[str, Any]:
         """Return what is noted of a step; the parameters are those after it."""
         parameters = self._parameters(optimizer)
-        names = [counters.names.get(id(one), f"parameter {i}") for i, one in enumerate(parameters)]
+        names = [counters.names.get(one, f"parameter {i}") for i, one in enumerate(parameters)]
         plain = [(name, one) for name, one in zip(names, parameters, strict=True) if not is_sharded(one)]
         position = {id(one): i for i, one in enumerate(parameters)}
         scheduled = max(self.scheduled.values(), default=0)
