@@ -1,8 +1,8 @@
-"""GhostBatchNorm2d against nn.BatchNorm2d and against the usual chunk-and-concatenate, forward and backward.
+"""GhostBatchNorm2d, with its compiled kernel and without, against nn.BatchNorm2d and against chunk-and-concatenate.
 
     python benchmarks/ghost_batch_norm.py [--repeats 30] [--wall]
 
-512 x 64 x 16 x 16 float32, ghosts of 32, one thread, processor time; contiguous and channels-last memory; with
+Forward and backward pass of 512 x 64 x 16 x 16 float32, ghosts of 32, one thread, processor time; contiguous and channels-last memory; with
 the memory allocator as it is, and as `rueda.init` tunes it (freed memory kept, so that no time goes into page
 faults). Before each layer's turn, untimed, 256 MiB of other memory are touched, as the layers around it in a model
 would: otherwise a layer's time depends on which one ran before it, by 4 to 8 %. The bar: at most 1.05 times
@@ -12,6 +12,7 @@ BatchNorm's time.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from _common import compare, ratio, save
 from rueda.nn import GhostBatchNorm2d
+from rueda.nn.ghost_compiled import VARIABLE, kernel
 from rueda.world import malloc
 
 SHAPE, GHOST = (512, 64, 16, 16), 32
@@ -36,6 +38,18 @@ class ChunkAndConcatenate(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each chunk."""
         return torch.cat([super(ChunkAndConcatenate, self).forward(part) for part in torch.split(x, GHOST)])
+
+
+class WithoutKernel(GhostBatchNorm2d):
+    """Ghost batch norm as on a machine without a compiler."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise with torch's operations."""
+        os.environ[VARIABLE] = "off"
+        try:
+            return super().forward(x)
+        finally:
+            del os.environ[VARIABLE]
 
 
 def step(layer: nn.Module, x: Tensor, dy: Tensor) -> Callable[[], None]:
@@ -57,10 +71,11 @@ def main() -> None:
     layers = {
         "BatchNorm2d": nn.BatchNorm2d(SHAPE[1]),
         "GhostBatchNorm2d": GhostBatchNorm2d(SHAPE[1], ghost_batch=GHOST),
+        "without kernel": WithoutKernel(SHAPE[1], ghost_batch=GHOST),
         "chunk and concatenate": ChunkAndConcatenate(SHAPE[1]),
     }
     other = torch.zeros(OTHER_BYTES // 4)
-    table = Table("memory", "malloc", *(f"{name}, ms" for name in layers), "ghost / BN", "chunks / BN")
+    table = Table("memory", "malloc", *(f"{name}, ms" for name in layers), "ghost / BN", "without / BN", "chunks / BN")
     rows: list[dict[str, Any]] = []
     for allocator in ("default", "as rueda.init sets it"):
         if allocator != "default" and not malloc.tune():
@@ -77,20 +92,23 @@ def main() -> None:
                 "malloc": allocator,
                 "milliseconds": {name: round(1e3 * statistics.median(seconds[name]), 2) for name in layers},
                 "ratio": round(ratio(seconds, "GhostBatchNorm2d", "BatchNorm2d"), 3),
+                "ratio_without_kernel": round(ratio(seconds, "without kernel", "BatchNorm2d"), 3),
                 "ratio_chunks": round(ratio(seconds, "chunk and concatenate", "BatchNorm2d"), 3),
             }
             rows.append(row)
             times = [f"{row['milliseconds'][name]:.1f}" for name in layers]
-            table.add_row(row["memory"], allocator, *times, f"{row['ratio']:.3f}", f"{row['ratio_chunks']:.3f}")
+            ratios = [f"{row[name]:.3f}" for name in ("ratio", "ratio_without_kernel", "ratio_chunks")]
+            table.add_row(row["memory"], allocator, *times, *ratios)
     Console(width=140).print(table)
     save(
         "ghost_batch_norm",
-        {"shape": SHAPE, "ghost_batch": GHOST, "repeats": repeats, "clock": clock.__name__, "rows": rows},
+        {"shape": SHAPE, "ghost_batch": GHOST, "repeats": repeats, "clock": clock.__name__, "rows": rows}
+        | {"has_kernel": kernel(torch.float32) is not None},
         seeds=(0,),
     )
     for allocator in dict.fromkeys(row["malloc"] for row in rows):
-        ratios = ", ".join(f"{row['ratio']:.3f}x {row['memory']}" for row in rows if row["malloc"] == allocator)
-        print(f"GhostBatchNorm2d against BatchNorm2d (bar 1.05x), malloc {allocator}: {ratios}")
+        against = ", ".join(f"{row['ratio']:.3f}x {row['memory']}" for row in rows if row["malloc"] == allocator)
+        print(f"GhostBatchNorm2d against BatchNorm2d (bar 1.05x), malloc {allocator}: {against}")
 
 
 if __name__ == "__main__":

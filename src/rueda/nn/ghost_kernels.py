@@ -6,12 +6,14 @@ For a ghost with n values per channel, mean mu, biased variance v and i = 1/sqrt
     dw = sum dy i (x - mu)        db = sum dy
     dx = w i (dy - db/n - i (x - mu) dw/n)  =  A (dy + B x) + C   with one A, B, C per ghost and channel
 
-There are three implementations, which agree up to rounding:
+There are four implementations, which agree up to rounding:
 
-- *rows*, for float32 and float64 on the CPU: a ghost of m examples is viewed as a matrix in which each column belongs
-  to one channel (channels-last memory: [m H W, C]; contiguous memory: [m, C H W]). So every pass is one long vectorised
-  loop with a row of coefficients, and all ghosts are written into one output. A few ghosts, as many as fit in the
-  cache, are finished before the next ones are read.
+- *compiled*, for float32 and float64 in channels-last memory on the CPU, where there is a C compiler: a kernel that
+  reads each ghost once from memory and once from the cache (`rueda.nn.ghost_compiled`).
+- *rows*, for float32 and float64 on the CPU otherwise: a ghost of m examples is viewed as a matrix in which each column
+  belongs to one channel (channels-last memory: [m H W, C]; contiguous memory: [m, C H W]). So every pass is one long
+  vectorised loop with a row of coefficients, and all ghosts are written into one output. A few ghosts, as many as fit
+  in the cache, are finished before the next ones are read.
 - *native*, for bfloat16 and float16 on the CPU, and for images so large that a row of coefficients does not fit in the
   cache: torch's own batch-norm kernels are called ghost by ghost, and write into one output.
 - *vectorised*, for everything else (CUDA, torch.compile, torch.func, second derivatives): all ghosts are computed at
@@ -26,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rueda.nn import ghost_rows
+from rueda.nn import ghost_compiled, ghost_rows
 
 
 def normalise_ghosts(
@@ -91,15 +93,19 @@ class _Ghosts(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         if not (x.is_contiguous() or ghost_rows.is_channels_last(x)):
             x = x.contiguous()
-        inverse = None
-        if x.device.type != "cpu":
+        inverse = kernel = None
+        if x.device.type == "cpu" and ghost_rows.is_channels_last(x):
+            kernel = ghost_compiled.kernel(x.dtype)
+        if kernel is not None:
+            y, mean, variance = ghost_compiled.forward_compiled(kernel, x, weight, bias, sizes, eps)
+        elif x.device.type != "cpu":
             y, mean, variance, inverse = vectorised(x, weight, bias, sizes, eps)
         elif ghost_rows.has_rows(x):
             y, mean, variance = ghost_rows.forward_rows(x, weight, bias, sizes, eps)
         else:
             y, mean, variance = ghost_rows.forward_native(x, weight, bias, sizes, eps)
         ctx.save_for_backward(x, weight, bias, mean, torch.rsqrt(variance + eps) if inverse is None else inverse)
-        ctx.sizes, ctx.eps = sizes, eps
+        ctx.sizes, ctx.eps, ctx.kernel = sizes, eps, kernel
         ctx.mark_non_differentiable(mean, variance)
         ctx.set_materialize_grads(False)
         return y, mean, variance
@@ -119,7 +125,9 @@ class _Ghosts(torch.autograd.Function):
             dy = dy.movedim(1, -1).contiguous().movedim(-1, 1)
         else:
             dy = dy.contiguous()
-        if x.device.type != "cpu":
+        if ctx.kernel is not None:
+            dx, dw, db = ghost_compiled.backward_compiled(ctx.kernel, dy, x, weight, mean, inverse, ctx.sizes)
+        elif x.device.type != "cpu":
             dx, dw, db = _backward_vectorised(dy, x, weight, mean, inverse, ctx.sizes)
         elif ghost_rows.has_rows(x):
             dx, dw, db = ghost_rows.backward_rows(dy, x, weight, mean, inverse, ctx.sizes)
