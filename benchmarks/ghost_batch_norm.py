@@ -2,11 +2,11 @@
 
     python benchmarks/ghost_batch_norm.py [--repeats 30] [--wall]
 
-Forward and backward pass of 512 x 64 x 16 x 16 float32, ghosts of 32, one thread, processor time; contiguous and channels-last memory; with
-the memory allocator as it is, and as `rueda.init` tunes it (freed memory kept, so that no time goes into page
-faults). Before each layer's turn, untimed, 256 MiB of other memory are touched, as the layers around it in a model
-would: otherwise a layer's time depends on which one ran before it, by 4 to 8 %. The bar: at most 1.05 times
-BatchNorm's time.
+Forward and backward pass of 512 x 64 x 16 x 16 float32, ghosts of 32, one thread, processor time; contiguous and
+channels-last memory; with the memory allocator as it is, and as `rueda.init` tunes it (freed memory kept, so that no
+time goes into page faults). Before each layer's turn, untimed, 256 MiB of other memory are touched, as the layers
+around it in a model would: otherwise a layer's time depends on which one ran before it, by 4 to 8 %. The bar: at most
+1.05 times BatchNorm's time.
 """
 
 from __future__ import annotations
