@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "world": {"errors", "files", "lazy"},
     "data": {"errors", "world"},
     "optim": {"errors", "lazy", "records", "world"},
-    "nn": {"errors", "lazy", "world"},
+    "nn": {"errors", "files", "lazy", "world"},
     "keras": {"errors", "nn", "optim"},
     "integrations": {"data", "errors", "lazy", "nn", "optim", "records", "train", "world"},
     "jobs": {"errors", "files", "lazy", "records", "world"},
