@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rueda.world import device
-from rueda.world.cores import usable_cores
+from rueda.world.cores import has_own_core, usable_cores
 from rueda.world.identity import Identity
 
 CASES = {  # launcher, local size, usable cores, cores of the machine, OMP_NUM_THREADS, threads
@@ -71,3 +71,26 @@ def test_cores_within_a_quota(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     assert usable_cores(tmp_path) == cores
+
+
+OWN_CORES = {  # cores that this process is bound to, cores of the machine, cpu.max, processes, whether each has a core
+    "enough for all": (8, 8, "max 100000", 8, True),
+    "too many processes": (8, 8, "max 100000", 9, False),
+    "each bound to two by its launcher": (2, 8, "max 100000", 4, True),
+    "bound, but too many": (2, 8, "max 100000", 5, False),
+    "a quota that all share": (8, 8, "200000 100000", 4, False),
+    "a quota that is enough": (8, 8, "400000 100000", 4, True),
+    "bound, and a quota that all share": (1, 8, "200000 100000", 4, False),
+}
+
+
+@pytest.mark.parametrize(("bound", "total", "quota", "size", "expected"), OWN_CORES.values(), ids=OWN_CORES)
+def test_processes_with_a_core_of_their_own(
+    bound: int, total: int, quota: str, size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(bound)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: total)
+    for name, text in {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": quota}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    assert has_own_core(size, tmp_path) is expected

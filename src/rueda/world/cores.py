@@ -25,8 +25,26 @@ def usable_cores(root: Path = Path("/")) -> int:
     Args:
         root: the directory that contains ``proc`` and ``sys``.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([cores, *(round(quota) for quota in _quotas(root))]))
+    return max(1, min([_bound_to(), *(round(quota) for quota in _quotas(root))]))
+
+
+def has_own_core(size: int, root: Path = Path("/")) -> bool:
+    """Return whether each of the processes of this host that work together has a core.
+
+    They have one if they share enough cores, or if a launcher has bound each of them to some of its own. A quota of
+    control groups is shared by all of them.
+
+    Args:
+        size: the number of the processes.
+        root: the directory that contains ``proc`` and ``sys``.
+    """
+    mine, cores = _bound_to(), os.cpu_count() or 1
+    return all(round(quota) >= size for quota in _quotas(root)) and (mine >= size or mine * size <= cores)
+
+
+def _bound_to() -> int:
+    """Return the number of cores on which the scheduler may run this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _quotas(root: Path) -> Iterator[float]:

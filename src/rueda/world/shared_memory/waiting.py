@@ -10,13 +10,12 @@ times a second it also looks whether the one it waits for is gone, and whether i
 from __future__ import annotations
 
 import math
-import os
 import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from rueda.world.cores import usable_cores
+from rueda.world.cores import has_own_core
 from rueda.world.shared_memory.segment import NUM_COUNTERS, Segment
 
 Check = Callable[[], BaseException | None]
@@ -67,7 +66,7 @@ class Counters:
         self._own = segment.rank * NUM_COUNTERS
         others = [rank for rank in range(segment.size) if rank != segment.rank]
         self._others = [[rank * NUM_COUNTERS + kind for rank in others] for kind in range(NUM_COUNTERS)]
-        self._spins = _has_own_core(segment.size)
+        self._spins = has_own_core(segment.size)
         self.waits_since: float | None = None
         """since when (``time.monotonic``) this rank has waited, once it looks with pauses"""
 
@@ -200,9 +199,3 @@ class Counters:
             raise RuntimeError(
                 f"shared memory: timed out after {waited:.0f} s waiting for ranks {ranks or 'elsewhere'} of the group"
             )
-
-
-def _has_own_core(size: int) -> bool:
-    """Return whether each rank of this host has a core: they share enough of them, or a launcher bound each to some."""
-    cores, mine = os.cpu_count() or 1, usable_cores()
-    return mine >= size or (mine < cores and mine * size <= cores)
