@@ -53,3 +53,32 @@ def test_the_check_can_fail(benchmark: dict[str, Any]) -> None:
     base = next(task.recipe for task in benchmark["PANEL"] if task.name == case["task"])
     quieter = {**case, "noise": [{**one, "value": 10 * one["value"], "low": 10 * one["low"]} for one in case["noise"]]}
     assert planned(quieter, base, benchmark, plan["workers"])[0] != plan["recipe"]
+
+
+# The table of docs/plan.md of the development tasks without a noise scale.
+
+
+def of_64_workers(file: str, benchmark: dict[str, Any]) -> dict[str, list[str]]:
+    """Return batch, speed-up, difference and Welch's verdict of each task, in the words of the page."""
+    found = {}
+    for case in json.loads((BENCHMARKS / "results" / file).read_text())["cases"]:
+        plan = next(one for one in case["plans"] if one["workers"] == 64)
+        first, last = plan["global_batch"], plan["final_batch"]
+        unit = " %" if case["metric"] == "loss" else " points"
+        found[case["task"]] = [
+            str(first) if first == last else f"{first} to {last}",
+            f"{plan['predicted_speedup']:.1f} x",
+            f"{plan['difference']:+.1f} ± {plan['interval']:.1f}{unit}{'' if plan['kept'] else ', **lost**'}",
+            benchmark["welch"](case["one_worker"], plan["values"], case["metric"]),
+        ]
+    return found
+
+
+def test_the_table_without_a_noise_scale_is_that_of_the_files(benchmark: dict[str, Any]) -> None:
+    before = of_64_workers("plans_development_no_noise_8_times.json", benchmark)
+    after = of_64_workers("plans_development_no_noise.json", benchmark)
+    page = (BENCHMARKS.parent / "docs" / "plan.md").read_text().partition("### Without a noise scale")[2]
+    lines = [line for line in page.partition("\n### ")[0].splitlines() if line.startswith("| ")][1:]
+    shown = {line.strip("| ").partition(" (")[0]: [cell.strip() for cell in line.split("|")[2:-1]] for line in lines}
+    untrained = ["–"] * 4
+    assert shown == {task: [*row, *after.get(task, untrained)] for task, row in before.items()}
