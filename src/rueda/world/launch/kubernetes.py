@@ -135,4 +135,3 @@ def _arguments(plan: LaunchPlan) -> Iterator[str]:
         yield "--no-python"
     # Kubernetes expands $(NAME) in arguments, and turns $$( into $(.
     yield from (word.replace("$(", "$$(") for word in program)
-

@@ -11,6 +11,7 @@ field                     why
                           since the driver has tried what it could
 ``successPolicy``         the Job is complete when pod 0, the driver, has ended with status 0 (Kubernetes 1.31)
 ``tolerations``           a pod on a machine that does not answer is replaced after ``--timeout``, not five minutes
+``/dev/shm``              as large as the pod's memory, not 64 MB: workers of a host exchange gradients there
 ``Service``               headless: the names of the pods
 ``NetworkPolicy``         no other pod can connect, if the cluster's network enforces policies
 ``Secret``                the key of this job, by which its pods know each other
@@ -75,7 +76,9 @@ def job_manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str, key: st
         },
         {
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-            "spec": {**_job(plan, count), "template": {"metadata": {"labels": label}, "spec": _pod(plan, hosts, image)}},
+            "spec": {
+                **_job(plan, count), "template": {"metadata": {"labels": label}, "spec": _pod(plan, hosts, image)},
+            },
         },
     ]  # fmt: skip
     comments = ["# The Secret holds the key of this job: keep this manifest to yourself."]
@@ -106,7 +109,7 @@ def _job(plan: LaunchPlan, count: int) -> dict[str, Any]:
 
 def _pod(plan: LaunchPlan, hosts: str, image: str) -> dict[str, Any]:
     assert plan.elastic is not None
-    driver = ["python", "-m", "rueda", "run", "--ssh", "python -m rueda.world.launch.pod_link", "-H", hosts]
+    driver = ["rueda", "run", "--ssh", "python -m rueda.world.launch.pod_link", "-H", hosts]
     words = [*driver, *elastic_options(plan), *(["-m"] if plan.module else []), *plan.program]
     grace = math.ceil(plan.grace)
     own = {"RUEDA_GRACE": str(grace), "PYTHONUNBUFFERED": "1"}
@@ -137,8 +140,10 @@ def _pod(plan: LaunchPlan, hosts: str, image: str) -> dict[str, Any]:
                 "args": [word.replace("$(", "$$(") for word in words],
                 "env": environment,
                 "ports": [{"name": "pod", "containerPort": PORT}],
+                "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
             }
         ],
+        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
     }  # fmt: skip
 
 

@@ -1,8 +1,9 @@
-"""What each pod of an elastic job on Kubernetes runs: the driver in the first pod, and in the others a host for its agent.
+"""What each pod of an elastic job on Kubernetes runs: the driver in pod 0, and a host for its agent in the others.
 
 ::
 
-    python -m rueda.world.launch.pod rueda run --ssh "python -m rueda.world.launch.pod_link" -H train-0:4,train-1.train:4 ...
+    python -m rueda.world.launch.pod \\
+        rueda run --ssh "python -m rueda.world.launch.pod_link" -H train-0:4,train-1.train:4 --min-np 4 train.py
 
 The manifest of ``rueda run --kubernetes --min-np N`` has this command for all pods of an Indexed Job. Pod 0 becomes the
 driver. Every other pod listens for it: a connection that proves that it knows the job's key
@@ -110,7 +111,7 @@ class PodHost:
         ends = (peer[0], peer[1], own[0], own[1])
         told = " ".join(str(end).removeprefix("::ffff:") for end in ends)  # as sshd tells it
         self._agent = subprocess.Popen(
-            ["/bin/sh", "-c", command], stdin=connection, stdout=connection,
+            ["/bin/sh", "-c", command], stdin=connection.fileno(), stdout=connection.fileno(),
             env={**os.environ, "SSH_CONNECTION": told}, start_new_session=True,
         )  # fmt: skip
         self._connection = connection

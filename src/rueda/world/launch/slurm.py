@@ -7,9 +7,9 @@ Before the job's time limit Slurm sends SIGUSR2 to the workers (``--signal``), w
 script then requeues the job, which continues if its command resumes (``rueda train TASK --run DIR --resume``). Programs
 that do not handle SIGUSR2 ignore it. The output of all runs of a job goes to one file (``--open-mode=append``).
 
-For an elastic job (``--min-np``) the script starts ``rueda run`` on the first node, which starts its agents on the other
-nodes as steps of the job (:mod:`rueda.world.launch.srun`). A lost node does not end the job; a job whose first node is
-lost, or that has too few workers for too long, is requeued.
+For an elastic job (``--min-np``) the script starts ``rueda run`` on the first node, which starts its agents on the
+other nodes as steps of the job (:mod:`rueda.world.launch.srun`). A lost node does not end the job; a job whose first
+node is lost, or that has too few workers for too long, is requeued.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _elastic_script(plan: LaunchPlan, nodes: int | None, options: Sequence[str])
         [
             *_head(plan, nodes, options, "--no-kill", f"--signal=B:USR2@{_notice_seconds(plan)}"),
             f"""hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/:{per_node}/' | paste -sd, -)""",
-            f'python -m rueda run --ssh "python -m rueda.world.launch.srun" -H "$hosts" \\',
+            'rueda run --ssh "python -m rueda.world.launch.srun" -H "$hosts" \\',
             f"  {shlex.join(elastic_options(plan))} \\",
             f"  {shlex.join((['-m'] if plan.module else []) + list(plan.program))} &",
             "driver=$! waiting=1",
@@ -118,8 +118,8 @@ def elastic_options(plan: LaunchPlan) -> list[str]:
     """Return the options of ``rueda run`` that make the same elastic job where the hosts are known.
 
     >>> from rueda.world.launch.elastic_job.settings import ElasticSettings
-    >>> elastic_options(LaunchPlan(program=("train.py",), elastic=ElasticSettings(least=2, most=8, restarts=3)))
-    ['--min-np', '2', '--max-np', '8', '--restarts', '3', '--timeout', '30', '--elastic-timeout', '600', '--grace', '30']
+    >>> " ".join(elastic_options(LaunchPlan(program=("a.py",), elastic=ElasticSettings(least=2, most=8, restarts=3))))
+    '--min-np 2 --max-np 8 --restarts 3 --timeout 30 --elastic-timeout 600 --grace 30'
     """
     elastic = plan.elastic
     assert elastic is not None

@@ -3,8 +3,8 @@
 The batch script of ``rueda run --slurm --min-np N`` gives it as ``--ssh "python -m rueda.world.launch.srun"``. It needs
 neither an sshd on the nodes nor a key. Slurm knows the agents as steps of the job, and ends them with it.
 
-The step overlaps with the batch script and with other steps: it takes no processor, memory or GPU from them, and may use
-all that the job has on the node, without being bound to a part of its cores.
+The step overlaps with the batch script and with other steps: it takes no processor, memory or GPU from them, and may
+use all that the job has on the node, without being bound to a part of its cores.
 """
 
 from __future__ import annotations
