@@ -38,7 +38,7 @@ def run(
         typer.Option(metavar="OPTION", help="With --slurm: an option of sbatch, as in --sbatch=--gres=gpu:4."),
     ] = None,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Print a Kubeflow Trainer manifest instead of running.")
+        bool, typer.Option("--kubernetes", help="Print a manifest for Kubernetes instead of running.")
     ] = False,
     image: Annotated[str, typer.Option(help="With --kubernetes: the container image.")] = "",
     nodes: Annotated[int, typer.Option(help="With --slurm or --kubernetes: number of machines.")] = 1,

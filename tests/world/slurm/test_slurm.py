@@ -102,3 +102,17 @@ def test_too_few_workers_requeue_the_job(slurm: Slurm, tmp_path: Path) -> None:
     slurm.wait(lambda: trains(output(tmp_path)[before:], 4), "a world of four again", tmp_path)
     (tmp_path / "enough").touch()
     slurm.wait(lambda: slurm.job(number)["JobState"] == "COMPLETED", "the end", tmp_path)
+
+
+def test_a_job_that_loses_its_first_node_is_requeued(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.wait(slurm.all_idle, "an idle cluster")
+    number = slurm.submit(elastic_job(tmp_path), tmp_path)
+    slurm.wait(lambda: trains(output(tmp_path), 4), "a world of four", tmp_path)
+    first = slurm.job(number)["BatchHost"]
+    slurm.lose_node(first)
+    slurm.wait(lambda: slurm.job(number)["Restarts"] == "1", "the requeue", tmp_path)
+    before = len(output(tmp_path))
+    slurm.start_node(first)
+    slurm.wait(lambda: trains(output(tmp_path)[before:], 4), "a world of four again", tmp_path)
+    (tmp_path / "enough").touch()
+    slurm.wait(lambda: slurm.job(number)["JobState"] == "COMPLETED", "the end", tmp_path)
