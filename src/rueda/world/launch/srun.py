@@ -5,6 +5,9 @@ neither an sshd on the nodes nor a key. Slurm knows the agents as steps of the j
 
 The step overlaps with the batch script and with other steps: it takes no processor, memory or GPU from them, and may
 use all that the job has on the node, without being bound to a part of its cores.
+
+If the first node is lost, and with it the batch script, Slurm keeps the rest of a job with ``--no-kill`` allocated,
+where nothing runs any more (seen on 22.05). So a step whose srun is gone watches the job, and requeues it in this case.
 """
 
 from __future__ import annotations
@@ -23,13 +26,32 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+# After the agent: if srun does not answer any more, the first node may be lost. Slurm takes a lost node out of a job
+# with --no-kill, and keeps the others allocated for nothing when that was the node of the batch script.
+_WATCH = r"""
+(%s)
+status=$?
+timeout 10 bash -c ": <>/dev/tcp/$SLURM_SRUN_COMM_HOST/$SLURM_SRUN_COMM_PORT" 2>/dev/null && exit "$status"
+exec </dev/null >/dev/null 2>&1
+while sleep 5; do
+  job=$(scontrol --oneliner show job "$SLURM_JOB_ID") || continue
+  case "$job" in *" JobState=RUNNING "*) ;; *) exit ;; esac
+  first=${job##* BatchHost=} nodes=${job##* NodeList=}
+  if ! scontrol show hostnames "${nodes%%%% *}" | grep -Fqx -- "${first%%%% *}"; then
+    scontrol requeue "$SLURM_JOB_ID"
+    exit
+  fi
+done
+"""
+
+
 def srun_command(host: str, command: str) -> list[str]:
-    """Return the command that runs a shell command on one node of this Slurm job.
+    """Return the command that runs a shell command on one node of this Slurm job, and requeues it if need be.
 
     >>> srun_command("node7", "exec true")
-    ['srun', '--nodes=1', ..., '--nodelist=node7', 'sh', '-c', 'exec true']
+    ['srun', '--nodes=1', ..., '--nodelist=node7', 'bash', '-c', '\\n(exec true)\\nstatus=...']
     """
-    return ["srun", *_OPTIONS, f"--nodelist={host}", "sh", "-c", command]
+    return ["srun", *_OPTIONS, f"--nodelist={host}", "bash", "-c", _WATCH % command]
 
 
 def node_address(host: str, described: str) -> str:
