@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lab test test-keras fuzz check docs bench clean
+.PHONY: demo lab test test-keras test-slurm fuzz check docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,9 @@ test: .venv/installed
 test-keras: .venv-keras/installed  # what needs TensorFlow, Keras 3, JAX, Lightning or transformers, and what takes longest: whole labs, graded scripts, pages in a browser
 	.venv-keras/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder tests/frameworks tests/assess tests/report/test_browser.py \
 		$(wildcard src/rueda/keras src/rueda/integrations src/rueda/hvd/bridge src/rueda/hvd/tensorflow src/rueda/hvd/keras src/rueda/hvd/jax)
+
+test-slurm: .venv/installed  # jobs on a real Slurm of two nodes, made of network namespaces; needs root, slurm-wlm, munge and iproute2
+	RUEDA_SLURM=1 $(BIN)/python -m pytest tests/world/slurm
 
 fuzz: .venv/installed  # 10,000 damaged files and wrong command lines (the tests try 500), and 100 kills in a reduction, twice (3)
 	RUEDA_FUZZ=10000 $(BIN)/python -m pytest tests/test_fuzz.py tests/hvd/test_random_collectives.py tests/world/test_random_collectives.py

@@ -11,7 +11,9 @@ import torch
 
 import rueda.hvd.torch as hvd
 from harness import workers
+from rueda.hvd.bridge.gradients import GradientExchange
 from rueda.hvd.common import elastic as common
+from rueda.hvd.common import process_sets
 from rueda.hvd.common.exceptions import MismatchError, StallError
 from rueda.hvd.torch.elastic import sampler as samplers
 from rueda.hvd.torch.elastic import state as states
@@ -250,3 +252,17 @@ def test_handlers_of_the_users_own() -> None:
     state.meter.total = 9
     state.restore()
     assert state.meter is not meter and state.meter.total == 1
+
+
+def test_a_worker_that_is_alone_exchanges_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of TensorFlow or JAX that was traced by one worker must reduce gradients once others have come."""
+    hvd.init()
+    exchange = GradientExchange("alone", predivide=2.0)
+    assert exchange.alone
+    monkeypatch.setattr(process_sets, "is_elastic", lambda: True)
+    assert not exchange.alone
+    gradient, values, indices = torch.tensor([3.0]), torch.ones(1, 2), torch.tensor([4])
+    reduced = exchange([gradient, values, indices], num_sparse=1)
+    assert [one.tolist() for one in reduced] == [[3.0], [[1.0, 1.0]], [4]]
+    gradient.zero_()
+    assert reduced[0].item() == 3.0  # a new tensor

@@ -38,7 +38,7 @@ def run(
         typer.Option(metavar="OPTION", help="With --slurm: an option of sbatch, as in --sbatch=--gres=gpu:4."),
     ] = None,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Print a Kubeflow Trainer manifest instead of running.")
+        bool, typer.Option("--kubernetes", help="Print a manifest for Kubernetes instead of running.")
     ] = False,
     image: Annotated[str, typer.Option(help="With --kubernetes: the container image.")] = "",
     nodes: Annotated[int, typer.Option(help="With --slurm or --kubernetes: number of machines.")] = 1,
@@ -106,9 +106,8 @@ def run(
         "--elastic-timeout": elastic_timeout, "--host-discovery-script": discovery_script or None,
     }  # fmt: skip
     given = [name for name, limit in limits.items() if limit is not None]
-    if given and (slurm or kubernetes or check):
-        other = "--slurm" if slurm else "--kubernetes" if kubernetes else "--check"
-        raise LaunchError(f"{given[0]}, for an elastic job, has no effect with {other}; remove one of them")
+    if given and check:
+        raise LaunchError(f"{given[0]}, for an elastic job, has no effect with --check; remove one of them")
     if check and (slurm or kubernetes):
         raise LaunchError("--check has no effect on a job of Slurm or Kubernetes; remove it")
     values, references = requested(export or [])

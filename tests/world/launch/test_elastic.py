@@ -268,7 +268,7 @@ def _parent(pid: int) -> int:
 def test_too_few_workers_end_the_job_in_one_line(launcher: Any, pretend_ssh: str) -> None:
     words = ["-H", "alpha:1,nowhere:1", "--ssh", pretend_ssh, "--min-np", "2", "--elastic-timeout", "1"]
     status, out, err = launcher.run(*plain(launcher, "wait()", *words))
-    assert status == 1 and worlds(out) == []
+    assert status == 75 and worlds(out) == []  # a scheduler may start it again
     lines = [line for line in err.splitlines() if "which they share" not in line]
     assert lines[0].startswith("rueda: host nowhere: ssh failed (ssh: Could not resolve hostname nowhere)")
     assert lines[1:] == [
@@ -286,7 +286,7 @@ def test_too_few_workers_end_the_job_in_one_line(launcher: Any, pretend_ssh: str
         (["-np", "2", "--restarts", "-1"], "--restarts: expected 0 or more, got -1"),
         (["-np", "2", "--timeout", "0"], "--timeout: expected a positive number of seconds, got 0.0"),
         (["-np", "2", "--restarts", "1", "--check"], "--restarts, for an elastic job, has no effect with --check"),
-        (["-np", "2", "--min-np", "1", "--slurm"], "--min-np, for an elastic job, has no effect with --slurm"),
+        (["--slurm", "--host-discovery-script", "none"], "--host-discovery-script has no effect with --slurm"),
         (["--restarts", "1"], "the number of workers is missing"),
         (["--host-discovery-script", "none"], "the script none cannot be started (No such file or directory)"),
         (["--max-np", "1", "-H", "nowhere:1", "--ssh", "false"], "host nowhere: "),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rueda.hvd.common.exceptions import HorovodInternalError
-from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.common.process_sets import ProcessSet, global_process_set, may_exchange
 from rueda.hvd.core import lifecycle
 from rueda.hvd.core.bucket_reducer import BucketReducer, assign_buckets
 from rueda.hvd.core.entries import AVERAGE, SUM
@@ -65,8 +65,11 @@ class GradientExchange:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to exchange with; a rank outside the process set trains by itself, as in Horovod."""
-        return self.process_set.size() == 1 or not self.process_set.included()
+        """Whether there is nobody to exchange with; a rank outside the process set trains by itself, as in Horovod.
+
+        A worker of an elastic job may get company while a compiled function, once traced, is used again and again.
+        """
+        return not may_exchange(self.process_set)
 
     def __call__(self, tensors: Sequence[Tensor], num_sparse: int = 0) -> list[Tensor]:
         """Return the reduced gradients as new tensors.
@@ -80,6 +83,8 @@ class GradientExchange:
             self._engine, self._label = engine, engine.tensor_queue.unique_name(self.name)
             self._buckets = None
         num_dense = len(tensors) - 2 * num_sparse
+        if self.process_set.size() == 1:  # in an elastic job, until others come
+            return [tensor.clone() for tensor in tensors]
         with torch.no_grad():
             return self._dense(tensors[:num_dense]) + self._sparse(tensors[num_dense:])
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from rueda.hvd.core import lifecycle
 from rueda.hvd.core.entries import ADD_SET, REMOVE_SET, Entry, signature_of
+from rueda.world.elastic import is_elastic
 
 
 def _ranks_of(ranks_or_comm: Any) -> list[int]:
@@ -77,6 +78,15 @@ class ProcessSet:
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+def may_exchange(process_set: ProcessSet) -> bool:
+    """Return whether this worker exchanges anything in a process set, now or later.
+
+    In an elastic job a worker that is alone may get company. What is decided once, such as the operations of a
+    compiled function, must not depend on the present number of workers there.
+    """
+    return process_set.included() and (process_set.size() > 1 or is_elastic())
 
 
 global_process_set = ProcessSet([])

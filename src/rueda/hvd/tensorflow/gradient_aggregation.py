@@ -8,6 +8,7 @@ from typing import Any
 from rueda.hvd.bridge.tensorflow import tf
 from rueda.hvd.common.process_sets import ProcessSet, global_process_set
 from rueda.hvd.tensorflow.gradients import divided
+from rueda.hvd.tensorflow.mpi_ops import number_of_workers
 
 
 class LocalGradientAggregationHelper:
@@ -125,7 +126,7 @@ class LocalGradientAggregationHelper:
             if id(variable) not in self._local:
                 sent.append(index)
             elif grad is not None and self.scale_local_gradients:
-                results[index] = divided(grad, self.process_set.size())
+                results[index] = divided(grad, number_of_workers(self.process_set))
         reduced = self._allreduce([grads[index] for index in sent], [variables[index] for index in sent])
         for index, grad in zip(sent, reduced, strict=True):
             results[index] = grad

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rueda.hvd.bridge.tensorflow import tf
-from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.common.process_sets import ProcessSet, global_process_set, may_exchange
 from rueda.hvd.tensorflow.compression import Compression, Compressor
-from rueda.hvd.tensorflow.mpi_ops import Average, Sum
+from rueda.hvd.tensorflow.mpi_ops import Average, number_of_workers
 from rueda.hvd.tensorflow.reduce_ops import grouped_allreduce
 
 
@@ -68,7 +68,7 @@ class GradientReduction:
             if id(variable) not in local:
                 sent.append(index)
             elif self.scale_local_gradients:
-                results[index] = divided(gradient, self.process_set.size())
+                results[index] = divided(gradient, number_of_workers(self.process_set))
         for index, reduced in zip(sent, self.allreduce([results[index] for index in sent]), strict=True):
             results[index] = reduced
         return results
@@ -78,20 +78,18 @@ class GradientReduction:
 
         A rank outside the process set keeps its own gradients, as in Horovod.
         """
-        if not self.process_set.included() or self.process_set.size() == 1:
+        if not may_exchange(self.process_set):
             return list(gradients)
-        op, before, after = self.op, 1.0, 1.0
-        if self.gradient_predivide_factor != 1.0:
-            op, before = Sum, 1 / self.gradient_predivide_factor
-            after = self.gradient_predivide_factor / self.process_set.size()
+        factor = self.gradient_predivide_factor
         return grouped_allreduce(
-            gradients, compression=self.compression, op=op, prescale_factor=before, postscale_factor=after,
+            gradients, compression=self.compression, op=self.op, prescale_factor=1 / factor, postscale_factor=factor,
             process_set=self.process_set,
         )  # fmt: skip
 
 
-def divided(gradient: Any, number: int) -> Any:
-    """Return a gradient, a tensor or IndexedSlices, divided by a number."""
+def divided(gradient: Any, number: Any) -> Any:
+    """Return a gradient, a tensor or IndexedSlices, divided by a number or a scalar tensor."""
+    divisor = tf.cast(number, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / number, gradient.indices, gradient.dense_shape)
-    return gradient / number
+        return tf.IndexedSlices(gradient.values / divisor, gradient.indices, gradient.dense_shape)
+    return gradient / divisor

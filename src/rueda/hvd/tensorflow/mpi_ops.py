@@ -36,6 +36,7 @@ from rueda.hvd.torch.reduce_ops import (
     Sum,
     handle_average_backwards_compatibility,
 )
+from rueda.world.elastic import is_elastic
 
 __all__ = [
     "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "alltoall", "barrier", "broadcast", "broadcast_",
@@ -192,6 +193,16 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     return _number(lambda: len(get_process_set_ids_and_ranks()[process_set_id]))
 
 
+def number_of_workers(process_set: ProcessSet) -> Any:
+    """Return the number of workers in a process set; as a scalar tensor in a traced function of an elastic job.
+
+    Such a function is traced once, and runs with different numbers of workers.
+    """
+    if tf.executing_eagerly() or not is_elastic():
+        return process_set.size()
+    return tf.cast(size_op(process_set.process_set_id or 0), tf.float64)
+
+
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Return whether this worker is in a process set, as a tensor that is 1 or 0."""
     return _number(lambda: int(is_process_set_included(process_set_id)))
@@ -213,6 +224,6 @@ def _any_rows(shape: Any) -> Any:
 
 def _part(shape: Any, process_set: ProcessSet) -> Any:
     """Return the shape of this rank's part of a tensor that is scattered by rows."""
-    if not shape.rank or shape[0] is None:
+    if not shape.rank or shape[0] is None or is_elastic():
         return _any_rows(shape)
     return tf.TensorShape([divide_rows(shape[0], process_set.size())[process_set.rank()], *shape[1:]])

@@ -18,6 +18,7 @@ from rueda.hvd.tensorflow.mpi_ops import (
     Sum,
     grouped_allgather,
     handle_average_backwards_compatibility,
+    number_of_workers,
     reduce_dense,
 )
 from rueda.hvd.torch.collective_entries import Reduction
@@ -138,16 +139,17 @@ def _compressed(
 
 def _allreduce_slices(slices: Sequence[Any], name: str | None, reduction: Reduction) -> list[Any]:
     process_set, operation, prescale, postscale = reduction
-    if slices and operation == Adasum:
+    if not slices:
+        return []
+    if operation == Adasum:
         raise NotImplementedError("Adasum of IndexedSlices: expected dense tensors; give sparse_as_dense=True")
-    if slices and operation not in (Average, Sum):
+    if operation not in (Average, Sum):
         raise NotImplementedError("IndexedSlices: expected op Average or Sum; for others, convert them to a tensor")
-    factor = prescale * postscale / (process_set.size() if operation == Average else 1)
+    factor = prescale * postscale / (number_of_workers(process_set) if operation == Average else 1)
+    is_one = isinstance(factor, float) and factor == 1
     parts = [part for one in slices for part in (one.values, one.indices)]
     gathered = grouped_allgather(parts, name if name is None else f"{name}.slices", process_set=process_set)
     return [
-        tf.IndexedSlices(
-            values if factor == 1 else values * tf.cast(factor, values.dtype), indices, dense_shape=one.dense_shape
-        )
+        tf.IndexedSlices(values if is_one else values * tf.cast(factor, values.dtype), indices, one.dense_shape)
         for one, values, indices in zip(slices, gathered[::2], gathered[1::2], strict=True)
     ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from rueda.hvd.bridge.tensorflow import tf
-from rueda.hvd.common.process_sets import ProcessSet, global_process_set
+from rueda.hvd.common.process_sets import ProcessSet, global_process_set, may_exchange
 from rueda.hvd.tensorflow.mpi_ops import Sum
 from rueda.hvd.tensorflow.reduce_ops import allreduce
 
@@ -39,7 +39,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         self.process_set = process_set
 
     def _moments(self, inputs: Any, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-        if self.process_set.size() == 1:
+        if not may_exchange(self.process_set):
             mean, variance = super()._moments(inputs, *arguments, **options)
             return mean, variance
         axis = self.axis[0] if isinstance(self.axis, (list, tuple)) else self.axis

@@ -19,6 +19,8 @@ agent as a library; when the driver ends in any way, the agent's standard input 
 ``grace``          the time to save after a signal; ``stream_writer``: output whose reader may stall
 ``remote``         ssh; ``addresses`` finds the address by which hosts reach each other
 ``slurm``          the same command as a batch script; ``kubernetes`` as a manifest; ``task`` under srun or mpirun
+``srun``           agents as steps of a Slurm job, in place of ssh
+``kubernetes_job`` the manifest of an elastic job; ``pod`` is what its pods run, ``pod_link`` reaches them
 =================  ==========================================================================
 """
 

@@ -130,6 +130,7 @@ class Driver:
         self._signal: int | None = None
         self._error: LaunchError | None = None
         self._lost: str | None = None
+        self._lost_status = 1
         self._paused = False
         self._has_seen_error = False
         self._broken_pipe = False
@@ -472,7 +473,7 @@ class Driver:
             return exit_status(self._signal)
         if self._lost is not None:
             self._output.note(self._lost)
-            return 1
+            return self._lost_status
         return exit_status(signal.SIGPIPE) if self._broken_pipe else 0
 
     @contextlib.contextmanager

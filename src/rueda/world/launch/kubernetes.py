@@ -6,20 +6,22 @@ number of machines and workers and the address of the first pod; the command is 
 When a pod is to end, Kubernetes sends SIGTERM, which torchrun passes on, and SIGKILL after the pod's grace period. The
 manifest sets both times to the plan's grace: ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT`` for torchrun, and for the pod, a little
 longer, ``terminationGracePeriodSeconds`` in a patch of the runtime (Kubeflow Trainer 2.2 or newer).
+
+An elastic job (``--min-np``) is a Job of Kubernetes itself: :mod:`rueda.world.launch.kubernetes_job`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 
 from rueda.errors import LaunchError
+from rueda.world.launch.kubernetes_job import POD_MARGIN_SECONDS, job_manifest, secret_comments, secret_name
+from rueda.world.launch.kubernetes_job import yaml_text as _text
 from rueda.world.launch.plan import LaunchPlan
 from rueda.world.launch.slurm import job_name, nodes_and_tasks
 
 _RUNTIME = "torch-distributed"
-_POD_MARGIN_SECONDS = 10  # for torchrun's own exit after its workers
 _PATCH = (
     "  runtimePatches:",
     '    - manager: "rueda.local/run"',
@@ -39,7 +41,7 @@ def manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str = "") -> str
     """Return the manifest of a plan, for ``kubectl apply -f -``.
 
     Args:
-        plan: the program and the number of workers.
+        plan: the program and the number of workers; an elastic plan makes the manifest of an elastic job.
         nodes: the number of machines; None: as many as the plan has hosts.
         image: the container image, which contains the program and Rueda.
 
@@ -84,11 +86,11 @@ def manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str = "") -> str
     """
     if not image:
         raise LaunchError("--kubernetes needs an image that contains the program and Rueda; name it with --image")
+    if plan.elastic is not None:
+        return job_manifest(plan, nodes=nodes, image=image)
     count, per_node = nodes_and_tasks(plan, nodes)
-    names = "|".join(plan.references)
-    make = f"env | grep -E '^({names})=' | kubectl create secret generic {secret_name(plan)} --from-env-file=/dev/stdin"
     lines = [
-        *([f"# Needs the Secret {secret_name(plan)}; to make it from your environment:", f"# {make}"] if names else []),
+        *(secret_comments(plan) if plan.references else []),
         "apiVersion: trainer.kubeflow.org/v1alpha1",
         "kind: TrainJob",
         "metadata:",
@@ -118,17 +120,8 @@ def manifest(plan: LaunchPlan, *, nodes: int | None = 1, image: str = "") -> str
             f"            name: {_text(secret_name(plan))}",
             f"            key: {_text(name)}",
         ]
-    lines += [*_PATCH, f"                        terminationGracePeriodSeconds: {grace + _POD_MARGIN_SECONDS}"]
+    lines += [*_PATCH, f"                        terminationGracePeriodSeconds: {grace + POD_MARGIN_SECONDS}"]
     return "\n".join([*lines, ""])
-
-
-def secret_name(plan: LaunchPlan) -> str:
-    """Return the name of the Secret that holds the variables of ``-x NAME``.
-
-    >>> secret_name(LaunchPlan(program=("train.py",)))
-    'train-environment'
-    """
-    return f"{job_name(plan)}-environment"
 
 
 def _arguments(plan: LaunchPlan) -> Iterator[str]:
@@ -142,8 +135,3 @@ def _arguments(plan: LaunchPlan) -> Iterator[str]:
         yield "--no-python"
     # Kubernetes expands $(NAME) in arguments, and turns $$( into $(.
     yield from (word.replace("$(", "$$(") for word in program)
-
-
-def _text(value: str) -> str:
-    """Quote for YAML as JSON does, except for characters above U+FFFF, which JSON writes as two escapes."""
-    return '"' + "".join(json.dumps(c)[1:-1] if c <= "\uffff" else f"\\U{ord(c):08x}" for c in value) + '"'

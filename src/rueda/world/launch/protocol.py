@@ -13,7 +13,8 @@ bytes    field   meaning
 4        length  the number of bytes that follow
 =======  ======  =============================================================
 
-A frame of output holds complete lines only, so the lines of two workers are never mixed.
+A frame of output holds complete lines only, so the lines of two workers are never mixed. A message ends with a newline
+as well: Slurm passes on what a step writes only up to the last newline.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Message = dict[str, Any]
 
 
 def encode(message: Message) -> bytes:
-    r"""Encode a message from the driver to an agent.
+    r"""Encode a message as one line.
 
     >>> encode({"do": "stop"})
     b'{"do": "stop"}\n'
@@ -58,7 +59,7 @@ class Sender:
 
     def message(self, **fields: Any) -> None:
         """Send a message."""
-        self.frame(MESSAGE, 0, json.dumps(fields).encode("ascii"))
+        self.frame(MESSAGE, 0, encode(fields))
 
     def frame(self, kind: bytes, rank: int, data: bytes) -> None:
         """Send one frame."""

@@ -15,6 +15,8 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from rueda.errors import LaunchError
 from rueda.world.launch.environment import forwarded, outside_elastic, referenced
@@ -47,6 +49,26 @@ os.execv(sys.executable, [sys.executable, "-c", start["code"]])
 def ssh_command(plan: LaunchPlan, host: Host, command: str) -> list[str]:
     """Return the command that runs a shell command on a host."""
     return [*plan.ssh, *_OPTIONS, "--", host.name, command]
+
+
+class Destination(NamedTuple):
+    """What a command that replaces ssh is to do: run ``command`` on ``host``, or tell the settings of that host."""
+
+    host: str
+    command: str
+    asks_for_settings: bool
+
+
+def destination(words: Sequence[str]) -> Destination:
+    """Read the command line of :func:`ssh_command` in a program that replaces ssh (``--ssh``).
+
+    >>> destination(["-T", "-o", "BatchMode=yes", "--", "server2", "exec true"])
+    Destination(host='server2', command='exec true', asks_for_settings=False)
+    """
+    given = list(words)
+    if "--" not in given or len(rest := given[given.index("--") + 1 :]) not in (1, 2):
+        raise SystemExit("expected the command line of ssh: [OPTIONS] -- HOST [COMMAND]; give this command to --ssh")
+    return Destination(rest[0], rest[1] if len(rest) == 2 else "", "-G" in given[: given.index("--")])
 
 
 def agent_command(python: str) -> str:

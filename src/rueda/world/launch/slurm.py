@@ -6,6 +6,10 @@ set (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` ...), so that programs for ``torc
 Before the job's time limit Slurm sends SIGUSR2 to the workers (``--signal``), which save and end with status 75; the
 script then requeues the job, which continues if its command resumes (``rueda train TASK --run DIR --resume``). Programs
 that do not handle SIGUSR2 ignore it. The output of all runs of a job goes to one file (``--open-mode=append``).
+
+For an elastic job (``--min-np``) the script starts ``rueda run`` on the first node, which starts its agents on the
+other nodes as steps of the job (:mod:`rueda.world.launch.srun`). A lost node does not end the job; a job whose first
+node is lost, or that has too few workers for too long, is requeued.
 """
 
 from __future__ import annotations
@@ -28,12 +32,18 @@ _WORKER = (
     'LOCAL_WORLD_SIZE=$PER_NODE GROUP_RANK=$SLURM_NODEID; exec "$@"'
 )
 
+_TAIL = (
+    f'if [ "$status" -eq {REQUEUE_STATUS} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+    'exit "$status"',
+    "",
+)
+
 
 def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[str] = ()) -> str:
     """Return the batch script of a plan.
 
     Args:
-        plan: the program and the number of workers.
+        plan: the program and the number of workers; an elastic plan makes the script of an elastic job.
         nodes: the number of machines; None: the plan's hosts, requested by name.
         options: further options of sbatch, such as ``--gres=gpu:4``.
 
@@ -61,9 +71,78 @@ def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[s
     exit "$status"
     <BLANKLINE>
     """
+    if plan.elastic is not None:
+        return _elastic_script(plan, nodes, options)
     count, per_node = nodes_and_tasks(plan, nodes)
-    lines = [f"--job-name={job_name(plan)}", f"--nodes={count}", f"--ntasks-per-node={per_node}"]
-    lines += [f"--signal=USR2@{math.ceil(plan.grace) + _SIGNAL_MARGIN_SECONDS}", "--requeue", "--open-mode=append"]
+    return "\n".join(
+        [
+            *_head(plan, nodes, options, f"--signal=USR2@{_notice_seconds(plan)}"),
+            f"export PER_NODE={per_node}",
+            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))",
+            "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}",
+            # A key of this job, by which its ranks know each other: see SECURITY.md.
+            "export RUEDA_JOB_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
+            f"srun --ntasks={count * per_node} --ntasks-per-node={per_node} --kill-on-bad-exit=1 --label bash -c \\",
+            f"  {shlex.quote(_WORKER)} \\",
+            f"  worker {shlex.join(portable_command(plan))}",
+            "status=$?",
+            *_TAIL,
+        ]
+    )
+
+
+def _elastic_script(plan: LaunchPlan, nodes: int | None, options: Sequence[str]) -> str:
+    """Return the batch script of an elastic job: the driver runs on the first node, and agents as steps on the others.
+
+    ``--no-kill`` keeps the job when a node is lost. Slurm signals the batch script alone (``B:``), which passes the
+    signal on to the driver: a copy to each step would let the nodes leave one by one.
+    """
+    per_node = nodes_and_tasks(plan, nodes)[1]
+    return "\n".join(
+        [
+            *_head(plan, nodes, options, "--no-kill", f"--signal=B:USR2@{_notice_seconds(plan)}"),
+            f"""hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/:{per_node}/' | paste -sd, -)""",
+            'rueda run --ssh "python -m rueda.world.launch.srun" -H "$hosts" \\',
+            f"  {shlex.join(elastic_options(plan))} \\",
+            f"  {shlex.join((['-m'] if plan.module else []) + list(plan.program))} &",
+            "driver=$! waiting=1",
+            """for name in USR2 TERM; do trap "waiting=1; kill -$name $driver" "$name"; done""",
+            'while [ -n "$waiting" ]; do waiting=; wait "$driver"; status=$?; done  # a signal interrupts `wait`',
+            *_TAIL,
+        ]
+    )
+
+
+def elastic_options(plan: LaunchPlan) -> list[str]:
+    """Return the options of ``rueda run`` that make the same elastic job where the hosts are known.
+
+    >>> from rueda.world.launch.elastic_job.settings import ElasticSettings
+    >>> " ".join(elastic_options(LaunchPlan(program=("a.py",), elastic=ElasticSettings(least=2, most=8, restarts=3))))
+    '--min-np 2 --max-np 8 --restarts 3 --timeout 30 --elastic-timeout 600 --grace 30'
+    """
+    elastic = plan.elastic
+    assert elastic is not None
+    if elastic.discovery is not None:
+        raise LaunchError(
+            "--host-discovery-script has no effect with --slurm or --kubernetes, which choose the hosts; remove it"
+        )
+    values = {
+        "-np": elastic.wanted, "--min-np": elastic.least, "--max-np": elastic.most, "--restarts": elastic.restarts,
+        "--timeout": elastic.timeout, "--elastic-timeout": elastic.wait, "--grace": plan.grace,
+    }  # fmt: skip
+    return [word for name, value in values.items() if value is not None for word in (name, f"{value:g}")]
+
+
+def _notice_seconds(plan: LaunchPlan) -> int:
+    return math.ceil(plan.grace) + _SIGNAL_MARGIN_SECONDS
+
+
+def _head(plan: LaunchPlan, nodes: int | None, options: Sequence[str], *own: str) -> list[str]:
+    """Return the first lines of a script: the options of sbatch, and the variables of the user."""
+    count, per_node = nodes_and_tasks(plan, nodes)
+    lines = [f"--job-name={job_name(plan)}", f"--nodes={count}", f"--ntasks-per-node={per_node}", *own]
+    lines += ["--requeue", "--open-mode=append"]
     if nodes is None:
         lines.append("--nodelist=" + ",".join(host.name for host in plan.hosts))
     for option in options:
@@ -75,27 +154,7 @@ def batch_script(plan: LaunchPlan, *, nodes: int | None = 1, options: Sequence[s
     if plan.references:  # sbatch takes their values from the environment in which it runs
         lines.append(f"--export=ALL,{','.join(plan.references)}")
         exports += [f': "${{{name}?is not set; set it where you call sbatch}}"' for name in plan.references]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *(f"#SBATCH {line}" for line in [*lines, *options]),
-            "",
-            *exports,
-            f"export PER_NODE={per_node}",
-            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))",
-            "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}",
-            # A key of this job, by which its ranks know each other: see SECURITY.md.
-            "export RUEDA_JOB_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
-            f"srun --ntasks={plan.workers} --ntasks-per-node={per_node} --kill-on-bad-exit=1 --label bash -c \\",
-            f"  {shlex.quote(_WORKER)} \\",
-            f"  worker {shlex.join(portable_command(plan))}",
-            "status=$?",
-            f'if [ "$status" -eq {REQUEUE_STATUS} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
-            'exit "$status"',
-            "",
-        ]
-    )
+    return ["#!/bin/bash", *(f"#SBATCH {line}" for line in [*lines, *options]), "", *exports]
 
 
 def submit_script(script: str) -> str:

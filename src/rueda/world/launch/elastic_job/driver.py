@@ -38,6 +38,7 @@ from rueda.world.launch.plan import LaunchPlan
 from rueda.world.launch.processes import signal_group
 from rueda.world.launch.protocol import Message
 from rueda.world.launch.remote import why_no_agent
+from rueda.world.signals import REQUEUE_STATUS
 
 _REMOVED, _ADDED = 1, 2
 _TURN_SECONDS = 0.05  # between two looks at the state of a job that is not running
@@ -375,6 +376,7 @@ class ElasticDriver(HostsDriver):
                 f"only {num_workers} of at least {least} workers could run for {seconds:g} s (--elastic-timeout), so "
                 "the job ends"
             )
+            self._lost_status = REQUEUE_STATUS
             self._stop(signal.SIGTERM, STOP_SECONDS)
 
     def _fill_and_announce(self, now: float) -> None:
