@@ -38,10 +38,10 @@ class Stream(ABC):
 
     ``position`` counts the examples of ``epoch`` that *all* workers together have taken, so the state has the same
     meaning on any number of workers. A batch of all workers has ``global_batch`` examples, of which each worker has
-    every n-th; if they cannot be divided evenly, some workers have one more than others. Iterating yields the batches from there to the end of the epoch; then the stream
-    is at the start of the next epoch, which has another order. After a ``break``, the next iteration continues where
-    this one stopped, unless :meth:`set_epoch` moves to another epoch. A new value of ``batch`` or ``global_batch``
-    applies from the next batch on.
+    every n-th; if they cannot be divided evenly, some workers have one more than others. Iterating yields the batches
+    from there to the end of the epoch; then the stream is at the start of the next epoch, which has another order.
+    After a ``break``, the next iteration continues where this one stopped, unless :meth:`set_epoch` moves to another
+    epoch. A new value of ``batch`` or ``global_batch`` applies from the next batch on.
 
     Args:
         num_examples: the number of examples in an epoch.

@@ -36,9 +36,7 @@ def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype:
     processes = recipe.loader_processes
     if processes is None:  # on a CPU they would compete with the training, and a daemonic process may not start any
         processes = 2 if world.device.type == "cuda" and not multiprocessing.current_process().daemon else 0
-    return Loader(
-        data, batch, world=world, num_workers=processes, collate_fn=task.collate or collate, **options
-    )
+    return Loader(data, batch, world=world, num_workers=processes, collate_fn=task.collate or collate, **options)
 
 
 def collate(examples: list[Any]) -> Any:
