@@ -126,10 +126,9 @@ class Generations:
         gone = sorted(set(range(len(hosts))) - {one.rank for one in there})
         step, again = max(one.step for one in there), max(one.examples for one in there) - state.examples
         text = f"update {step:,}: {_what(gone, hosts, world.size - len(there), failed)}; "
-        text += f"{things(world.size, 'worker')} instead of {len(hosts)} go{'es' * (world.size == 1)} on "
-        text += f"from update {state.step:,}, " if again else ""
-        text += f"{things(again, 'example')} {'is' if again == 1 else 'are'} trained again, " if failed else ""
-        text += f"after {recovery:.1f} s without an update"
+        text += f"{things(world.size, 'worker')} instead of {len(hosts)} go{'es' * (world.size == 1)} on"
+        text += f" from update {state.step:,}, where {things(again, 'example')} are trained again," if again else ""
+        text += f" after {recovery:.1f} s without an update"
         return Incident(
             what="workers-lost" if failed else "workers-changed", step=state.step, epoch=state.epoch,
             seconds=state.seconds, ranks=tuple(gone), hosts=tuple(hosts[rank] for rank in gone), since_step=state.step,

@@ -90,7 +90,10 @@ class Recorder:
         incident = self._continue(run) if continues else None
         resumed = self._where() if continues else "" if run is None else self._open(run, resume)
         if generations is not None and self._saver is not None:
-            self._saver.commit()
+            if continues and not training.world.on_main(self._saver.is_writing):
+                self.save()  # also to disk: the next loss may be that of all workers
+            else:
+                self._saver.commit()
             generations.enter(training, self._saver)
         is_main = training.world.is_main
         self._trackers = dict(zip(track, open_trackers(track, run), strict=True)) if run and is_main else {}
@@ -527,8 +530,6 @@ class Recorder:
             restore(self.training, *found)
         if run is not None:
             self.training.world.on_main(self._begin_files, run, None)
-            if self.training.recipe.on_divergence == "roll-back":
-                self.save()  # a commit is nothing to roll back to
         return self._generations.incident(self.training)
 
     def _begin_files(self, run: Run, resumed: AnyPath | None) -> None:

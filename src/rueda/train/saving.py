@@ -65,6 +65,10 @@ class Saver:
             return contents
         return self.copies.take(self._training.state.step, contents).contents
 
+    def is_writing(self) -> bool:
+        """Return whether this process still writes a checkpoint."""
+        return self.writer.is_writing
+
     def commit(self) -> None:
         """Copy the state into the memory of some workers, which all must call it."""
         began = time.monotonic()
