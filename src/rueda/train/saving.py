@@ -55,8 +55,9 @@ class Saver:
 
     def copy(self) -> dict[str, Any]:
         """Copy the state into memory, without writing it; every worker must call it, and rank 0 gets the copy."""
-        if self._written is not None and self.copies.next in (self._written, None):
-            self.writer.join()  # it may still be written
+        following = self.copies.next
+        if self._written is not None and (following is None or following is self._written):
+            self.writer.join()  # the memory of the next copy may still be written
         contents = checkpoint_contents(self._training, self._holders)
         self._committed_at = time.monotonic()
         if self._training.world.rank not in self._holders:

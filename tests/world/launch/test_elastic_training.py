@@ -95,8 +95,18 @@ def reference(file: str, steps: int) -> tuple[torch.nn.Module, list[list[int]]]:
 def test_two_workers_become_three_and_one_is_killed(launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No digit and no example differs from a training on one worker, but for those after the last commit."""
     folder = launcher.folder
+    hosts, script = folder / "hosts", folder / "list hosts"
+    hosts.write_text("localhost:2\n")
+    script.write_text("#!/bin/sh\ncat hosts\n")
+    script.chmod(0o755)
     launch = launcher.start(launcher.script(TASK, "numbers.py"), "--elastic", "--workers", "2", "--run", "run",
-                            "--max-np", "3", command=TRAIN, OMP_NUM_THREADS="1")  # fmt: skip
+                            "--max-np", "3", "--host-discovery-script", "list hosts", command=TRAIN,
+                            OMP_NUM_THREADS="1")  # fmt: skip
+    while not trained(folder):
+        assert launch.process.poll() is None, launch.end()
+        time.sleep(0.05)
+    (folder / "new hosts").write_text("localhost:3\n")
+    (folder / "new hosts").rename(hosts)  # a list that is half written would name no host
     num, grown = wait_for(folder / "run", lambda one: one.workers_after == 3)
     assert (grown.what, grown.workers_before, grown.examples_again) == ("workers-changed", 2, 0)
     generation, pids = newest_generation(folder)
@@ -144,7 +154,7 @@ def test_a_mistake_in_a_worker_ends_the_job_in_one_line(launcher: Any) -> None:
     words = [launcher.script(TASK, "numbers.py"), "--elastic", "--workers", "1", "--set", "batch=241"]
     status, out, err = launcher.run(*words, command=TRAIN)
     assert (status, out) == (2, ""), err
-    expected = "at most the 240 examples that there are, got 241; choose a smaller batch or fewer workers"
+    expected = "at most the 240 examples that there are, got '241'; choose a smaller batch or fewer workers"
     assert err == f"rueda: batch: expected {expected}\n"
 
 
@@ -170,7 +180,7 @@ def test_the_same_error_at_the_same_update_ends_the_job(launcher: Any) -> None:
         (["--elastic", "--host-discovery-script", "x"], "say for how many workers, with --workers"),
         (
             ["--elastic", "--set", "elastic_batch=half"],
-            "elastic_batch: expected one of keep, scale, got 'half'; choose one",
+            "elastic_batch: expected one of keep, scale, got 'half'",
         ),
         (["--elastic", "--run", "old"], "old holds a run already; continue it with resume=True (--resume)"),
     ],
