@@ -117,7 +117,7 @@ class Generations:
         newest = max((one.generation for one in told if one is not None), default=None)
         there = [one for one in told if one is not None and one.generation == newest]
         if not there:
-            text = f"all workers were lost: {things(world.size, 'worker')} go on from update {state.step:,}"
+            text = f"all workers were lost: {_go_on(world.size)} from update {state.step:,}"
             return Incident(
                 what="workers-lost", step=state.step, epoch=state.epoch, seconds=state.seconds, ranks=(), hosts=(),
                 since_step=state.step, workers_after=world.size, text=text,
@@ -126,7 +126,7 @@ class Generations:
         gone = sorted(set(range(len(hosts))) - {one.rank for one in there})
         step, again = max(one.step for one in there), max(one.examples for one in there) - state.examples
         text = f"update {step:,}: {_what(gone, hosts, world.size - len(there), failed)}; "
-        text += f"{things(world.size, 'worker')} instead of {len(hosts)} go{'es' * (world.size == 1)} on"
+        text += _go_on(world.size, len(hosts))
         text += f" from update {state.step:,}, where {things(again, 'example')} are trained again," if again else ""
         text += f" after {recovery:.1f} s without an update"
         return Incident(
@@ -135,6 +135,16 @@ class Generations:
             workers_before=len(hosts), workers_after=world.size, examples_again=again, recovery_seconds=recovery,
             text=text,
         )  # fmt: skip
+
+
+def _go_on(now: int, before: int | None = None) -> str:
+    """Say how many workers go on.
+
+    >>> _go_on(2, 3), _go_on(1)
+    ('2 workers instead of 3 go on', '1 worker goes on')
+    """
+    instead = "" if before in (None, now) else f" instead of {before}"
+    return f"{things(now, 'worker')}{instead} go{'es' * (now == 1)} on"
 
 
 def _what(gone: list[int], hosts: tuple[str, ...], num_new: int, failed: bool) -> str:
