@@ -69,8 +69,9 @@ def run_elastic_job(request: TrainRequest, words: list[str], options: JobOptions
     from rueda.jobs.run_job import terminal_variables
     from rueda.records import Run
     from rueda.tasks.naming import folder_name
-    from rueda.world.launch import OutputOptions, launch
+    from rueda.world.launch.driver import launch
     from rueda.world.launch.hosts import parse_hosts, read_hostfile
+    from rueda.world.launch.output import OutputOptions
 
     limits, named = options.limits, bool(options.hosts or options.hostfile)
     workers = request.workers or limits.get("--max-np")
