@@ -31,7 +31,7 @@ from rueda.train.checkpoint import (
     save_checkpoint,
     step_of,
 )
-from rueda.train.copies import StateCopies, neighbour_of_main, recall
+from rueda.train.copies import StateCopies, holders_of_copies, recall
 from rueda.train.recorder import Recorder
 from rueda.train.training import Training
 from rueda.train.update import Updater
@@ -319,13 +319,22 @@ def test_a_copy_knows_whether_it_is_finite(at: int | None, value: float) -> None
     assert not copies.take(2, {"half": torch.ones(2).half()}).is_finite  # not known: it is tested by itself
 
 
-@pytest.mark.parametrize(("size", "local_size", "neighbour"), [(1, 1, 0), (3, 3, 0), (2, 1, 1), (8, 4, 4)])
-def test_the_neighbour_is_on_another_host(size: int, local_size: int, neighbour: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "local_size", "holders", "elastic"),
+    [
+        (1, 1, {0}, {0}),
+        (3, 3, {0}, {0, 1}),
+        (2, 1, {0, 1}, {0, 1}),
+        (8, 4, {0, 4}, {0, 1, 4}),
+    ],
+)
+def test_copies_are_kept_on_another_host(size: int, local_size: int, holders: set[int], elastic: set[int]) -> None:
     class Told(World):
         def broadcast_object(self, value: Any, source: int = 0) -> Any:
             return value
 
-    assert neighbour_of_main(Told(identity=Identity(size=size, local_size=local_size))) == neighbour
+    world = Told(identity=Identity(size=size, local_size=local_size))
+    assert holders_of_copies(world) == holders and holders_of_copies(world, elastic=True) == elastic
 
 
 def check_recalled(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def _run_command() -> int:
     from rueda.errors import RuedaError
     from rueda.jobs.stopping import raise_if_caught
     from rueda.world.cores import waiting
+    from rueda.world.elastic.membership import is_elastic
 
     if isinstance(sys.stdout, TextIOWrapper):  # as stderr does: a path that is no valid text is printed, not an error
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -72,7 +73,8 @@ def _run_command() -> int:
             print(end="", flush=True)
         return status
     except RuedaError as error:
-        print(f"rueda: {error}", file=sys.stderr)
+        if not (is_elastic() and _told_launcher(error)):
+            print(f"rueda: {error}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG):
@@ -80,3 +82,10 @@ def _run_command() -> int:
         what = f"cannot open {error.filename}" if error.filename else "cannot write the output"
         print(f"rueda: {what}: {error.strerror}", file=sys.stderr)
         return 2 if error.errno == errno.ENAMETOOLONG else 1
+
+
+def _told_launcher(error: Exception) -> bool:
+    """Tell the launcher of an elastic job which error ends this worker; return whether it prints the error."""
+    from rueda.world.elastic import failing
+
+    return failing(error)

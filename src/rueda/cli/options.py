@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,6 +77,43 @@ PrintFile = Annotated[bool, typer.Option("--json", help="Print the result as JSO
 PngFolder = Annotated[
     Path | None, typer.Option("--png", metavar="DIR", help="Also write the figures as PNG here (needs Chromium).")
 ]
+
+
+MinWorkers = Annotated[
+    int | None, typer.Option("--min-np", help="Elastic: go on after a failure with at least so many workers (1).")
+]
+MaxWorkers = Annotated[int | None, typer.Option("--max-np", help="Elastic: the most workers (-np, else all slots).")]
+Restarts = Annotated[
+    int | None, typer.Option("--restarts", help="Elastic: survive so many failures; by default any number.")
+]
+SilenceTimeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS",
+                 help="Elastic: give up a host or worker that is silent for so long (30)."),
+]  # fmt: skip
+ElasticTimeout = Annotated[
+    float | None,
+    typer.Option("--elastic-timeout", metavar="SECONDS", help="Elastic: wait so long for enough hosts (600)."),
+]
+DiscoveryScript = Annotated[
+    str,
+    typer.Option("--host-discovery-script", metavar="FILE", help="Elastic: a program that prints a host per line."),
+]
+Hosts = Annotated[str, typer.Option("-H", "--hosts", help="Hosts and their slots: server1:4,server2:4.")]
+Hostfile = Annotated[Path | None, typer.Option(help="File with one host per line: server1 slots=4.")]
+SshCommand = Annotated[str, typer.Option(help="The ssh command, with its options.")]
+
+
+def elastic_options(
+    least: int | None, most: int | None, restarts: int | None, timeout: float | None, elastic_timeout: float | None,
+    discovery_script: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the options of an elastic job that were given, by their names on the command line."""
+    limits = {
+        "--min-np": least, "--max-np": most, "--restarts": restarts, "--timeout": timeout,
+        "--elastic-timeout": elastic_timeout, "--host-discovery-script": discovery_script or None,
+    }  # fmt: skip
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def folder_of(text: str | Path) -> Path:

@@ -7,7 +7,22 @@ from typing import Annotated
 
 import typer
 
-from rueda.cli.options import Grace, StallDump, StallTimeout, StallWarning
+from rueda.cli.options import (
+    DiscoveryScript,
+    ElasticTimeout,
+    Grace,
+    Hostfile,
+    Hosts,
+    MaxWorkers,
+    MinWorkers,
+    Restarts,
+    SilenceTimeout,
+    SshCommand,
+    StallDump,
+    StallTimeout,
+    StallWarning,
+    elastic_options,
+)
 
 # Arguments that follow the program belong to it: `rueda run -np 2 train.py -np 3 --help` passes `-np 3 --help` on.
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
@@ -20,8 +35,8 @@ def run(
     ],
     workers: Annotated[int | None, typer.Option("-np", "--workers", help="Number of workers.")] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module, as in python -m.")] = False,
-    hosts: Annotated[str, typer.Option("-H", "--hosts", help="Hosts and their slots: server1:4,server2:4.")] = "",
-    hostfile: Annotated[Path | None, typer.Option(help="File with one host per line: server1 slots=4.")] = None,
+    hosts: Hosts = "",
+    hostfile: Hostfile = None,
     export: Annotated[
         list[str] | None,
         typer.Option("-x", metavar="NAME[=VALUE]", help="Set a variable for all workers; NAME alone: as it is here."),
@@ -29,7 +44,7 @@ def run(
     quiet_ranks: Annotated[bool, typer.Option("--quiet-ranks", help="Show only rank 0, without prefix.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write one file for each rank into this folder.")] = None,
     grace: Grace = None,
-    ssh: Annotated[str, typer.Option(help="The ssh command, with its options.")] = "ssh",
+    ssh: SshCommand = "ssh",
     python: Annotated[str, typer.Option(help="Path of Python on the other hosts, if it differs.")] = "",
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a Slurm batch script instead of running.")] = False,
     submit: Annotated[bool, typer.Option("--submit", help="With --slurm: submit the script with sbatch.")] = False,
@@ -48,27 +63,12 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Watch the workers, and report mistakes at the end, as rueda check does.")
     ] = False,
-    least: Annotated[
-        int | None, typer.Option("--min-np", help="Elastic: go on after a failure with at least so many workers (1).")
-    ] = None,
-    most: Annotated[
-        int | None, typer.Option("--max-np", help="Elastic: the most workers (-np, else all slots).")
-    ] = None,
-    restarts: Annotated[
-        int | None, typer.Option("--restarts", help="Elastic: survive so many failures; by default any number.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Elastic: give up a host or worker that is silent for so long (30)."),
-    ] = None,
-    elastic_timeout: Annotated[
-        float | None,
-        typer.Option("--elastic-timeout", metavar="SECONDS", help="Elastic: wait so long for enough hosts (600)."),
-    ] = None,
-    discovery_script: Annotated[
-        str,
-        typer.Option("--host-discovery-script", metavar="FILE", help="Elastic: a program that prints a host per line."),
-    ] = "",
+    least: MinWorkers = None,
+    most: MaxWorkers = None,
+    restarts: Restarts = None,
+    timeout: SilenceTimeout = None,
+    elastic_timeout: ElasticTimeout = None,
+    discovery_script: DiscoveryScript = "",
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
     stall_dump: StallDump = None,
@@ -101,11 +101,7 @@ def run(
             "--legacy-keras has no effect on a job of Slurm or Kubernetes; "
             "give the program as `python -m rueda.hvd --legacy-keras train.py`"
         )
-    limits = {
-        "--min-np": least, "--max-np": most, "--restarts": restarts, "--timeout": timeout,
-        "--elastic-timeout": elastic_timeout, "--host-discovery-script": discovery_script or None,
-    }  # fmt: skip
-    given = [name for name, limit in limits.items() if limit is not None]
+    given = list(elastic_options(least, most, restarts, timeout, elastic_timeout, discovery_script))
     if given and check:
         raise LaunchError(f"{given[0]}, for an elastic job, has no effect with --check; remove one of them")
     if check and (slurm or kubernetes):

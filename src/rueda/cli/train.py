@@ -13,14 +13,24 @@ import typer
 from rueda.cli import completion
 from rueda.cli.options import (
     TASK_HELP,
+    DiscoveryScript,
+    ElasticTimeout,
     Epochs,
     Grace,
+    Hostfile,
+    Hosts,
+    MaxWorkers,
+    MinWorkers,
+    Restarts,
     Settings,
+    SilenceTimeout,
+    SshCommand,
     StallDump,
     StallTimeout,
     StallWarning,
     TargetMetric,
     TargetValue,
+    elastic_options,
     folder_of,
 )
 
@@ -79,13 +89,27 @@ def train(
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --track tensorboard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Go on when workers are lost, leave or come; see the options below.")
+    ] = False,
+    least: MinWorkers = None,
+    most: MaxWorkers = None,
+    restarts: Restarts = None,
+    timeout: SilenceTimeout = None,
+    elastic_timeout: ElasticTimeout = None,
+    hosts: Hosts = "",
+    hostfile: Hostfile = None,
+    discovery_script: DiscoveryScript = "",
+    ssh: SshCommand = "ssh",
     stall_warning: StallWarning = None,
     stall_timeout: StallTimeout = None,
     stall_dump: StallDump = None,
 ) -> None:
     """Train a task on one worker or many."""
+    import sys
     from datetime import datetime
 
+    from rueda.cli.elastic_training import JobOptions, check_job_options, run_elastic_job
     from rueda.cli.stopping import stoppable
     from rueda.errors import RunError
     from rueda.records import Run
@@ -93,6 +117,7 @@ def train(
     from rueda.records.recipe.recipe import RecipeFile
     from rueda.train.request import TrainRequest
     from rueda.train.trackers import checked_names
+    from rueda.world.elastic.membership import is_elastic
     from rueda.world.running import running_identity
     from rueda.world.stall.limits import stall_variables
 
@@ -100,6 +125,11 @@ def train(
     resume = resume or resume_from is not None
     if resume and run is None:
         raise RunError("--resume needs --run, the folder of the run to resume")
+    job = JobOptions(
+        hosts=hosts, hostfile=hostfile, ssh=ssh,
+        limits=elastic_options(least, most, restarts, timeout, elastic_timeout, discovery_script),
+    )  # fmt: skip
+    check_job_options(job, elastic=elastic, rehearse=rehearse)
     check_counts(**{"--workers": workers, "--epochs": epochs, "--patience": patience})
     request = TrainRequest(
         task=task or _task_of(run if resume else None), settings=tuple(settings or ()),
@@ -110,12 +140,26 @@ def train(
         rehearse=rehearse or (resume and run is not None and _was_rehearsed(run)),
         progress=not as_json,
     )  # fmt: skip
+    if elastic and not is_elastic():
+        check_job_options(job, elastic=True, rehearse=request.rehearse)
+        run_elastic_job(request, sys.argv[1:], job)
     with stoppable("stopped; nothing new was saved" if running_identity().rank == 0 else None):
         answer = _train(request)
     if running_identity().rank == 0:
         _tell(Run(answer.folder), run or answer.folder, answer, as_json)
     if answer.status == "diverged":
+        _end_elastic_job("the training has diverged")
         raise typer.Exit(DIVERGED)
+
+
+def _end_elastic_job(why: str) -> None:
+    """Tell the launcher of an elastic job that it ends, although this worker's exit status is not 0."""
+    from rueda.world.elastic.membership import is_elastic
+
+    if is_elastic():
+        from rueda.world.elastic import failing
+
+        failing(why)
 
 
 def _was_rehearsed(folder: Path) -> bool:
@@ -140,9 +184,15 @@ def _train(request: TrainRequest) -> TrainAnswer:
     from rueda.jobs import run
     from rueda.jobs.stopping import import_numpy
     from rueda.train.request import train_job
+    from rueda.world.elastic.membership import is_elastic
     from rueda.world.running import running_identity
 
-    workers = 1 if request.rehearse or running_identity().size > 1 else request.known_workers()
+    if is_elastic():
+        from rueda.world.elastic import register
+
+        register()  # before anything can fail: a user's mistake ends the job, and starts no fresh process
+    runs = request.rehearse or is_elastic() or running_identity().size > 1
+    workers = 1 if runs else request.known_workers()
     if workers is None or workers <= 1:
         import_numpy()
         from rueda.tasks import load_task

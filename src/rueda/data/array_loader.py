@@ -17,7 +17,7 @@ from rueda.data.partition import example_keys
 from rueda.data.stream import Batch, Ranked, Stream, batch_device
 from rueda.errors import DataError
 
-_Key = tuple[int, int, int, int, str]  # epoch, position, local batch, seed, partition
+_Key = tuple[int, int, int, int, str]  # epoch, position, global batch, seed, partition
 
 
 class ArrayLoader(Loader):
@@ -65,14 +65,14 @@ class ArrayLoader(Loader):
             call.cancel()
         self._ready.clear()
 
-    def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
+    def _fetch(self, epoch: int, position: int, total: int) -> Batch:
         if self.prefetch == 0:
-            return self._batcher.finish(*self._gather(epoch, position, local_batch))
-        step, places = local_batch * self.size, [position]
-        while len(places) <= self.prefetch and self._has_batch(places[-1] + step, local_batch):
-            places.append(places[-1] + step)
+            return self._batcher.finish(*self._gather(epoch, position, total))
+        places = [position]
+        while len(places) <= self.prefetch and self._has_batch(places[-1] + total, total):
+            places.append(places[-1] + total)
         ready, self._ready = self._ready, {}
-        wanted = [(epoch, place, local_batch, self.seed, self.partition) for place in places]
+        wanted = [(epoch, place, total, self.seed, self.partition) for place in places]
         for key in ready.keys() - set(wanted):
             ready[key].cancel()  # prefetched for another position or batch size
         for key in wanted:
@@ -83,8 +83,8 @@ class ArrayLoader(Loader):
             self._forget()
             raise
 
-    def _gather(self, epoch: int, position: int, local_batch: int) -> tuple[Any, ...]:
-        share = self._share(position, local_batch)
+    def _gather(self, epoch: int, position: int, total: int) -> tuple[Any, ...]:
+        share = self._share(position, total)
         return self._batcher.gather(np.ascontiguousarray(self._order_of(epoch)[share]), self._draws(epoch), share)
 
     def _draws(self, epoch: int) -> EpochDraws | None:
@@ -96,8 +96,8 @@ class ArrayLoader(Loader):
             self._drawn = ((epoch, self.seed), EpochDraws.of(self._batcher.augment, keys))
         return self._drawn[1]
 
-    def _submit(self, epoch: int, position: int, local_batch: int) -> Call:
+    def _submit(self, epoch: int, position: int, total: int) -> Call:
         """Queue a batch for the prefetching thread."""
         if self._thread is None:
             self._thread = Background("rueda-loader")
-        return self._thread.call(self._gather, epoch, position, local_batch)
+        return self._thread.call(self._gather, epoch, position, total)

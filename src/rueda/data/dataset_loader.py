@@ -16,7 +16,7 @@ from rueda.data.stream import Batch, Ranked, Stream, batch_device
 from rueda.errors import DataError
 from rueda.world.seeds import seed_worker
 
-_Key = tuple[int, int, int, int, str, int | None]  # epoch, position, local batch, seed, partition, micro-batch
+_Key = tuple[int, int, int, int, str, int | None]  # epoch, position, global batch, seed, partition, micro-batch
 _Shares = list[list[list[int]]]  # of each virtual worker: the indices of each micro-batch
 
 
@@ -92,10 +92,10 @@ class DatasetLoader(CollatedLoader):
             self._waiting.add(epoch, began)
         return found
 
-    def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
+    def _fetch(self, epoch: int, position: int, total: int) -> Batch:
         if self._num_workers > 0 and self._num_virtual_workers == 1:
-            return self._read((epoch, position, local_batch, self.seed, self.partition, None))[0][0]
-        indices = self._indices(epoch, position, local_batch).tolist()
+            return self._read((epoch, position, total, self.seed, self.partition, None))[0][0]
+        indices = self._indices(epoch, position, total).tolist()
         examples: list[Any] = [None] * len(indices)
         for rank in range(self._num_virtual_workers):
             with self._reading_as(rank):
@@ -103,8 +103,8 @@ class DatasetLoader(CollatedLoader):
                 examples[share] = read_examples(self.dataset, indices[share])
         return self._send(self._collate(examples))
 
-    def _fetch_parts(self, micro_batch: int, epoch: int, position: int, local_batch: int) -> list[list[Batch]]:
-        return self._read((epoch, position, local_batch, self.seed, self.partition, micro_batch))
+    def _fetch_parts(self, micro_batch: int, epoch: int, position: int, total: int) -> list[list[Batch]]:
+        return self._read((epoch, position, total, self.seed, self.partition, micro_batch))
 
     def _read(self, key: _Key) -> list[list[Batch]]:
         """Read the micro-batches of each virtual worker."""
@@ -117,8 +117,8 @@ class DatasetLoader(CollatedLoader):
         return found
 
     def _shares(self, key: _Key) -> _Shares:
-        epoch, position, local_batch, _, _, micro_batch = key
-        indices = self._indices(epoch, position, local_batch).tolist()
+        epoch, position, total, _, _, micro_batch = key
+        indices = self._indices(epoch, position, total).tolist()
         shares = [indices[rank :: self._num_virtual_workers] for rank in range(self._num_virtual_workers)]
         step = micro_batch or len(indices)
         return [[share[start : start + step] for start in range(0, len(share), step)] for share in shares]
@@ -160,12 +160,12 @@ class DatasetLoader(CollatedLoader):
         return DatasetLoader._keys(me, key), iter(loader)
 
     def _keys(self, key: _Key) -> Iterator[_Key]:
-        epoch, position, local_batch, *rest = key
+        epoch, position, total, *rest = key
         while True:
-            while self._has_batch(position, local_batch):
-                shortened = self._shortened(position, local_batch)
+            while self._has_batch(position, total):
+                shortened = self._shortened(position, total)
                 yield (epoch, position, shortened, *rest)  # type: ignore[misc]
-                position += shortened * self.size
+                position += shortened
             epoch, position = epoch + 1, 0
 
 

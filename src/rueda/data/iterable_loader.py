@@ -133,6 +133,15 @@ class IterableLoader(CollatedLoader):
         self._batch = local_batch
 
     @property
+    def global_batch(self) -> int:
+        """The examples of all workers in a batch; each has equally many, so that it is set to the nearest multiple."""
+        return self._batch * self.size
+
+    @global_batch.setter
+    def global_batch(self, total: int) -> None:
+        self.batch = max(1, round(total / self.size))
+
+    @property
     def epoch_ended(self) -> bool:
         """Whether all batches of this epoch are taken, on all workers, each of which must ask."""
         if self._position == 0:
@@ -270,12 +279,12 @@ class IterableLoader(CollatedLoader):
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch, if the stream is divided by examples."""
-        return partition.num_batches(self.num_examples, self._batch * self.size, self.remainder)
+        return partition.num_batches(self.num_examples, self.global_batch, self.remainder)
 
     def num_batches_left(self) -> int:
         """Return the number of batches in the rest of this epoch, as far as the length of the stream tells."""
         left = max(0, self.num_examples - self._position)
-        return partition.num_batches(left, self._batch * self.size, self.remainder)
+        return partition.num_batches(left, self.global_batch, self.remainder)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; batches that were read ahead do not count."""

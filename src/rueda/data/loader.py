@@ -81,7 +81,7 @@ class Loader(Stream):
     def close(self) -> None:
         """End what prepares batches in advance; the next batch starts it again."""
 
-    def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
+    def _fetch(self, epoch: int, position: int, total: int) -> Batch:
         raise NotImplementedError
 
 

@@ -127,3 +127,15 @@ def check_batch(num_examples: int, local_batch: int, size: int, remainder: str =
         expected, do = f"at most the {num_examples} examples that there are", "choose a smaller batch or fewer workers"
         got = str(local_batch) if size == 1 else f"{local_batch} on each of {size} workers"
         raise DataError("batch", expected=expected, got=got, do=do)
+
+
+def check_global_batch(num_examples: int, total: int, size: int, remainder: str = "drop") -> None:
+    """Raise an error if a global batch has no example for some worker, or is larger than the data set."""
+    if total < size:
+        do = "use fewer workers (--max-np) or a larger batch"
+        raise DataError("global batch", expected=f"an example for each of {size} workers", got=total, do=do)
+    if total % size == 0:
+        check_batch(num_examples, total // size, size, remainder)
+    elif total > num_examples and remainder != "short":
+        expected, do = f"at most the {num_examples} examples that there are", "choose a smaller batch or fewer workers"
+        raise DataError("global batch", expected=expected, got=total, do=do)

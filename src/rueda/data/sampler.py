@@ -34,5 +34,5 @@ class PartitionSampler(Stream, Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         return super().__iter__()
 
-    def _fetch(self, epoch: int, position: int, local_batch: int) -> Any:
-        return self._indices(epoch, position, local_batch).tolist()
+    def _fetch(self, epoch: int, position: int, total: int) -> Any:
+        return self._indices(epoch, position, total).tolist()

@@ -37,10 +37,11 @@ class Stream(ABC):
     """The partition, the position in the epoch and its state, which all training loaders share.
 
     ``position`` counts the examples of ``epoch`` that *all* workers together have taken, so the state has the same
-    meaning on any number of workers. Iterating yields the batches from there to the end of the epoch; then the stream
-    is at the start of the next epoch, which has another order. After a ``break``, the next iteration continues where
-    this one stopped, unless :meth:`set_epoch` moves to another epoch. A new value of ``batch`` applies from the next
-    batch on.
+    meaning on any number of workers. A batch of all workers has ``global_batch`` examples, of which each worker has
+    every n-th; if they cannot be divided evenly, some workers have one more than others. Iterating yields the batches
+    from there to the end of the epoch; then the stream is at the start of the next epoch, which has another order.
+    After a ``break``, the next iteration continues where this one stopped, unless :meth:`set_epoch` moves to another
+    epoch. A new value of ``batch`` or ``global_batch`` applies from the next batch on.
 
     Args:
         num_examples: the number of examples in an epoch.
@@ -79,13 +80,36 @@ class Stream(ABC):
 
     @property
     def batch(self) -> int:
-        """The local batch size, that of this worker; the global batch size is ``batch * size``."""
-        return self._batch
+        """The local batch size, the most that a worker has of the global batch; to set it sets ``batch * size``."""
+        return -(-self._global_batch // self.size)
 
     @batch.setter
     def batch(self, local_batch: int) -> None:
         partition.check_batch(self.num_examples, local_batch, self.size, self.remainder)
-        self._batch = local_batch
+        self._global_batch = local_batch * self.size
+
+    @property
+    def global_batch(self) -> int:
+        """The examples of all workers in a batch, at least one for each worker."""
+        return self._global_batch
+
+    @global_batch.setter
+    def global_batch(self, total: int) -> None:
+        partition.check_global_batch(self.num_examples, total, self.size, self.remainder)
+        self._global_batch = total
+
+    def num_own(self, total: int) -> int:
+        """Return how many of the examples of a global batch are this worker's.
+
+        >>> from rueda.data import Loader
+        >>> class Worker:
+        ...     size = 3
+        ...     def __init__(self, rank):
+        ...         self.rank = rank
+        >>> [Loader(range(8), 1, world=Worker(rank)).num_own(8) for rank in range(3)]
+        [3, 3, 2]
+        """
+        return -(-(total - self.rank) // self.size)
 
     @property
     def epoch(self) -> int:
@@ -106,12 +130,12 @@ class Stream(ABC):
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch, the same on every worker."""
-        return partition.num_batches(self.num_examples, self._batch * self.size, self.remainder)
+        return partition.num_batches(self.num_examples, self.global_batch, self.remainder)
 
     def num_batches_left(self) -> int:
         """Return the number of batches in the rest of this epoch."""
         left = max(0, self.num_examples - self._position)
-        return partition.num_batches(left, self._batch * self.size, self.remainder)
+        return partition.num_batches(left, self.global_batch, self.remainder)
 
     @property
     def epoch_ended(self) -> bool:
@@ -133,9 +157,12 @@ class Stream(ABC):
             yield batch
 
     def next_batch(self, local_batch: int | None = None) -> Batch | None:
-        """Return the next batch, of ``local_batch`` or else ``batch`` examples, or None once at the end of the epoch.
+        """Return this worker's part of the next batch, or None once at the end of the epoch.
 
         After None the stream is at the start of the next epoch.
+
+        Args:
+            local_batch: the number of examples on each worker; by default ``global_batch`` is divided.
         """
         return self._next(self._fetch, local_batch)
 
@@ -157,7 +184,8 @@ class Stream(ABC):
 
         Args:
             micro_batch: the most examples of a micro-batch; the last one may have fewer.
-            local_batch: the number of examples of this worker, of all virtual workers together; by default ``batch``.
+            local_batch: the number of examples of each worker, of all virtual workers together; by default
+                ``global_batch`` is divided.
         """
         if micro_batch < 1:
             raise DataError("micro_batch", expected="1 or more", got=micro_batch, do="choose a larger one")
@@ -165,16 +193,15 @@ class Stream(ABC):
         return parts
 
     def _next(self, fetch: Callable[[int, int, int], Any], local_batch: int | None) -> Any:
-        if local_batch is None:
-            local_batch = self._batch
-        elif local_batch != self._batch:
+        total = self._global_batch if local_batch is None else local_batch * self.size
+        if local_batch is not None and total != self._global_batch:
             partition.check_batch(self.num_examples, local_batch, self.size, self.remainder)
-        if not self._has_batch(self._position, local_batch):
+        if not self._has_batch(self._position, total):
             self._epoch, self._position = self._epoch + 1, 0
             return None
-        local_batch = self._shortened(self._position, local_batch)
-        found = fetch(self._epoch, self._position, local_batch)
-        self._position += local_batch * self.size  # only after success: a batch that failed is not counted
+        total = self._shortened(self._position, total)
+        found = fetch(self._epoch, self._position, total)
+        self._position += total  # only after success: a batch that failed is not counted
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,26 +229,29 @@ class Stream(ABC):
         self._check()
         self._epoch, self._position = int(state["epoch"]), int(state["position"])
 
-    def _has_batch(self, position: int, local_batch: int) -> bool:
-        needed = local_batch * self.size if self.remainder == "drop" else 1
+    def _has_batch(self, position: int, total: int) -> bool:
+        needed = total if self.remainder == "drop" else 1
         return position + needed <= self.num_examples
 
-    def _shortened(self, position: int, local_batch: int) -> int:
-        """Return the local batch at ``position``, which is smaller at the end of an epoch if the remainder is short."""
-        if self.remainder != "short":
-            return local_batch
-        return min(local_batch, -(-(self.num_examples - position) // self.size))
+    def _shortened(self, position: int, total: int) -> int:
+        """Return the global batch at ``position``, which is smaller at the end of an epoch if the remainder is short.
 
-    def _share(self, position: int, local_batch: int) -> slice | Indices:
+        Then it is divided evenly, so that a worker may repeat an example.
+        """
+        if self.remainder != "short":
+            return total
+        return min(total, -(-(self.num_examples - position) // self.size) * self.size)
+
+    def _share(self, position: int, total: int) -> slice | Indices:
         """Return this worker's positions in the epoch's order; padding wraps around to its start."""
-        end = position + local_batch * self.size
+        end = position + total
         if end <= self.num_examples:
             return slice(position + self.rank, end, self.size)
-        return partition.positions_of(position, local_batch, self.rank, self.size) % self.num_examples
+        return np.arange(position + self.rank, end, self.size, dtype=np.int64) % self.num_examples
 
-    def _indices(self, epoch: int, position: int, local_batch: int) -> Indices:
+    def _indices(self, epoch: int, position: int, total: int) -> Indices:
         """Return the indices of this worker's examples of the global batch at ``position``."""
-        return self._order_of(epoch)[self._share(position, local_batch)]
+        return self._order_of(epoch)[self._share(position, total)]
 
     def _order_of(self, epoch: int) -> Indices:
         key = (epoch, self.seed, self.partition)
@@ -230,15 +260,21 @@ class Stream(ABC):
         return self._order[1]
 
     @abstractmethod
-    def _fetch(self, epoch: int, position: int, local_batch: int) -> Batch:
-        """Return this worker's part of the global batch at ``position``: a pure function of its arguments."""
+    def _fetch(self, epoch: int, position: int, total: int) -> Batch:
+        """Return this worker's part of the global batch at ``position``: a pure function of its arguments.
 
-    def _fetch_parts(self, micro_batch: int, epoch: int, position: int, local_batch: int) -> list[list[Batch]]:
+        Args:
+            epoch: the epoch.
+            position: the examples of the epoch before the global batch.
+            total: the examples of the global batch.
+        """
+
+    def _fetch_parts(self, micro_batch: int, epoch: int, position: int, total: int) -> list[list[Batch]]:
         """Return the same in micro-batches, for each virtual worker; here by slicing, which copies nothing."""
-        batch = self._fetch(epoch, position, local_batch)
+        batch = self._fetch(epoch, position, total)
         of_workers = [slice(rank, None, self._num_virtual_workers) for rank in range(self._num_virtual_workers)]
         shares = [select(batch, share) for share in of_workers] if len(of_workers) > 1 else [batch]
-        most = -(-local_batch // self._num_virtual_workers)
+        most = -(-self.num_own(total) // self._num_virtual_workers)
         starts = range(0, most, micro_batch)
         if len(starts) == 1:
             return [[share] for share in shares]

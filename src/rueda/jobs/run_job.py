@@ -48,7 +48,7 @@ def _run_process(job: Job[Answer], show: bool, timeout: float | None) -> Answer:
     running: list[Process] = []
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     with signals_raise_stopped(save=lambda: ask_to_save(running)):
-        process = Process.start(job, _terminal() if show else {}, show=show)
+        process = Process.start(job, terminal_variables() if show else {}, show=show)
         running.append(process)
         try:
             while not process.ended:
@@ -71,7 +71,7 @@ def _run_workers(job: Job[Answer], workers: int) -> Answer:
         plan = LaunchPlan(
             program=(sys.executable, "-m", "rueda.jobs.child", scratch),
             hosts=(Host(name="localhost", slots=workers),),
-            environment=_terminal(),
+            environment=terminal_variables(),
             limits_onednn=True,  # the job limits oneDNN itself, once it knows its precision
         )
         options = OutputOptions(quiet_ranks=True)
@@ -97,7 +97,7 @@ def _reason(failures: list[tuple[Failure, str]], workers: int, status: int) -> s
     return summary(failure, words) + (f": {last}" if last and failure.status > 0 else "")
 
 
-def _terminal() -> dict[str, str]:
+def terminal_variables() -> dict[str, str]:
     """Return the environment variable that names the user's terminal; empty if there is none.
 
     A worker draws its progress bar there, since its standard error is a pipe.

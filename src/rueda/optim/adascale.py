@@ -107,11 +107,22 @@ class AdaScale(Wrapper):
             )
         self.observe_sum(sum(numbers), float(mean_square_norm))
 
-    def observe_sum(self, sum_local_square_norms: float, mean_square_norm: float) -> None:
-        """Set the gain from the sum of the workers' squared norms and that of their mean; ignore non-finite values."""
-        if self.scale == 1:
+    def observe_sum(
+        self, sum_local_square_norms: float, mean_square_norm: float, *, num_parts: int | None = None
+    ) -> None:
+        """Set the gain from the sum of the workers' squared norms and that of their mean; ignore non-finite values.
+
+        Args:
+            sum_local_square_norms: the sum of the squared norms of the parts of the gradient.
+            mean_square_norm: the squared norm of the mean of the parts.
+            num_parts: the number of parts of which the same batch consists here, if it is not S: a part is S / parts
+                times as large as one of S workers, and the variance of its gradient as much smaller.
+        """
+        parts = self.scale if num_parts is None else num_parts
+        if self.scale == 1 or parts == 1:
             return
-        variance, square = moments(sum_local_square_norms, mean_square_norm, self.scale)
+        variance, square = moments(sum_local_square_norms, mean_square_norm, parts)
+        variance *= self.scale / parts
         if math.isfinite(variance) and math.isfinite(square):
             theta = self.smoothing
             self._variance = theta * self._variance + (1.0 - theta) * variance

@@ -166,21 +166,28 @@ class ExchangeMeter:
         """Whether gradients were exchanged while the meter was active, and not yet taken."""
         return bool(self._local)
 
-    def take(self, examples_per_part: float) -> Reading | None:
+    def take(self, examples_per_part: float, own_examples: float | None = None) -> Reading | None:
         """Return the norms that *this worker* measured in the last backward pass; None if there are none.
 
         They must be summed over the workers. The norm of the mean, which all workers know, is divided by their number:
         the sum is then the same on every worker, bit for bit, so that all of them can base a decision on it.
+
+        Args:
+            examples_per_part: the mean number of examples of a worker.
+            own_examples: this worker's number, if the losses of all workers were divided by the mean number: its
+                gradient is then that of its mean loss, times own / mean.
         """
         if not self._local:
             return None
         local, mean = self._sums_by_group.total(self._local), self._sums_by_group.total(self._mean)
+        if own_examples is not None and own_examples != examples_per_part:  # own / mean times |g|² of the mean loss
+            local = local * (examples_per_part / own_examples)
         self._local, self._mean = [], []
         return Reading(torch.stack([local, mean / self.num_workers]), self.num_workers, examples_per_part)
 
-    def read(self, examples_per_part: float = 1.0) -> Reading | None:
-        """Return the norms summed over all workers, at the cost of one small all-reduce."""
-        reading = self.take(examples_per_part)
+    def read(self, examples_per_part: float = 1.0, own_examples: float | None = None) -> Reading | None:
+        """Return the norms summed over all workers, at the cost of one small all-reduce; see :meth:`take`."""
+        reading = self.take(examples_per_part, own_examples)
         if reading is not None:
             torch.distributed.all_reduce(reading.norms, group=self._group)
         return reading

@@ -150,7 +150,8 @@ class Incident:
 
     what: str
     """``silent-error``: parameters that differ from the other workers'; ``straggler``: a worker slower than the others;
-    ``recovered``: a straggler that keeps up again"""
+    ``recovered``: a straggler that keeps up again; ``workers-lost``: an elastic job went on without some workers, from
+    its last commit; ``workers-changed``: workers came or left, and nothing was lost"""
     step: int
     """the update after which the training went on"""
     epoch: int
@@ -169,6 +170,15 @@ class Incident:
     """of a straggler: the time in which it computes an update, over the median of the others"""
     excess_seconds: float | None = None
     """of a straggler: by how much each update is longer than that median"""
+    workers_before: int | None = None
+    """of an elastic job: the number of workers before; None if none of them is left to tell"""
+    workers_after: int | None = None
+    """of an elastic job: the number of workers with which it went on"""
+    examples_again: int | None = None
+    """of an elastic job: examples of all workers that were trained after the last commit, and are trained again; None
+    if no worker is left to tell"""
+    recovery_seconds: float | None = None
+    """of an elastic job: the time from the last update before to the moment at which training went on"""
     text: str
     """the line that the training printed"""
 
@@ -239,6 +249,7 @@ class Run:
         task_file: TaskFile | None = None,
         rehearsed: bool = False,
         from_step: int = 0,
+        job: str | None = None,
     ) -> None:
         """Make the folder and write what is known before the first step.
 
@@ -251,10 +262,13 @@ class Run:
             task_file: the file that defines the task; None for a built-in task, or one made in a program.
             rehearsed: the workers are virtual, in one process.
             from_step: the number of updates after which a resumed run continues.
+            job: the name of the elastic job that trains it, by which fresh workers know their own run.
         """
         self._check_writable()
         file = None if task_file is None else asdict(task_file)
         about = {"format": 1, "task": task, "task_file": file, "rehearsed": rehearsed, **environment()}
+        if job is not None:
+            about["job"] = job
         if self.checkpoints != self.folder / "checkpoints":
             about["checkpoints"] = str(self.checkpoints)
         about["history"] = [asdict(one) for one in self._continued(recipe, about, from_step)]
@@ -340,7 +354,7 @@ class Run:
         return [row for row in self._read((NOISE,)) if isinstance(row, NoiseRow)]
 
     def incidents(self) -> list[Incident]:
-        """Read what happened to single workers: silent errors and stragglers."""
+        """Read what happened to workers: silent errors, stragglers, and workers that were lost or came."""
         return [row for row in self._read((INCIDENT,)) if isinstance(row, Incident)]
 
     def all_rows(self) -> tuple[list[Row], list[NoiseRow]]:
@@ -355,6 +369,8 @@ class Run:
     def forget_after(self, step: int, epochs: float = math.inf) -> None:
         """Remove the rows after a step and those of epochs after ``epochs``; a resumed run writes them again.
 
+        Incidents stay: they have happened, and are not written again.
+
         The row of an epoch is written before its checkpoint. If a run was killed between the two, it is resumed from an
         earlier checkpoint, perhaps of the same step, and ends that epoch once more.
         """
@@ -362,7 +378,8 @@ class Run:
         kept = [
             json.dumps(data)
             for _, data in self._lines()
-            if data.get("step", 0) <= step and not (data.get("kind") == EPOCH and data.get("epoch", 0) > epochs)
+            if data.get("kind") == INCIDENT
+            or (data.get("step", 0) <= step and not (data.get("kind") == EPOCH and data.get("epoch", 0) > epochs))
         ]
         write_atomically(self.metrics_file, "".join(line + "\n" for line in kept).encode())
 

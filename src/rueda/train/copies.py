@@ -4,13 +4,17 @@ A checkpoint is written while the training goes on, so it is written from a copy
 memory of the host that is kept for the next ones: one pass over the state, and no page fault after the first. On a GPU
 the memory is pinned.
 
+In an elastic job (:mod:`rueda.train.generations`) such a copy is a *commit*: what the workers that are left go on from,
+and what a fresh worker receives.
+
 Where the workers are on several hosts, two ranks keep such copies: rank 0, which writes the file, and the first rank of
 the next host. So a host that is lost, rank 0's included, costs no read from a disk or a storage that may be lost with
 it or far away: :func:`recall` broadcasts the newest copy that any rank has. The neighbour needs no message for it.
 Data-parallel workers have the same parameters, the same optimizer state and the same position in the data; what each
 rank has of its own (running statistics, random states) is gathered for the checkpoint anyway, and all ranks receive it.
 On one host there is no such neighbour: it would be lost with the others, it would slow the copy down, and the file is
-still in the memory of the host after the process that wrote it is gone.
+still in the memory of the host after the process that wrote it is gone. In an elastic job, whose commits are not
+written, rank 1 of the same host keeps them, too: any one process and any one host may be lost.
 
 Several workers keep two copies in turn: the next one is made while the one before may still be written, and if a worker
 is lost when some ranks have made a copy and others have not, the older one is whole on all of them. A worker alone
@@ -80,6 +84,15 @@ class StateCopies:
         """Return the copies, the last one first."""
         in_turn = [self._copies[(self._last - back) % len(self._copies)] for back in range(len(self._copies))]
         return [one for one in in_turn if one is not None]
+
+    @property
+    def next(self) -> StateCopy | None:
+        """The copy that the next one takes the place of, if there is one."""
+        return self._copies[(self._last + 1) % len(self._copies)]
+
+    def forget(self) -> None:
+        """Drop all copies; their memory is kept for later ones."""
+        self._copies = [None] * len(self._copies)
 
     def forget_after(self, step: int) -> None:
         """Drop the copies of later steps, since the training has gone back."""
@@ -153,27 +166,36 @@ class _HostMemory:
             self.is_finite = self.is_finite and math.isfinite(into.sum())
 
 
-def neighbour_of_main(world: World) -> int:
-    """Return the rank that keeps copies beside rank 0: the first of the next host; rank 0 itself on a single host.
+def holders_of_copies(world: World, *, elastic: bool = False) -> set[int]:
+    """Return the ranks that keep copies: rank 0 and the first of the next host, if there is one.
 
     Every worker must call it, since only rank 0 knows how many workers its host has.
+
+    Args:
+        world: the workers.
+        elastic: also a second rank of rank 0's host, so that the copies outlive rank 0.
     """
     num_there: int = world.broadcast_object(world.local_size)
-    return num_there if num_there < world.size else 0
+    return {0, *([num_there] if num_there < world.size else []), *([1] if elastic and num_there > 1 else [])}
 
 
-def recall(world: World, copies: StateCopies) -> tuple[Path, dict[str, Any]] | None:
+def recall(world: World, copies: StateCopies, *, later_than: int = -1) -> tuple[Path, dict[str, Any]] | None:
     """Return the newest state that any rank has in its memory, on all workers, which must all call it.
 
     The world may be another one than that in which the copies were made: workers that are left, and new ones.
 
+    Args:
+        world: the workers.
+        copies: those of this rank.
+        later_than: a step; copies of this or an earlier one do not count. It must be the same on all workers.
+
     Returns:
         A name for messages and the contents, as :func:`rueda.train.resume.read_for_all` returns them; None if no rank
-        has a copy.
+        has such a copy.
     """
     steps = world.all_gather_object([one.step for one in copies.kept()])
     newest = max((step for of_rank in steps for step in of_rank), default=None)
-    if newest is None:
+    if newest is None or newest <= later_than:
         return None
     holder = next(rank for rank, of_rank in enumerate(steps) if newest in of_rank)
     content = b""

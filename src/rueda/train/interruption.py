@@ -4,6 +4,9 @@ A signal reaches the workers at different times. A worker that stopped at once w
 collective. So the handler only sets a flag, and an all-reduce compares the workers' flags, at every step or about four
 times a second. A long evaluation is stopped in the same way; the epoch is then evaluated when the run is resumed.
 :mod:`rueda.world.signals` defines what each signal asks for.
+
+In the same way the workers of an elastic job agree on a commit, and on a change of their number, of which each of them
+learns at another moment.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from typing import TypeVar
 import torch
 
 from rueda.jobs.stopping import Stopped, handled_signals, raise_if_caught
-from rueda.world import World
+from rueda.world import World, elastic
 from rueda.world.signals import SAVING, Request, SignalFilter
 
 Batch = TypeVar("Batch")
 
 
 class EvaluationStopped(Exception):
-    """Raised on all workers when a signal stops the training in the middle of an evaluation."""
+    """Raised on all workers when a signal, or a change of the workers, stops an evaluation in its middle."""
 
 
 class Interruption:
@@ -33,6 +36,10 @@ class Interruption:
     def __init__(self, world: World) -> None:
         self.signal: int | None = None
         """the signal that stops the training"""
+        self.commits = False
+        """whether all workers commit now, as :meth:`agreed` found"""
+        self.changes = False
+        """whether all workers of an elastic job agree that workers leave or come"""
         self._save = False
         self._world = world
         self._signals = SignalFilter()
@@ -57,7 +64,7 @@ class Interruption:
         elif request is Request.END:
             raise Stopped(number)
 
-    def agreed(self, seconds_per_step: float, *, due: bool = False) -> Request | None:
+    def agreed(self, seconds_per_step: float, *, due: bool = False, commit: bool = False) -> Request | None:
         """Return whether all workers save and stop, or save and go on, after this step.
 
         Every worker calls it after each step; flags are compared about four times a second.
@@ -65,8 +72,9 @@ class Interruption:
         Args:
             seconds_per_step: this worker's time for a step.
             due: a checkpoint is due on this worker, as if a signal had asked for it.
+            commit: a commit is due on this worker.
         """
-        stop, save = self._compare(self._save or due, seconds_per_step)
+        stop, save = self._compare(self._save or due, seconds_per_step, commit)
         if save:
             self._save = False
             self._signals.request(SAVING)  # the same signal may reach this worker only now: it has been obeyed
@@ -78,27 +86,32 @@ class Interruption:
         A signal to save and go on waits for the end of the evaluation.
 
         Raises:
-            EvaluationStopped: a signal stops the training; all workers raise it after the same batch.
+            EvaluationStopped: a signal stops the training, or the workers of an elastic job change (``changes``); all
+                workers raise it after the same batch.
         """
         self._interval, self._since = 1, 0  # a batch here may take much longer than a step
         began = time.monotonic()
         for num_done, batch in enumerate(batches, 1):
             yield batch
             stop, _ = self._compare(False, (time.monotonic() - began) / num_done)
-            if stop:
+            if stop or self.changes:
                 raise EvaluationStopped
         self._interval, self._since = 1, 0
 
-    def _compare(self, save: bool, seconds: float) -> tuple[bool, bool]:
+    def _compare(self, save: bool, seconds: float, commit: bool = False) -> tuple[bool, bool]:
         """Return whether any worker stops, and whether any saves; both are False where flags are not compared."""
         stop = self.signal or 0
+        self.commits, self.changes = commit, elastic.updates() > 0
         if self._world.size > 1:
             self._since += 1
             if self._since < self._interval:
+                self.commits = self.changes = False
                 return False, False
             self._since = 0
-            told = torch.tensor([float(stop), float(save), seconds], device=self._world.device)
-            number, any_save, slowest = self._world.all_reduce(told, "max").tolist()
+            told = [float(stop), float(save), seconds, float(self.commits), float(self.changes)]
+            found = self._world.all_reduce(torch.tensor(told, device=self._world.device), "max").tolist()
+            number, any_save, slowest, any_commit, any_change = found
+            self.commits, self.changes = bool(any_commit), bool(any_change)
             # All workers derive the interval from the slowest one's time, so that it is the same on all.
             self._interval = max(1, min(1000, math.ceil(0.25 / max(slowest, 1e-6))))
             stop, save = int(number), bool(any_save)

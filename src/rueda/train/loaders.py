@@ -18,7 +18,9 @@ from rueda.world import World
 
 
 def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype: torch.dtype) -> Loader:
-    """Return a loader of this worker's shard of the training data, in batches of ``recipe.local_batch``.
+    """Return a loader of this worker's shard of the training data, in batches of at most ``recipe.local_batch``.
+
+    The recipe may be for fewer workers than there are: then each has a smaller part of the global batch.
 
     Args:
         task: provides augmentation (of arrays) and the collate function (of other data).
@@ -28,14 +30,13 @@ def training_loader(task: Task, data: Data, recipe: Recipe, world: World, dtype:
         dtype: the dtype of the inputs, if the data are arrays.
     """
     options: dict[str, Any] = {"seed": recipe.seed, "partition": recipe.partition, "remainder": recipe.remainder}
+    batch = min(recipe.local_batch, max(1, recipe.global_batch // world.size))
     if isinstance(data, Arrays):
-        return Loader(data, recipe.local_batch, world=world, augment=task.augment, dtype=dtype, **options)
+        return Loader(data, batch, world=world, augment=task.augment, dtype=dtype, **options)
     processes = recipe.loader_processes
     if processes is None:  # on a CPU they would compete with the training, and a daemonic process may not start any
         processes = 2 if world.device.type == "cuda" and not multiprocessing.current_process().daemon else 0
-    return Loader(
-        data, recipe.local_batch, world=world, num_workers=processes, collate_fn=task.collate or collate, **options
-    )
+    return Loader(data, batch, world=world, num_workers=processes, collate_fn=task.collate or collate, **options)
 
 
 def collate(examples: list[Any]) -> Any:

@@ -2,10 +2,12 @@
 
 Phases: **prepare** (workers, data, model, optimizer), **restore** (the newest intact checkpoint), then for each epoch
 **train**, **evaluate** on all workers, **record** (a row of figures, a checkpoint) and **decide** whether to continue.
+When the workers of an elastic job change, all phases begin anew (:mod:`rueda.train.generations`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from torch import nn
 
-from rueda.errors import NonFiniteError, RecipeError, RunError, TaskError
+from rueda.errors import NonFiniteError, PeerLost, RecipeError, RunError, TaskError
 from rueda.files.lock import held
 from rueda.records import Recipe, Row, Run
 from rueda.records.metric import LOSS
@@ -25,13 +27,17 @@ from rueda.terminal.metrics import write_value
 from rueda.terminal.numbers import things
 from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
+from rueda.train.generations import Generations, WorldChanges, guard_of, is_run_of_this_job
 from rueda.train.interruption import EvaluationStopped, Interruption
 from rueda.train.recorder import Recorder, RolledBack
 from rueda.train.trackers import checked_names
 from rueda.train.training import Training
-from rueda.world import open_world
+from rueda.world import World, elastic, open_world
 from rueda.world.running import running_identity
 from rueda.world.signals import Request
+
+_LOCK_SECONDS = 60.0
+"""how long a later generation waits for the lock of the run, which a lost process may hold until it is killed"""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -93,7 +99,8 @@ def fit(
     With ``workers=4`` the same training runs in four new processes of this machine, each with a quarter of the data.
     With ``rehearse=True`` as well, one process computes the updates of all four. A script that a launcher started
     (``rueda run -np 4 python train.py``) leaves ``workers`` out: there :func:`fit` trains on the workers that are
-    already running.
+    already running. In an elastic job (``rueda run --min-np 1 --max-np 4 train.py``) it survives the loss of workers,
+    and takes in those that come.
 
     Args:
         task: a task, the name of a built-in one, or the path of a file that defines one.
@@ -121,7 +128,8 @@ def fit(
         raise RunError("checkpoints", expected="a run folder beside it", got=None, do="pass folder=...")
     recipe = recipe if workers is None else recipe.change(workers=workers)
     _check_target(task, recipe)
-    if workers is not None and workers > 1 and not rehearse and running_identity().size == 1:
+    is_elastic = elastic.is_elastic() and not rehearse
+    if workers is not None and workers > 1 and not rehearse and not is_elastic and running_identity().size == 1:
         from rueda.train.on_workers import fit_on_workers
 
         path = None if folder is None else Path(folder)
@@ -129,7 +137,47 @@ def fit(
             source, recipe, folder=path, resume=resume, resume_from=str(resume_from), progress=progress, track=trackers,
             checkpoints=None if checkpoints is None else str(checkpoints),
         )  # fmt: skip
+    where = None if checkpoints is None else str(checkpoints)
+    run = None if folder is None else Run(Path(folder), checkpoint_folder=where)
+    if run is None and recipe.on_divergence == "roll-back":
+        raise RecipeError("on_divergence = 'roll-back' needs checkpoints to go back to; give a run folder")
+    generations = Generations() if is_elastic else None
+    if is_elastic:
+        task = load_task_and_data(task)  # a fresh worker loads them before it joins the others, who would wait for it
+        elastic.register()
     world = open_world()
+    with RunLock(run) as lock:
+        while True:
+            try:
+                with guard_of(generations):
+                    settled = _recipe_for(world, recipe, run, generations, rehearse=rehearse)
+                    lock.hold_on_main(world)
+                    task = task if is_elastic else load_task_and_data(task)
+                    training = Training(task, settled, world, rehearse=rehearse)
+                    # Restore.
+                    recorder = Recorder(
+                        training, run, resume=str(resume_from) if resume else None, show=progress, track=trackers,
+                        generations=generations,
+                    )  # fmt: skip
+                    return run_epochs(training, recorder)
+            except (PeerLost, WorldChanges) as error:
+                if generations is None:
+                    raise
+                failed = isinstance(error, PeerLost)
+            training = recorder = None  # type: ignore[assignment]  # the next one needs their memory
+            world = generations.next_world(failed=failed)
+
+
+def _recipe_for(
+    world: World, recipe: Recipe, run: Run | None, generations: Generations | None, *, rehearse: bool
+) -> Recipe:
+    """Return the recipe with which this world trains; every worker must call it.
+
+    Raises:
+        RecipeError: the recipe is for another number of workers, in a job that is not elastic.
+    """
+    if generations is not None:
+        return _elastic_recipe(world, recipe, run, generations)
     recipe = world.broadcast_object(recipe)  # only rank 0's disk may hold the run that it was read from
     if rehearse and world.size > 1:
         raise RecipeError(
@@ -140,24 +188,56 @@ def fit(
             f"the recipe is for {recipe.workers} workers, but {world.size} run; pass workers={recipe.workers} to start "
             f"them, rehearse=True to rehearse them, or a recipe for {world.size}"
         )
-    recipe = recipe if rehearse else recipe.change(workers=world.size)
-    where = None if checkpoints is None else str(checkpoints)
-    run = None if folder is None else Run(Path(folder), checkpoint_folder=where)
-    if run is None and recipe.on_divergence == "roll-back":
-        raise RecipeError("on_divergence = 'roll-back' needs checkpoints to go back to; give a run folder")
-    with ExitStack() as stack:
-        if run is not None:
-            world.on_main(_lock, stack, run)
-        training = Training(load_task_and_data(task), recipe, world, rehearse=rehearse)
-        # Restore.
-        from_checkpoint = str(resume_from) if resume else None
-        recorder = Recorder(training, run, resume=from_checkpoint, show=progress, track=trackers)
-        return run_epochs(training, recorder)
+    return recipe if rehearse else recipe.change(workers=world.size)
 
 
-def _lock(stack: ExitStack, run: Run) -> None:
-    """Make this process the only one that writes the run, until the stack is closed."""
-    stack.enter_context(held(run.folder))
+def _elastic_recipe(world: World, recipe: Recipe, run: Run | None, generations: Generations) -> Recipe:
+    """Return the recipe of a generation: that with which the job began, with its global batch kept or scaled.
+
+    A recipe for one worker is meant for as many as run when the job begins.
+    """
+    known = generations.recipe
+    if world.is_main and known is None and run is not None and is_run_of_this_job(run):  # all others were lost
+        known = run.recipe()
+    meant = recipe.change(workers=world.size) if recipe.workers == 1 else recipe
+    generations.recipe = known = world.broadcast_object(known or meant)
+    return known if known.elastic_batch == "keep" else known.change(workers=world.size)
+
+
+class RunLock:
+    """Makes rank 0 the only process that writes a run, until the block ends; rank 0 may become another process."""
+
+    def __init__(self, run: Run | None) -> None:
+        self._run = run
+        self._stack, self._holds = ExitStack(), False
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def hold_on_main(self, world: World) -> None:
+        """Take the lock on rank 0, and release it on a process that is not rank 0 any more; all must call it."""
+        if self._run is None:
+            return
+        if self._holds and not world.is_main:
+            self._stack.close()
+            self._holds = False
+        if elastic.is_elastic():
+            world.barrier()  # before another process takes it
+        world.on_main(self._take, self._run.folder)
+
+    def _take(self, folder: Path) -> None:
+        until = time.monotonic() + (_LOCK_SECONDS if elastic.generation() > 0 else 0.0)
+        while not self._holds:
+            try:
+                self._stack.enter_context(held(folder))
+                self._holds = True
+            except RunError:  # of a process of this job that is about to be killed, if the job is elastic
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.1)
 
 
 def _check_recipe(recipe: object) -> None:
@@ -195,6 +275,9 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
                     evaluation = evaluator.run(interruption if recorder.divergence is None else None)
                 except EvaluationStopped:
                     training.reopen_epoch()
+                    if interruption.changes and interruption.signal is None:
+                        recorder.commit()
+                        raise WorldChanges from None
                     if recorder.save_on_request(Request.STOP):
                         status = "interrupted"
                         break
@@ -237,13 +320,20 @@ def train_epoch(training: Training, recorder: Recorder, interruption: Interrupti
         recorder.record_step(result)
         if recorder.divergence is not None:  # found when a checkpoint was to be written
             break
-        request = interruption.agreed(recorder.seconds_per_step, due=recorder.checkpoint_due)
+        request = interruption.agreed(
+            recorder.seconds_per_step, due=recorder.checkpoint_due, commit=recorder.commit_due
+        )  # fmt: skip
         if request is not None:
             if not recorder.save_on_request(request):
                 break
             if request is Request.STOP:
                 return False
         ended = result.epoch_ended
+        if (interruption.commits and not ended) or interruption.changes:
+            recorder.commit()
+            if interruption.changes:
+                raise WorldChanges
     recorder.flush_noise()
+    recorder.commit()  # an evaluation may take longer than the time between two commits
     training.end_epoch()
     return True

@@ -43,7 +43,7 @@ def next_micro_batches(loader: Loader, data: object, micro_batch: int, dtype: to
     parts = loader.next_parts(micro_batch)
     if parts is None:
         return None
-    per_worker = (loader.position - before) // (loader.size * len(parts))
+    per_worker = loader.num_own(loader.position - before) // len(parts)
     counts = [min(micro_batch, per_worker - start) for start in range(0, per_worker, micro_batch)]
     if isinstance(data, Arrays):
         return [list(map(MicroBatch, worker, counts)) for worker in parts]

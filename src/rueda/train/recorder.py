@@ -25,6 +25,7 @@ from rueda.train.comparison import Comparison, repair
 from rueda.train.divergence import ADVICE, MOST_ROLL_BACKS, ROLL_BACK_FACTOR, nonfinite_in_state
 from rueda.train.drift import Drift
 from rueda.train.evaluate import Evaluation
+from rueda.train.generations import Generations, job_name
 from rueda.train.loss_watch import LossWatch
 from rueda.train.request import is_scratch
 from rueda.train.resume import changed_file, check_same_recipe, check_same_task, read_for_all
@@ -54,6 +55,7 @@ class Recorder:
             new run.
         show: whether rank 0 shows a bar or lines.
         track: the trackers to write to as well (:mod:`rueda.train.trackers`).
+        generations: of an elastic job: what this process keeps of the generations before.
     """
 
     def __init__(
@@ -64,14 +66,19 @@ class Recorder:
         resume: str | None = None,
         show: bool = False,
         track: Sequence[str] = (),
+        generations: Generations | None = None,
     ) -> None:
-        self.training, self.run = training, run
+        self.training, self.run, self._generations = training, run, generations
         self.divergence: str | None = None
         """what is no longer finite"""
         self.saved_step: int | None = None
         """the step of the last checkpoint that this process began to write"""
         self._saved_at = time.monotonic()
-        self._saver = None if run is None else Saver(training, run.checkpoints)
+        self._saver: Saver | None = None
+        if run is not None or generations is not None:
+            former = None if generations is None else generations.saver
+            folder = None if run is None else run.checkpoints
+            self._saver = Saver(training, folder, elastic=generations is not None, former=former)
         self.comparison = Comparison(training)
         """compares the workers' parameters and speed"""
         self.watch = LossWatch()
@@ -79,10 +86,19 @@ class Recorder:
         self._reported: set[object] = set()
         self._resumed_with: list[str] = []
         """lines about what differs from the training that is resumed"""
-        resumed = "" if run is None else self._open(run, resume)
+        continues = generations is not None and generations.continues(training.world, run)
+        incident = self._continue(run) if continues else None
+        resumed = self._where() if continues else "" if run is None else self._open(run, resume)
+        if generations is not None and self._saver is not None:
+            if continues and not training.world.on_main(self._saver.is_writing):
+                self.save()  # also to disk: the next loss may be that of all workers
+            else:
+                self._saver.commit()
+            generations.enter(training, self._saver)
         is_main = training.world.is_main
         self._trackers = dict(zip(track, open_trackers(track, run), strict=True)) if run and is_main else {}
-        workers = things(training.recipe.workers, "rehearsed worker" if training.rehearsed else "worker")
+        workers = things(training.recipe.workers, "rehearsed worker")
+        workers = workers if training.rehearsed else things(training.world.size, "worker")
         title = f"{training.task.name} on {workers}{' in one process' * training.rehearsed}{resumed}"
         self.progress = Progress(
             speak=show and is_main, title=title,
@@ -92,6 +108,8 @@ class Recorder:
         )  # fmt: skip
         for line in self._resumed_with:
             self._announce(line)
+        if incident is not None:
+            self._report(incident)
         self.comparison.restart()
         self.begin_epoch()
 
@@ -116,6 +134,8 @@ class Recorder:
             RolledBack: the workers are no longer equal, and the training has gone back to its last checkpoint.
         """
         recipe, state = self.training.recipe, self.training.state
+        if self._generations is not None:
+            self._generations.note_update()
         if self.comparison.due():
             self.compare()
         remarks = self.training.updater.remarks
@@ -133,6 +153,8 @@ class Recorder:
         due = recipe.checkpoint_every is not None and state.step % recipe.checkpoint_every == 0
         if due and not self.training.updater.is_skipping:
             self.save()
+        elif recipe.commit_every is not None and state.step % recipe.commit_every == 0:
+            self.commit()
 
     def record_epoch(self, evaluation: Evaluation) -> Row:
         """Write the row and the checkpoint of an epoch that has ended; every worker must call it.
@@ -323,6 +345,22 @@ class Recorder:
 
     # Checkpoints.
 
+    @property
+    def commit_due(self) -> bool:
+        """Whether rank 0 of an elastic job wants a commit, since the last one is old."""
+        if self._generations is None or self._saver is None or not self.training.world.is_main:
+            return False
+        return self.training.recipe.commit_every is None and self._saver.commit_due
+
+    def commit(self) -> None:
+        """Copy the state into the memory of some workers of an elastic job; every worker must call it.
+
+        In other jobs it does nothing.
+        """
+        if self._generations is not None and self._saver is not None and self.divergence is None:
+            self.flush_noise()
+            self._saver.commit()
+
     def save(self, *, best: bool = False) -> None:
         """Copy the state for a checkpoint, and begin to write it, if there is a run folder and the weights are finite.
 
@@ -332,7 +370,8 @@ class Recorder:
             RunError: the checkpoint before could not be written; on other ranks a PeerError.
             RolledBack: the workers are no longer equal, and the training has gone back to its last checkpoint.
         """
-        if self._saver is None or self.divergence is not None:
+        if self._saver is None or self.run is None or self.divergence is not None:
+            self.commit()
             return
         self.flush_noise(sync=True)  # rows up to this step must be on disk before the checkpoint is
         self.compare()
@@ -344,13 +383,20 @@ class Recorder:
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Wait at the end of the block until the last checkpoint is on disk, also after an error or a signal."""
+        """Wait at the end of the block until the last checkpoint is on disk, also after an error or a signal.
+
+        In an elastic job nothing is waited for after an error: the workers that are left form the next world, in which
+        the file is still being written; and a process that ends waits by itself.
+        """
         if self._saver is None:
             yield
             return
         try:
             yield
         except BaseException:  # the other workers may be gone: no collective
+            if self._generations is not None:
+                self.close()
+                raise
             try:
                 self._saver.writer.wait()
             except RuedaError as error:
@@ -406,7 +452,7 @@ class Recorder:
 
         In the second case :meth:`save` raises the error on all workers.
         """
-        if self._saver is None or not self.training.world.is_main:
+        if self._saver is None or self.run is None or not self.training.world.is_main:
             return False
         minutes = self.training.recipe.checkpoint_minutes
         is_old = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
@@ -465,9 +511,26 @@ class Recorder:
             elif self._saver is not None and self.comparison.is_on:
                 self._saver.copy()  # so that there is something to go back to
             return ""
-        epoch, step = training.state.epoch, training.state.step
-        where = "already trained to its end" if training.is_over else f"resuming at epoch {epoch + 1}, step {step:,}"
-        return f", {where}"
+        return self._where()
+
+    def _where(self) -> str:
+        """Return where the training goes on, for the title."""
+        epoch, step = self.training.state.epoch, self.training.state.step
+        over = self.training.is_over
+        return ", already trained to its end" if over else f", resuming at epoch {epoch + 1}, step {step:,}"
+
+    def _continue(self, run: Run | None) -> Incident | None:
+        """Go on from the last commit of an elastic job, in a new generation; every worker must call it.
+
+        Without any, since the first generation was lost before it had made one, the training begins anew.
+        """
+        assert self._saver is not None and self._generations is not None
+        found = self._saver.last_commit()
+        if found is not None:
+            restore(self.training, *found)
+        if run is not None:
+            self.training.world.on_main(self._begin_files, run, None)
+        return self._generations.incident(self.training)
 
     def _begin_files(self, run: Run, resumed: AnyPath | None) -> None:
         """Write the files of the run; remove the rows and checkpoints behind the one that it is resumed from."""
@@ -479,6 +542,6 @@ class Recorder:
             run.forget_after(state.step, state.epoch)
         task = training.task
         run.begin(
-            training.given_recipe, task.name, task_file=task.file, rehearsed=training.rehearsed,
-            from_step=0 if resumed is None else state.step,
+            training.given_recipe, task.name, task_file=task.file, rehearsed=training.rehearsed, from_step=state.step,
+            job=job_name(),
         )  # fmt: skip

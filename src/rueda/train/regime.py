@@ -32,6 +32,22 @@ def batch_at(recipe: Recipe, epoch: int, num_examples: int, grown_to: int = 0) -
     return split_batch(growth(epoch), recipe.workers, fits)
 
 
+def micro_batch_of(local_batch: int, fits: int) -> int:
+    """Return the examples of a forward pass of a worker whose share of the global batch is not that of the recipe.
+
+    The share is divided into as few passes as fit in memory, of sizes as equal as can be. All workers get the same
+    number, that of the largest share, so that those with an example less make as many passes.
+
+    Args:
+        local_batch: the largest share of a worker.
+        fits: the most examples of a pass.
+
+    >>> [micro_batch_of(local_batch, 16) for local_batch in (11, 16, 24, 48)]
+    [11, 16, 12, 16]
+    """
+    return -(-local_batch // -(-local_batch // fits))
+
+
 def growth_rate_factor(recipe: Recipe, epoch: int, global_batch: int, grown_to: int = 0) -> float:
     """Return the factor of the learning rate that makes up for growth which the batch could not follow.
 

@@ -145,7 +145,10 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
             if state["scaler"] and former.precision == training.recipe.precision == "fp16":
                 updater.scaler.load_state_dict(state["scaler"])
         training.loader.load_state_dict(contents["loader"])
-        training.restart(replace(TrainingState(), **contents["place"]))
+        state = replace(TrainingState(), **contents["place"])
+        if not training.recipe.adascale:  # the clock counts updates of the recipe's global batch
+            state.clock *= former.global_batch / training.recipe.global_batch
+        training.restart(state)
         if training.noise is not None and contents.get("noise") is not None:
             training.noise.load_state_dict(contents["noise"])
     except (KeyError, RuntimeError, ValueError, TypeError) as error:

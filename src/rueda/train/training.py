@@ -33,7 +33,7 @@ from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
 from rueda.train.phases import build_updaters, training_only
-from rueda.train.regime import batch_at, grown_batch, growth_rate_factor, noise_sigma
+from rueda.train.regime import batch_at, grown_batch, growth_rate_factor, micro_batch_of, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
 from rueda.train.update import StepTimer
@@ -63,7 +63,8 @@ class Training:
 
     Args:
         task: model, data, loss and metric.
-        recipe: how to train; its ``workers`` are the size of the world, or the number to rehearse.
+        recipe: how to train; its ``workers`` say the global batch. They are the size of the world or the number to
+            rehearse; in an elastic job the world may have more or fewer, which divide the same global batch.
         world: the workers.
         rehearse: compute the updates of all workers in this one process (:mod:`rueda.train.rehearsal`).
     """
@@ -123,6 +124,7 @@ class Training:
         self._growth_factor = 1.0  # of the rate, where the batch cannot grow as far as it should
         self._epoch_begun: int | None = None
         self._has_stepped = False
+        self._num_taken = 0  # examples of the last batch, of all workers
         self._loader_at_end: dict[str, Any] = {}
         self._counted_until = time.perf_counter()
 
@@ -163,7 +165,7 @@ class Training:
             updater.timer = timer
             measures = number == 0 and (measure_noise or is_logged)
             with training_only(self.model, updater.trained):
-                updater.update(batches, rate=rate, step=state.step, measure=measures)
+                updater.update(batches, rate=rate, step=state.step, measure=measures, num_examples=self._num_taken)
         if self.average is not None:
             self.average.update(self.recipe.scale_of(self.global_batch))
         if self.epoch_ended:
@@ -171,7 +173,7 @@ class Training:
                 raise_late(updater.optimizer)  # before the weights are evaluated and saved
         if timer is not None:
             timer.mark("optimizer")
-        num_examples = sum(part.num_examples for parts in batches for part in parts) * self.world.size
+        num_examples = self._num_taken
         state.step += 1
         state.examples += num_examples
         if isinstance(optimizer, AdaScale):
@@ -185,8 +187,10 @@ class Training:
     def next_batches(self) -> WorkerBatches:
         """Return the micro-batches of the next update, in the next epoch if the last one has ended."""
         while True:
+            before = self.loader.position
             batches = next_micro_batches(self.loader, self.train_data, self.updater.micro_batch, self.dtype)
             if batches is not None:
+                self._num_taken = self.loader.position - before
                 return batches
             self.end_epoch()
             self.begin_epoch()
@@ -246,7 +250,7 @@ class Training:
     @property
     def global_batch(self) -> int:
         """The number of examples that all workers together take for one update."""
-        return self.loader.batch * self.world.size
+        return self.loader.global_batch
 
     def set_batch(self) -> None:
         """Set the batch size of the current epoch; every worker changes it at the same step."""
@@ -254,10 +258,13 @@ class Training:
             wanted = batch_at(self.recipe, self.state.epoch, self.loader.num_examples, self.state.batch)
         else:
             wanted = BatchSplit(self._fixed_batch, 1)
-        virtual_workers = self.recipe.workers if self.rehearsed else 1
-        self.loader.batch = wanted.local_batch * wanted.accumulation * virtual_workers
+        workers = self.world.size if self._fixed_batch is not None and not self.rehearsed else self.recipe.workers
+        self.loader.global_batch = wanted.local_batch * wanted.accumulation * workers
+        micro_batch = wanted.local_batch
+        if not self.rehearsed and self.world.size != workers:
+            micro_batch = micro_batch_of(self.loader.batch, self.recipe.largest_local_batch or self.recipe.batch)
         for updater in self.updaters:
-            updater.micro_batch = wanted.local_batch
+            updater.micro_batch = micro_batch
             updater.sigma = noise_sigma(self.recipe, self.global_batch)
         if self._fixed_batch is None:
             self._growth_factor = growth_rate_factor(self.recipe, self.state.epoch, self.global_batch, self.state.batch)

@@ -116,6 +116,7 @@ class Updater:
         self._finite = FiniteTest(model, MOST_SKIPPED if self.scaler.is_enabled() else 0)
         self._rates = rate_ratios(optimizer, recipe.rate)
         self._exchange: ExchangeMeter | None = None
+        self._mean_share: float | None = None  # examples of the update, per worker; None: as many as this worker has
         self.restart()
         wanted = isinstance(optimizer, AdaScale) or recipe.noise_scale_every is not None
         if wanted and isinstance(step, DistributedDataParallel):
@@ -168,7 +169,15 @@ class Updater:
             self._accumulate_gradients(batches[0], None)
         restore_random_state(state)
 
-    def update(self, batches: WorkerBatches, *, rate: float, step: int, measure: bool = False) -> None:
+    def update(
+        self,
+        batches: WorkerBatches,
+        *,
+        rate: float,
+        step: int,
+        measure: bool = False,
+        num_examples: int | None = None,
+    ) -> None:
         """Make one update from this worker's examples.
 
         Args:
@@ -176,11 +185,13 @@ class Updater:
             rate: the learning rate.
             step: the number of updates so far, which seeds the gradient noise.
             measure: also compare the parts of the gradient; the result is ``reading``.
+            num_examples: the examples of all workers; by default all have as many as this one.
 
         Raises:
             NonFiniteError: the gradients are not finite; on a GPU, those of the update before.
         """
         self.reading = None
+        self._mean_share = None if num_examples is None else num_examples / self._world.size
         try:
             self._gradients(batches, step, measure)
             self._step(rate, step)
@@ -198,9 +209,9 @@ class Updater:
             adapts = isinstance(self.optimizer, AdaScale)
             self._exchange.active = adapts or measure
             factor = self._accumulate_gradients(parts, noise)
-            reading = self._exchange.read(local_batch) if adapts else self._exchange.take(local_batch)
-            self._use_reading(reading, factor, measure)
-        elif measure:
+            read = self._exchange.read if adapts else self._exchange.take
+            self._use_reading(read(self._mean_share or local_batch, local_batch), factor, measure)
+        elif measure or (isinstance(self.optimizer, AdaScale) and self.optimizer.scale > 1):
             self._accumulate_and_measure(parts, noise)
         else:
             self._accumulate_gradients(parts, noise)
@@ -217,7 +228,7 @@ class Updater:
         if self.scaler.is_enabled():
             reading = reading._replace(norms=reading.norms / self.scaler.get_scale() ** 2)
         if isinstance(self.optimizer, AdaScale):
-            self.optimizer.observe_sum(*reading.sums())
+            self.optimizer.observe_sum(*reading.sums(), num_parts=reading.num_parts)
             reading = reading._replace(
                 norms=reading.norms / self._world.size
             )  # the norms are equal on all workers, and their sum must count them once
@@ -291,10 +302,13 @@ class Updater:
     ) -> Tensor | float:
         """Accumulate the gradients of micro-batches; a meter reads each of them.
 
+        The workers' gradients are averaged as if each had the same number of examples. So the losses of each are
+        divided by that number, the mean share, of which a worker may have a little more or less.
+
         Returns:
             What the gradients were multiplied by at the end, after the meter has read them.
         """
-        total = sum(part.num_examples for part in parts)
+        total = self._mean_share or sum(part.num_examples for part in parts)
         weight = None if self._task.step is None else UpdateWeight(self._world)
         start = 0
         for part in parts:
@@ -314,7 +328,7 @@ class Updater:
             if meter is not None:
                 meter.take(part.num_examples)
             start += part.num_examples
-        return 1.0 if weight is None else self._rescale(weight, total * self._world.size, meter)
+        return 1.0 if weight is None else self._rescale(weight, round(total * self._world.size), meter)
 
     def _losses_of(self, batch: Any) -> Losses:
         try:

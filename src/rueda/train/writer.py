@@ -35,6 +35,16 @@ class CheckpointWriter:
         """Whether a file could not be written, which :meth:`wait` has not raised yet."""
         return self._error is not None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a file is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait until the last file is written; unlike :meth:`wait` it leaves an error for later."""
+        if self._thread is not None:
+            self._thread.join()
+
     def begin(self, write: Callable[[], AnyPath]) -> None:
         """Call a function in a thread, after the one before has ended; see :meth:`wait` for the errors."""
         self.wait()

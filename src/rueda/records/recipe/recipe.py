@@ -173,6 +173,10 @@ class Recipe:
     """how many of the latest checkpoints are kept"""
     asynchronous_checkpoints: bool = True
     """train on while a copy in memory is written as the checkpoint; false: wait, and need no memory for copies"""
+    elastic_batch: str = "keep"
+    """when the workers of an elastic job change: keep the global batch, or scale it and the rate with the workers"""
+    commit_every: int | None = None
+    """in an elastic job, copy the state into memory every so many steps; none: as often as takes 1 % of the time"""
     compare_every: int = 100
     """every so many steps, and before a checkpoint, compare the workers' parameters and speed; 0: never"""
     on_divergence: str = "stop"

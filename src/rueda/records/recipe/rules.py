@@ -26,11 +26,13 @@ CHOICES = {
     "remainder": ("drop", "pad"),
     "recalibrate": ("auto", "always", "never"),
     "on_divergence": ("stop", "skip", "roll-back"),
+    "elastic_batch": ("keep", "scale"),
 }
 _POSITIVE = (
     *("workers", "batch", "accumulate", "epochs", "rate", "base_batch", "trust", "clip", "ghost_batch"),
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("checkpoint_minutes", "noise_scale_every", "noise_scale_memory", "evaluation_batch", "bucket_megabytes"),
+    "commit_every",
 )
 _NOT_NEGATIVE = (
     *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),

@@ -41,7 +41,8 @@ def published(name: str) -> Published:
 def load(name: str, split: str = "train", directory: str | Path | None = None, **options: Any) -> Arrays:
     """Load the ``train`` or ``test`` examples of a data set; download the set first if it is not on the machine.
 
-    Every worker must call it: local rank 0 of each machine downloads, the others wait.
+    Every worker must call it: local rank 0 of each machine downloads, the others wait. In an elastic job, in which
+    fresh workers load their data while others train, no worker waits for another.
 
     Args:
         name: ``glyphs``, ``fashion-mnist`` or ``cifar-10``.
@@ -57,11 +58,15 @@ def load(name: str, split: str = "train", directory: str | Path | None = None, *
     if name not in PUBLISHED or options:
         got = f"{name} with {', '.join(options)}" if options else name
         raise DataError("data set", expected=", ".join(names()), got=got, do="choose one of them")
-    from rueda.world import current
+    from rueda.world import current, elastic
 
-    wanted, world = PUBLISHED[name], current()
-    with world.local_main_first():
-        folder = store.find_or_fetch(wanted, directory, fetch=world.local_rank == 0)
+    wanted = PUBLISHED[name]
+    if elastic.is_elastic():
+        folder = store.find_or_fetch(wanted, directory, fetch=True)
+    else:
+        world = current()
+        with world.local_main_first():
+            folder = store.find_or_fetch(wanted, directory, fetch=world.local_rank == 0)
     return wanted.arrays(lambda file: wanted.read(folder, file), split)
 
 

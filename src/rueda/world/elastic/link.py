@@ -10,7 +10,7 @@ worker to agent  meaning
 ``register``     this process can survive a failure of others
 ``join``         a fresh process asks for its first rank
 ``arrive``       a survivor asks for its rank in the next generation; ``failed``, ``step``, ``reason``
-``failing``      an exception ends this process: its last line and the step
+``failing``      an exception ends this process: its last line, the step, and whether a fresh one would fail as well
 ===============  ==================================================================================================
 
 ===============  ==================================================================================================

@@ -15,7 +15,7 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rueda.errors import WorldError
+from rueda.errors import PeerError, PeerLost, RuedaError, WorldError
 from rueda.world.elastic import broken, membership
 from rueda.world.elastic.link import Assignment, Farewell, link, opened
 from rueda.world.leaving import leave
@@ -148,9 +148,30 @@ def _tell_of_exceptions() -> None:
     before = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        found = opened()
-        if found is not None and issubclass(kind, Exception):
-            found.send(say="failing", error=traceback.format_exception_only(kind, error)[-1].strip(), step=_step)
+        if isinstance(error, Exception):
+            failing(error)
         before(kind, error, trace)
 
     sys.excepthook = tell
+
+
+def failing(error: Exception | str) -> bool:
+    """Tell the driver which error ends this process, before it ends; uncaught exceptions are told without this call.
+
+    A :class:`~rueda.errors.RuedaError`, such as a recipe that contradicts itself, is *final*: a fresh process would
+    raise it again, so that the job ends with it. So does a text, which is the reason of an end that is no exception.
+    In a job that is not elastic, and in a process that cannot survive, nothing is told.
+
+    Returns:
+        Whether the driver prints the error, which is final.
+    """
+    found = opened()
+    if found is None or not found.registered:
+        return False
+    if isinstance(error, str):
+        found.send(say="failing", error=error, step=_step, final=True)
+        return True
+    final = isinstance(error, RuedaError) and not isinstance(error, (PeerError, PeerLost))
+    text = str(error).strip().splitlines()[-1:] if final else traceback.format_exception_only(error)[-1:]
+    found.send(say="failing", error="".join(text).strip(), step=_step, final=final)
+    return final and not membership.is_pending()

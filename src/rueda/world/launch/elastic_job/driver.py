@@ -201,7 +201,7 @@ class ElasticDriver(HostsDriver):
         elif name == "join":
             member.joined = True
         elif name == "failing":
-            member.error, member.step = message["error"], message["step"]
+            member.error, member.step, member.final = message["error"], message["step"], message["final"]
         elif name == "arrive":
             member.registered = member.arrived = True
             member.step = message["step"]
@@ -552,6 +552,10 @@ class ElasticDriver(HostsDriver):
             assert first.number is not None
             member, stderr = self._members[first.number], self._output.stderr_tail(first.number)
             text, error = summary(first, stderr), member.error or last_line(stderr)
+            final = next((one for one in failures if one.number is not None and self._members[one.number].final), None)
+            if final is not None and not pending:
+                assert final.number is not None
+                return self._end_job(final, self._members[final.number].error or text)
             if error is not None and self._history.repeats(error, member.step):
                 step = "" if member.step is None else f" at step {member.step}"
                 return self._end_job(first, f"the same error{step} for the second time, so the job ends: {error}")

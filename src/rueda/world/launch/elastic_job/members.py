@@ -40,6 +40,8 @@ class Member:
     kill_at: float | None = None
     error: str | None = None
     """the last line of the exception that ends it"""
+    final: bool = False
+    """whether a fresh process would fail in the same way"""
     step: int | None = None
 
     @property
