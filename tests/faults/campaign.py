@@ -35,7 +35,8 @@ RUNNERS: dict[str, Runner] = {
 STREAMS = (
     ("fit-2", "fit-3", "rehearse-4", "hvd-2"),
     ("elastic-3", "hvd-elastic-3", "train-2"),
-    ("elastic-hosts-4", "hosts-2"),
+    ("elastic-hosts-4",),
+    ("hosts-2",),
     ("hvd-elastic-hosts-4",),
 )
 """kinds of jobs that run one after the other; the streams run side by side, since most of them wait most of the time"""

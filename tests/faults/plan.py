@@ -141,7 +141,8 @@ JOBS = {
         counts={"host lost": 20, "slow link": 2, "lossy link": 2},
     ),
     "elastic-hosts-2": JobKind(
-        family="elastic", words="`rueda run --min-np 1`, 2 workers on 2 hosts", workers=2, steps=0, per_job=4, counts={},
+        family="elastic", words="`rueda run --min-np 1`, 2 workers on 2 hosts", workers=2, steps=0, per_job=4,
+        counts={},
     ),
     "hvd-2": JobKind(
         family="hvd", words="`horovod.torch`, 2 forked workers, `rueda.Checkpoint`", workers=2, steps=80, per_job=4,

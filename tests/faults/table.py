@@ -54,8 +54,8 @@ def by_job(rows: Sequence[Record]) -> list[str]:
             again, lost = (sum(row[what] for row in own) for what in ("again", "lost"))
             wrong = sum(bool(row["problems"]) for row in own)
             lines.append(
-                f"| {job.words} | {len(own)} | {_outcomes(own)} | {_seconds(_of(own, 'recovered_seconds'))} | {again:,} | {lost} "
-                f"| {wrong} |"
+                f"| {job.words} | {len(own)} | {_outcomes(own)} | {_seconds(_of(own, 'recovered_seconds'))} | {again:,} "
+                f"| {lost} | {wrong} |"
             )
     return lines
 
@@ -87,8 +87,8 @@ def lost_hosts(rows: Sequence[Record]) -> list[str]:
                     if row["recovered_seconds"] is not None and row["detected_seconds"] is not None
                 ]
                 lines.append(
-                    f"| {job.words}: {words} | {len(own)} | {_seconds(_of(own, 'detected_seconds'))} | {_seconds(later)} "
-                    f"| {_seconds(_of(own, 'full_seconds'))} |"
+                    f"| {job.words}: {words} | {len(own)} | {_seconds(_of(own, 'detected_seconds'))} "
+                    f"| {_seconds(later)} | {_seconds(_of(own, 'full_seconds'))} |"
                 )
     return lines
 

@@ -117,6 +117,9 @@ class WatchedJob:
             os.killpg(self.started.process.pid, signal.SIGKILL)
             self.started.process.wait()
         self.started.signal_all(signal.SIGKILL)
+        self._reader.join(10.0)
+        if self.started.process.stderr is not None:
+            self.started.process.stderr.close()
 
 
 @contextmanager
