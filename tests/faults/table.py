@@ -52,11 +52,8 @@ def by_job(rows: Sequence[Record]) -> list[str]:
     for name, job in JOBS.items():
         if own := [row for row in rows if row["job"] == name]:
             again, lost = (sum(row[what] for row in own) for what in ("again", "lost"))
-            wrong = sum(bool(row["problems"]) for row in own)
-            lines.append(
-                f"| {job.words} | {len(own)} | {_outcomes(own)} | {_seconds(_of(own, 'recovered_seconds'))} | {again:,} "
-                f"| {lost} | {wrong} |"
-            )
+            wrong, seconds = sum(bool(row["problems"]) for row in own), _seconds(_of(own, "recovered_seconds"))
+            lines.append(f"| {job.words} | {len(own)} | {_outcomes(own)} | {seconds} | {again:,} | {lost} | {wrong} |")
     return lines
 
 
