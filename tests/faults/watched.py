@@ -95,12 +95,16 @@ class WatchedJob:
         """Return the launcher's own lines, those with a prefix of a rank left out."""
         return "\n".join(line for when, line in self.lines if when >= after and line.startswith("rueda:"))[-1500:]
 
-    def first_line(self, words: Sequence[str], after: float) -> tuple[float, str] | None:
-        """Return the first line of the launcher after a moment that holds one of some words."""
-        return next(
-            ((when, line) for when, line in list(self.lines) if when >= after and any(word in line for word in words)),
-            None,
-        )
+    def first_line(self, words: Sequence[str], after: float, seconds: float = 5.0) -> tuple[float, str] | None:
+        """Return the first line of the launcher after a moment that holds one of some words; it may still be read."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for when, line in list(self.lines):
+                if when >= after and any(word in line for word in words):
+                    return when, line
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)
 
     def end(self, seconds: float) -> int | None:
         """Wait for the end; returns the exit status, None if it hangs."""
