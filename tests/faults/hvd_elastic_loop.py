@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import horovod.torch as hvd
 import torch
 from torch.nn import functional as F
 
@@ -19,6 +18,8 @@ BATCH = 6
 
 
 def main() -> None:
+    import horovod.torch as hvd  # which the launcher offers to its workers
+
     worker = Worker(Path(os.environ[VARIABLE]))
     hvd.init()
     torch.set_num_threads(1)
