@@ -83,12 +83,14 @@ def measure_recovery(found: dict[int, Outcome], rows: Sequence[dict[str, Any]], 
     """Fill in how long each fault took, and how many examples were trained again, from the events of a training.
 
     An update is new if the job had not been so far before. Between a fault and the next one, updates that are not new
-    were made again; the recovery ends with the first update after the last of these.
+    were made again. The recovery ends with the first update after the last of these, and, if the fault has ended the job,
+    after that end.
     """
-    furthest, current, begun, done, reached = 0, None, 0.0, True, 0
+    furthest, current, begun, done, reached, ended = 0, None, 0.0, True, 0, 0.0
     for row in rows:
         if row["what"] == "fault":
             current, begun, done, reached = found[row["number"]], row["time"], False, row["step"]
+            ended = begun + (current.detected_seconds or 0.0)
             if current.outcome == NOT_REACHED:
                 current.outcome = WENT_ON
         elif row["what"] == "step":
@@ -96,7 +98,7 @@ def measure_recovery(found: dict[int, Outcome], rows: Sequence[dict[str, Any]], 
                 if current is not None:
                     current.again += examples_per_step
                     done = False
-            elif current is not None and not done and row["step"] > reached:
+            elif current is not None and not done and row["step"] > reached and row["time"] > ended:
                 current.recovered_seconds, done = row["time"] - begun, True
             furthest = max(furthest, row["step"])
 

@@ -257,7 +257,8 @@ def note_end(one: Outcome, row: dict[str, Any], ended: Ended) -> None:
     """Note that a fault has ended the job, and whether somebody was told why."""
     one.outcome, one.said = RESUMED, ended.said[-600:]
     one.detected_seconds = ended.time - row["time"]
-    if not ended.said.strip() and JOBS[one.job].family != "rehearsed":  # of a single process, the shell says "Killed"
+    alone = JOBS[one.job].family == "rehearsed" or one.fault.how == "kill_driver"  # then the shell says "Killed"
+    if not ended.said.strip() and not alone:
         one.problems.append(f"it ended with status {ended.status} and said nothing")
 
 
