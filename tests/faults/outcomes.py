@@ -83,8 +83,8 @@ def measure_recovery(found: dict[int, Outcome], rows: Sequence[dict[str, Any]], 
     """Fill in how long each fault took, and how many examples were trained again, from the events of a training.
 
     An update is new if the job had not been so far before. Between a fault and the next one, updates that are not new
-    were made again. The recovery ends with the first update after the last of these, and, if the fault has ended the job,
-    after that end.
+    were made again. The recovery ends with the first update after the last of these, and, if the fault has ended the
+    job, after that end.
     """
     furthest, current, begun, done, reached, ended = 0, None, 0.0, True, 0, 0.0
     for row in rows:

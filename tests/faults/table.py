@@ -40,7 +40,7 @@ def _seconds(values: Sequence[float]) -> str:
 
 def _outcomes(rows: Iterable[Record]) -> str:
     counted = Counter(row["outcome"] for row in rows)
-    return ", ".join(f"{number} {words}" for words, number in counted.most_common())
+    return "; ".join(f"{number} {words}" for words, number in counted.most_common())
 
 
 def by_job(rows: Sequence[Record]) -> list[str]:
