@@ -19,7 +19,13 @@ Record = dict[str, Any]
 
 
 def result_of(seed: int, outcomes: Sequence[Outcome], *, hidden: str) -> Record:
-    """Return what is kept of a campaign; ``hidden`` is the folder that it ran in, and means nothing elsewhere."""
+    """Return what is kept of a campaign; what is 0 or empty in a fault is left out.
+
+    Args:
+        seed: of the plan.
+        outcomes: what became of the faults.
+        hidden: the folder that it ran in, which means nothing elsewhere.
+    """
     rows = []
     for one in outcomes:
         row = one.told()
