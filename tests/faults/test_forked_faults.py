@@ -56,18 +56,26 @@ JOBS = {
 DISKS = planned("fit-2", ("disk full", "fill_disk", 0, 20, 0.0), ("disk read-only", "make_read_only", 0, 44, 0.0))
 
 
-def check(job: PlannedJob, expected: list[str], place: Path) -> None:
-    found = run_training(job, place / "job")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all jobs, which share the trainings that they are compared with."""
+    return tmp_path_factory.mktemp("faults")
+
+
+def check(job: PlannedJob, expected: list[str], folder: Path) -> None:
+    found = run_training(job, folder)
     assert [one.problems for one in found] == [[]] * len(found)
     assert [one.outcome for one in found] == expected
     assert all(one.lost == 0 for one in found)
 
 
 @pytest.mark.parametrize(("job", "expected"), JOBS.values(), ids=JOBS)
-def test_a_training_survives_or_is_resumed_bit_for_bit(job: PlannedJob, expected: list[str], tmp_path: Path) -> None:
-    check(job, expected, tmp_path)
+def test_a_training_survives_or_is_resumed_bit_for_bit(
+    job: PlannedJob, expected: list[str], place: Path, tmp_path: Path
+) -> None:
+    check(job, expected, place / tmp_path.name)
 
 
 @ROOT
-def test_a_disk_that_is_full_or_read_only(tmp_path: Path) -> None:
-    check(DISKS, [RESUMED, RESUMED], tmp_path)
+def test_a_disk_that_is_full_or_read_only(place: Path) -> None:
+    check(DISKS, [RESUMED, RESUMED], place / "disks")
