@@ -48,6 +48,11 @@ class Forked:
         assert self._process.exitcode is not None, f"no end in {SECONDS:g} s: {output}{errors}"
         return self._process.exitcode, output, errors
 
+    def has_ended(self, seconds: float) -> bool:
+        """Wait for the end for some seconds; returns whether it has come."""
+        self._process.join(seconds)
+        return self._process.exitcode is not None
+
     def kill(self) -> None:
         """End it at once, if it still runs."""
         self._process.kill()

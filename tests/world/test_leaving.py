@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import atexit, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -47,3 +49,26 @@ def test_nobody_reads_the_output_any_more(tmp_path: Path) -> None:
 def test_output_that_the_shell_has_closed() -> None:
     code = "import sys; sys.stdout = sys.stderr = None; from rueda.world.leaving import leave; leave(3)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3
+
+
+# A worker of an elastic job that an exception ends; the second has a hook of its own, which must come to its end.
+FAILING = """
+import atexit, sys
+from rueda.world.elastic import reforming
+
+leave = reforming.leave
+reforming.leave = lambda status: (print("leaves"), leave(status))
+atexit.register(print, "handler")
+reforming._tell_of_exceptions()
+if "own" in sys.argv:
+    before = sys.excepthook
+    sys.excepthook = lambda *error: (before(*error), print("own"))
+raise ValueError("bad")
+"""
+
+
+@pytest.mark.parametrize(("words", "printed"), [([], "leaves\nhandler\n"), (["own"], "own\nhandler\n")])
+def test_a_worker_that_fails_ends_at_once_since_survivors_wait_for_it(words: list[str], printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FAILING, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, printed)
+    assert done.stderr.splitlines()[-1] == "ValueError: bad" and done.stderr.count("Traceback") == 1

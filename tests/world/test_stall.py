@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from commandline import environ
 from rueda.errors import WorldError
+from rueda.world.stall import waits
 from rueda.world.stall.flight_recorder import Dump, group_timeout, torch_variables
 from rueda.world.stall.limits import StallLimits, read_limits, stall_variables
 from rueda.world.stall.peers import Peer
@@ -74,6 +76,32 @@ def test_torch_does_not_know_the_collectives_of_other_sources() -> None:
     unknown = ["torch", "no such group", 17]
     for key in (unknown, ["hvd", 0, 1, "gradient"], ["hvd", "optimizer.1 step 1"]):
         assert source.reached(key) is None  # also of a process group that this process does not have
+
+
+@pytest.mark.parametrize("jump", [0.0, -3600.0, 3600.0])
+@pytest.mark.parametrize(("warning", "timeout"), [(60.0, 4.0), (4.0, 60.0), (0.0, 4.0), (4.0, 0.0)])
+def test_a_wait_is_found_in_time_whatever_the_clock_of_the_day_says(
+    jump: float, warning: float, timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins at second 100 and is first looked at at 100.5; then the clock is set back, or forward."""
+    clock = SimpleNamespace(now=100.0, offset=1e9)
+    entry = {
+        "retired": False, "process_group": ["g"], "is_p2p": False, "collective_seq_id": 1,
+        "time_created_ns": (100.0 + clock.offset) * 1e9, "profiling_name": "gloo:all_reduce", "input_dtypes": [],
+        "input_sizes": [],
+    }  # fmt: skip
+    faked = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now + clock.offset)
+    monkeypatch.setattr(waits, "time", faked)
+    monkeypatch.setattr(waits, "_last_begun", lambda: {"g": 1} if clock.now >= 100.0 else {})
+    monkeypatch.setattr(waits, "_trace", lambda **which: {"entries": [entry]})
+    clock.now = 90.0
+    source = TorchCollectives(StallLimits(warning=warning, timeout=timeout), lambda text: None)
+    found = []
+    for seconds in (95.0, 100.5, 101.5, 102.4, 102.6):
+        clock.now = seconds
+        found.append([one.since for one in source.waits()])
+        clock.offset += jump if seconds == 100.5 else 0.0
+    assert found == [[], [], [], [], [pytest.approx(100.0, abs=1e-3)]]
 
 
 def test_limits_are_checked() -> None:

@@ -144,13 +144,19 @@ def _enter(
 
 @cache
 def _tell_of_exceptions() -> None:
-    """Tell the driver which exception ends this process, and at which step; registered only once."""
+    """Tell the driver which exception ends this process, and at which step; registered only once.
+
+    Afterwards the process ends without tearing down its modules, since the survivors wait for its end: with torch, that
+    takes seconds on a busy machine.
+    """
     before = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, Exception):
             failing(error)
         before(kind, error, trace)
+        if issubclass(kind, Exception) and sys.excepthook is tell:  # nobody else has something to do afterwards
+            leave(1)
 
     sys.excepthook = tell
 

@@ -89,10 +89,14 @@ def find_hosts(store: Store, rank: int, size: int, timeout: timedelta) -> list[l
         store.wait(keys, timeout)
         found: dict[str, list[int]] = {}
         for other, key in enumerate(keys):
-            found.setdefault(store.get(key).decode(), []).append(other)
+            found.setdefault(store.get(key).decode(errors="replace"), []).append(other)
         store.set("hosts", json.dumps(list(found.values())))
     store.wait(["hosts"], timeout)
-    hosts: list[list[int]] = json.loads(store.get("hosts"))
+    content = store.get("hosts")
+    try:
+        hosts: list[list[int]] = json.loads(content)
+    except ValueError:
+        raise _foreign("hosts", "lists of ranks", content) from None
     return hosts
 
 
@@ -119,12 +123,13 @@ def _connect_hosts(
     if rank == 0:
         keys = [f"linked/{other}" for other in range(size)]
         store.wait(keys, timeout)
-        refused = [found for found in map(bytes.decode, map(store.get, keys)) if found != "yes"]
+        refused = _refusals(store, keys)
         store.set("linked", "no" if refused else "yes")
         if spoken := [found for found in refused if found != "none"]:
             _say(spoken[0])
     store.wait(["linked"], timeout)
-    if segment is None or links is None or store.get("linked") != b"yes":
+    agreed = _is_yes(store, "linked")
+    if segment is None or links is None or not agreed:
         if links is not None:
             links.close()
         if segment is not None:
@@ -174,25 +179,53 @@ def connect_segment(store: Store, rank: int, size: int, num_bytes: int, timeout:
         nonce = "" if segment is None else segment.nonce
         store.set("segment", json.dumps([_host(), os.getpid(), descriptor, nonce, why]))
         store.wait(answers, timeout)
-        refused = [found for found in map(bytes.decode, map(store.get, answers)) if found != "yes"]
+        refused = _refusals(store, answers)
         agreed = segment is not None and not refused
         store.set("agreed", "yes" if agreed else "no")
         if not agreed and "other host" not in refused:
             _say(why or refused[0])
     else:
         store.wait(["segment"], timeout)
-        host, process, descriptor, nonce, _ = json.loads(store.get("segment"))
+        content = store.get("segment")
+        try:
+            host, process, descriptor, nonce, _ = json.loads(content)
+        except ValueError:
+            host, process, descriptor, nonce = None, 0, -1, ""
         segment, why = None, "none"
-        if host != _host():
+        if host is None:
+            why = str(_foreign("segment", "a segment", content))
+        elif host != _host():
             why = "other host"
         elif nonce:
             segment, why = _attempt(lambda: _opened(process, descriptor, nonce, rank, size, num_bytes))
         store.set(answers[rank - 1], why or "yes")
         store.wait(["agreed"], timeout)
-        agreed = store.get("agreed") == b"yes"
+        agreed = _is_yes(store, "agreed")
     if segment is not None and not agreed:
         segment.close()
     return segment if agreed else None
+
+
+def _refusals(store: Store, keys: Sequence[str]) -> list[str]:
+    """Return what the ranks have answered, without those that answered ``yes``."""
+    answers = [store.get(key).decode(errors="replace") for key in keys]
+    return [answer for answer in answers if answer != "yes"]
+
+
+def _is_yes(store: Store, key: str) -> bool:
+    """Return what the first rank has decided; an error if it cannot have written this, since it may be the opposite."""
+    content = store.get(key)
+    if content not in (b"yes", b"no"):
+        raise _foreign(key, "yes or no", content)
+    return content == b"yes"
+
+
+def _foreign(key: str, expected: str, content: bytes) -> WorldError:
+    """Return the error for a key that no worker of this job has written."""
+    return WorldError(
+        f"the store of this job, key {key}", expected=expected, got=content[:40],
+        do="look for another program that uses the same store, and start the job again",
+    )  # fmt: skip
 
 
 def _opened(process: int, descriptor: int, nonce: str, rank: int, size: int, num_bytes: int) -> Segment:

@@ -147,7 +147,8 @@ class Peers:
 
     def _learn(self) -> None:
         """Learn the addresses of all workers: rank 0 collects them, so that each of the others reads one key."""
-        with contextlib.suppress(OSError, RuntimeError):
+        # Without the store, or with contents that no worker has written, nobody is asked.
+        with contextlib.suppress(OSError, RuntimeError, ValueError, TypeError):
             store = own_connection(self._store)
             if self.rank == 0:
                 found = [self._read(store, f"peer/{rank}") for rank in range(self.size)]

@@ -2,7 +2,8 @@
 
 torch's *flight recorder* notes every collective of every process group, those of DistributedDataParallel's backward
 pass included, and whether it has ended; torch keeps it anyway. Reading it takes a fraction of a second, so it is read
-only after the numbers of the last collectives have not changed for half the warning time.
+only after the numbers of the last collectives have not changed for half the warning time, or half the timeout if that
+is shorter.
 """
 
 from __future__ import annotations
@@ -60,22 +61,26 @@ class TorchCollectives:
         self.give_up = give_up
         self._last: dict[str, int] = {}
         self._unchanged_since = time.monotonic()
+        self._to_monotonic = time.monotonic() - time.time()
 
     def waits(self) -> list[Wait]:
-        """Return the unfinished collectives, once none was begun for half the warning time.
+        """Return the unfinished collectives, once none was begun for half the warning time or half the timeout.
 
-        A change is noticed up to a quarter of the warning time late, which is still before another rank asks about it.
+        A change is noticed up to a quarter of that time late, which is still before another rank asks about it.
+
+        torch notes when a collective began by the clock of the day. It is converted by the difference of the two clocks
+        when the last collective was noticed: if the clock of the day is set meanwhile, nobody waits longer or shorter.
         """
-        last = _last_begun()
+        last, now = _last_begun(), time.monotonic()
         if last != self._last:
-            self._last, self._unchanged_since = last, time.monotonic()
-        if not last or time.monotonic() - self._unchanged_since < self.limits.warning * 0.5:
+            self._last, self._unchanged_since, self._to_monotonic = last, now, now - time.time()
+        shortest = min((seconds for seconds in (self.limits.warning, self.limits.timeout) if seconds), default=0.0)
+        if not last or now - self._unchanged_since < shortest * 0.5:
             return []
-        to_monotonic = time.monotonic() - time.time()
         return [
             Wait(
                 what=_describe(entry),
-                since=entry["time_created_ns"] / 1e9 + to_monotonic,
+                since=min(self._unchanged_since, entry["time_created_ns"] / 1e9 + self._to_monotonic),
                 key=["torch", entry["process_group"][0], 0 if entry["is_p2p"] else entry["collective_seq_id"]],
             )
             for entry in _trace(includeCollectives=True).get("entries", [])
