@@ -11,7 +11,8 @@ speed) is timed by itself and divided by the time of the 100 updates after which
 checkpoint that a thread writes is made once in a block: the block's excess is what it costs, copy, comparison and the
 writer's share of the cores included; it is stated in seconds, and as a share of a minute, in which one is made. How
 long the loop stands still for it is timed with a state of 100 MB, against a checkpoint that the loop waits for; wanted
-is at most a tenth.
+is at most a tenth. Last, a worker is killed: until survivors make the next step it takes at most half as long as until
+torchrun has started all anew (:mod:`_lost_worker`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 
+import _lost_worker
 from _common import answer_of, ratio, save
 from loop import cnn, images
 from plan import mlp
@@ -230,6 +232,7 @@ def main() -> None:
         f"a state of {stalled['bytes'] / 1e6:.0f} MB, 2 workers: the loop stands still {each[ASYNCHRONOUS]:.1f} ms, "
         f"{each[WAITING]:.1f} ms if it waits for the file, {value:.3f} (wanted {WANTED_STALL})"
     )
+    result["lost worker"] = _lost_worker.compare(3)
     save("safety", {"rounds": options.rounds, "seconds_per_block": options.seconds, **result}, seeds=(0,))
 
 
