@@ -170,6 +170,7 @@ STARTERS = {
     "assess/seal.py": "names what a script must not call",
     "report/png.py": "asks a browser for a picture",
     "labs/opening.py": "starts marimo, which serves a lab",
+    "nn/ghost_compiled.py": "runs the C compiler",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }
 """what may start a process, and why"""
@@ -207,10 +208,9 @@ def test_processes_are_started_in_few_places() -> None:
 
 
 ADVERTISED = {
-    "world/cores.py": "limits it by affinity and quotas",
+    "world/cores.py": "limits it by affinity and quotas, and asks whether a launcher has bound this process to some of its own",
     "world/device.py": "divides the machine among workers that each have an affinity of their own",
     "world/numa.py": "asks whether the affinity is that of the whole machine",
-    "world/shared_memory/waiting.py": "asks whether this process may use the whole machine",
     "records/environment.py": "describes the machine, and beside it what was usable",
 }
 """what may ask for the cores that the machine shows, of which a container may use fewer, and why"""

@@ -50,7 +50,7 @@ def complete(
 CASES = {
     "commands": ("rueda st", ["study", "steps-to-target"]),
     "commands of a group": ("rueda recipe s", ["show"]),
-    "options": ("rueda train --re", ["--recipe", "--rehearse", "--resume", "--resume-from"]),
+    "options": ("rueda train --re", ["--recipe", "--rehearse", "--resume", "--resume-from", "--restarts"]),
     "tasks": ("rueda train ", [*BUILTIN_TASKS, "mine.py"]),
     "a task that was begun": ("rueda study glyphs-c", ["glyphs-cnn"]),
     "a task file": ("rueda measure mi", ["mine.py"]),
