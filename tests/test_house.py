@@ -208,7 +208,7 @@ def test_processes_are_started_in_few_places() -> None:
 
 
 ADVERTISED = {
-    "world/cores.py": "limits it by affinity and quotas, and asks whether a launcher has bound this process to some of its own",
+    "world/cores.py": "limits it by affinity and quotas, or compares it with the affinity",
     "world/device.py": "divides the machine among workers that each have an affinity of their own",
     "world/numa.py": "asks whether the affinity is that of the whole machine",
     "records/environment.py": "describes the machine, and beside it what was usable",
