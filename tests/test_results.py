@@ -37,8 +37,8 @@ FILES = sorted([*RESULTS.glob("*/*.json"), *RESULTS.glob(f"*/{ARCHIVE}"), *BENCH
 OLDER = {
     "docs/results/cifar10-64-workers/runs.jsonl": "97badb280c686a60",
     "docs/results/cifar10-64-workers/study.json": "13933d8877d6b1cf",
-    "docs/results/cifar10-8-workers/runs.jsonl": "289091de1c666b00",
-    "docs/results/cifar10-8-workers/study.json": "308d57b0edb52d84",
+    "docs/results/cifar10-8-workers/runs.jsonl": "93f82e8a2f76485f",
+    "docs/results/cifar10-8-workers/study.json": "847ef12eac03f939",
     "docs/results/examine-cifar10/curvature.json": "886cc865ee47e62a",
     "docs/results/examine-cifar10/landscape.json": "e32b5bcf5fa0186a",
     "docs/results/examine-fashion-mnist/curvature.json": "3c41dd788f70133f",
