@@ -50,7 +50,5 @@ def test_a_parameter_does_not_inherit_the_name_of_one_that_is_gone() -> None:
     names[weight] = "0.weight"
     again = torch.nn.Parameter(torch.zeros(3))  # equal values are another parameter
     assert names[weight] == "0.weight" and again not in names
-    address = id(weight)
-    del weight
-    later = [torch.nn.Parameter(torch.zeros(3)) for _ in range(100)]  # Python takes freed memory again
-    assert any(id(one) == address for one in later) and not any(one in names for one in later)
+    del weight  # Python may use its address again, which is all that an identity is
+    assert len(names) == 0
