@@ -37,6 +37,7 @@ LONG = tuple(
     f"test_{name}.py"
     for name in (
         *("browser", "many_hosts", "scripts", "drivers", "gallery", "strangers", "site"),
+        *("elastic_training", "elastic", "elastic_horovod", "elastic_faults", "kubernetes_job"),
         *("local", "parallel", "signals", "training", "stall", "docs", "run"),
         *("trainings", "check_command", "sampling", "init", "study", "resume", "fuzz"),
         *("cycles", "damaged", "runner", "techniques", "command", "on_workers", "instruction_sets"),

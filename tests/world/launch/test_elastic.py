@@ -181,7 +181,15 @@ def worlds(out: str) -> list[tuple[int, int, int]]:
 
 
 def test_a_program_that_knows_nothing_of_it_starts_again(launcher: Any) -> None:
-    code = "rank == 1 and generation < 2 and os._exit(3); generation < 2 and time.sleep(300)"
+    code = """
+if generation < 2:
+    if rank == 0:
+        open(f"rank-0-{generation}", "w").close()
+        time.sleep(300)
+    while not os.path.exists(f"rank-0-{generation}"):  # it has printed its line
+        time.sleep(0.02)
+    os._exit(3)
+"""
     status, out, err = launcher.run(*plain(launcher, code, "-np", "2", "--min-np", "2", "--restarts", "2"))
     assert status == 0, err
     assert worlds(out) == [(generation, rank, 2) for generation in range(3) for rank in range(2)]
