@@ -170,7 +170,7 @@ STARTERS = {
     "assess/seal.py": "names what a script must not call",
     "report/png.py": "asks a browser for a picture",
     "labs/opening.py": "starts marimo, which serves a lab",
-    "nn/ghost_compiled.py": "runs the C compiler",
+    "files/kernels.py": "runs the C compiler",
     "train/loaders.py": "asks whether torch's DataLoader may start processes that read a data set",
 }
 """what may start a process, and why"""
