@@ -27,13 +27,15 @@ A group of one rank sends nothing. What a library adds (headers, chunks, a tree 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from rueda.records.parallelism import sent_bytes
 
 
 class _Operator(NamedTuple):
@@ -79,13 +81,6 @@ _OPERATORS = {
     "_c10d_functional.broadcast_": _Operator("broadcast", 0),
 }
 
-_SENT: dict[str, Callable[[int], float]] = {
-    "all-reduce": lambda size: 2 * (size - 1) / size,
-    "send": lambda size: 1.0,
-    "barrier": lambda size: 0.0,
-}
-"""bytes that a rank of N sends for each byte of the tensor; the other kinds send (N - 1) / N"""
-
 
 class Carried(NamedTuple):
     """One kind of collective in one group of ranks."""
@@ -96,15 +91,6 @@ class Carried(NamedTuple):
     """the ranks of the group"""
     functional: bool
     """whether a functional collective carried it, as DTensor's do"""
-
-
-def sent_bytes(kind: str, num_bytes: float, size: int) -> float:
-    """Return the bytes that each of ``size`` ranks sends for a collective of ``num_bytes``.
-
-    >>> [sent_bytes(kind, 1000, 4) for kind in ("all-reduce", "all-gather", "send", "barrier")]
-    [1500.0, 750.0, 1000.0, 0.0]
-    """
-    return 0.0 if size == 1 else num_bytes * _SENT.get(kind, lambda size: (size - 1) / size)(size)
 
 
 class WireBytes(TorchDispatchMode):
