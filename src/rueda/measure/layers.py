@@ -144,7 +144,7 @@ class _Seen:
 
 def _num_split(module: nn.Module, how: str) -> int:
     """Return how many parameters are divided; the bias of a layer split by rows is whole on each worker."""
-    bias = 0 if getattr(module, "bias", None) is None or how == COLUMNS else module.bias.numel()  # type: ignore[operator, union-attr]
+    bias = 0 if getattr(module, "bias", None) is None or how == COLUMNS else module.bias.numel()  # type: ignore[operator]
     return sum(one.numel() for one in module.parameters()) - int(bias)
 
 

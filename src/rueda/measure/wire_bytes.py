@@ -163,4 +163,4 @@ def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:
         if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
             return dist.ProcessGroup.unbox(value)
     name = [value for value in args if isinstance(value, str)][-1]
-    return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
+    return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]

@@ -42,8 +42,8 @@ def _drawn(found: Parallelism, form: MeasuredForm, number: int) -> Plot:
             shapes.append(_box(left, level, 1.0, 0.8, None))
             if fraction:
                 wide, high = (fraction, 0.8) if vertical else (1.0, 0.8 * fraction)
-                at = (left + offset, level) if vertical else (left, level + 0.8 * offset)
-                shapes.append(_box(*at, wide, high, _COLOURS[worker % len(_COLOURS)]))
+                x, y = (left + offset, float(level)) if vertical else (left, level + 0.8 * offset)
+                shapes.append(_box(x, y, wide, high, _COLOURS[worker % len(_COLOURS)]))
             notes.append(_text(left + 0.5, level + 0.4, layer if worker == 0 or holds else "", "@ink"))
     for one in form.traffic[:2]:
         height = -0.45 - 0.5 * form.traffic.index(one)
