@@ -34,9 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "nn", "tasks"},
     "study": {
         *("errors", "files", "jobs", "lazy", "records", "terminal", "world", "data", "optim", "tasks", "train"),
-        "measure",
+        *("measure", "plan"),
     },
-    "measure": {"errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
+    "measure": {"data", "errors", "jobs", "lazy", "records", "terminal", "world", "optim", "tasks", "train"},
     "examine": {"errors", "files", "lazy", "records", "terminal", "world", "data", "nn", "optim", "tasks", "train"},
     "plan": {"errors", "files", "optim", "records", "terminal"},
     "report": {"errors", "files", "optim", "records", "terminal"},

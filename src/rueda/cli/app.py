@@ -18,6 +18,7 @@ from rueda.cli import (
     horovodrun,
     lab,
     measure,
+    parallelism,
     plan,
     report,
     run,
@@ -59,8 +60,8 @@ app.command("scale", context_settings=scale.CONTEXT, epilog=scale.EPILOG)(scale.
 app.command("assess", epilog=assess.EPILOG)(assess.assess)
 app.command("convert", epilog=convert.EPILOG)(convert.convert)
 app.command("horovodrun", context_settings=horovodrun.CONTEXT, epilog=horovodrun.EPILOG)(horovodrun.horovodrun)
-for module in (train, study, throughput, steps_to_target, gradient_descent, measure, plan, forecast, examine, report,
-               archive, lab):  # fmt: skip
+for module in (train, study, throughput, steps_to_target, gradient_descent, parallelism, measure, plan, forecast,
+               examine, report, archive, lab):  # fmt: skip
     function = module.__name__.rpartition(".")[2]
     app.command(function.replace("_", "-"), epilog=module.EPILOG)(getattr(module, function))
 app.command("demo")(demo.demo)

@@ -11,6 +11,7 @@ _FORMER_STUDIES = {
     "--throughput": "throughput",
     "--steps-to-target": "steps-to-target",
     "--gd": "gradient-descent",
+    "--parallelism": "parallelism",
 }
 """options of ``rueda study`` that have become commands of their own"""
 

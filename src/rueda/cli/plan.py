@@ -70,6 +70,13 @@ def plan(
     hours: Annotated[
         float | None, typer.Option(help="How long the training lasts, for its failures; by default as predicted.")
     ] = None,
+    parallelism: Annotated[
+        bool,
+        typer.Option(
+            "--parallelism",
+            help="Also predict sharded, pipeline and tensor parallelism; shown anyway if the model does not fit.",
+        ),
+    ] = False,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -115,7 +122,7 @@ def plan(
     found = make_plan(
         measured, _with_failures(machines, own), workers=whole_numbers("--workers", workers, "1,2,4,8"),
         epochs=epochs, batch=batch, batch_norm=batch_norm, hours=hours, always_failures=bool(own),
-        environment=environment(),
+        parallelism=parallelism, environment=environment(),
     )  # fmt: skip
     from rueda.errors import ProfileError
     from rueda.files.atomic import check_writable, write_atomically
@@ -289,6 +296,10 @@ def _print_plan(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None
     print_table(_table(plan))
     for table in _failure_tables(plan):
         print_table(table)
+    for table in _form_tables(plan):
+        print_table(table)
+    if plan.form_reason:
+        print_prose(f"parallel form: {plan.form_reason}")
     for text in plan.advice:
         print_prose(text)
     for text in plan.warnings:
@@ -348,6 +359,15 @@ def _failure_tables(plan: Plan) -> list[TextTable]:
     from rueda.report.plan_failures import by_interval, by_spares
 
     return [table.on_terminal(table.title) for table in (by_interval(plan.failures), by_spares(plan.failures))]
+
+
+def _form_tables(plan: Plan) -> list[TextTable]:
+    """Return the parallel forms, as the page has them; nothing where they were not predicted."""
+    if not plan.forms:
+        return []
+    from rueda.report.parallelism import predicted_table
+
+    return [table.on_terminal(table.title) for table in [predicted_table(plan)]]
 
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 
 from rueda.errors import RecipeError
 from rueda.measure.communication import measure_communication
+from rueda.measure.layers import layers_of_training
 from rueda.measure.noise import measure_noise
 from rueda.measure.request import AloneAnswer, MeasureRequest, TogetherAnswer, TogetherRequest
 from rueda.measure.step_meter import describe
@@ -70,12 +71,14 @@ def measure_alone_here(task: Task | KerasTask, request: MeasureRequest) -> Alone
         stepper = Stepper(task, recipe, World(device=world.device))
         steps, largest = steps_of(stepper, recipe, stepper.num_examples)
         model, examples = stepper.training.model, stepper.num_examples
-        work = work_of(stepper.training, min(recipe.batch, max(step.batch for step in steps)))
+        of_work = min(recipe.batch, max(step.batch for step in steps))
+        work, layers = work_of(stepper.training, of_work), layers_of_training(stepper.training, of_work)
         bar.phase("gradient noise scale, in a short training")
         noise = measure_noise(task, recipe, World(device=world.device), seconds=budget.noise)
         return describe(
             model, world.device, task=task.name, examples=examples, steps=steps, recipe=recipe, largest=largest,
-            noise=noise, work=work, task_file=task.file, tolerance=task.tolerance, unit=counted_unit(task.unit),
+            noise=noise, work=work, layers=layers, task_file=task.file, tolerance=task.tolerance,
+            unit=counted_unit(task.unit),
         )  # fmt: skip
 
     def work_on_keras(task: KerasTask) -> Profile:

@@ -66,6 +66,8 @@ class Cluster:
     and says so"""
     peaks: DevicePeaks | None = None
     """the peaks of a device, for its roofline; None: not known"""
+    memory: float | None = None
+    """bytes of memory of a device; None: not known, or that of the profiled device"""
     jitter: float = DEVICE_JITTER
     """standard deviation of the step time among devices, as a fraction of a step"""
     library: str = "nccl"
@@ -93,7 +95,7 @@ class Cluster:
         if self.library not in LIBRARIES:
             expected, do = f"one of {', '.join(LIBRARIES)}", suggest(self.library, LIBRARIES, "choose one")
             raise ProfileError(f"{self.name}: library", expected=expected, got=self.library, do=do)
-        for name in ("devices_per_node", "max_nodes", "speed", "contention"):
+        for name in ("devices_per_node", "max_nodes", "speed", "contention", "memory"):
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:
                 expected = "more than 0 and finite"

@@ -12,6 +12,7 @@
     [device]
     name = "H100"
     speed = 1.0                    # relative to the profiled device; leave it out if it is not known
+    memory = 80e9                  # bytes of a device; leave it out if it is not known
     jitter = 0.015                 # standard deviation of step times among devices, as a fraction
 
     [device.peaks]                 # as the manufacturer states them; leave the table out if they are not known
@@ -61,7 +62,8 @@ from rueda.plan.roofline import DevicePeaks
 from rueda.records.json_record import read_record
 from rueda.records.profile import Profile
 
-_DEVICE = {"name": "device", "speed": "speed", "jitter": "jitter", "profile": "profile", "peaks": "peaks"}
+_DEVICE = {"name": "device", "speed": "speed", "jitter": "jitter", "profile": "profile", "peaks": "peaks",
+           "memory": "memory"}  # fmt: skip
 """names in the table ``[device]``, and the fields of :class:`Cluster` that they set"""
 _LINK = {field.name for field in fields(Link)}
 _PEAKS = {field.name for field in fields(DevicePeaks)}

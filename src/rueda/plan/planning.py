@@ -28,8 +28,10 @@ from rueda.plan.advice import advise, allowed_batch, cost, fastest_worth_it
 from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
 from rueda.plan.failure_planning import plan_failures
+from rueda.plan.form_choice import compare_forms, predict_form, reason
 from rueda.plan.joining import joining_of
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
+from rueda.plan.parallel_forms import Mesh
 from rueda.plan.prediction import predict
 from rueda.plan.rules import (
     FEWEST_UPDATES,
@@ -54,6 +56,7 @@ def make_plan(
     batch_norm: bool | None = None,
     hours: float | None = None,
     always_failures: bool = False,
+    parallelism: bool = False,
     environment: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Plan a training.
@@ -67,6 +70,8 @@ def make_plan(
         batch_norm: whether the model has batch norm; None: as the profile says.
         hours: how long the training is taken to last for its failures; by default as predicted.
         always_failures: plan checkpoints and spare nodes also where failures are negligible.
+        parallelism: also predict the other parallel forms (:mod:`rueda.plan.parallel_forms`); they are predicted in any
+            case if the model does not fit into the memory of a worker.
         environment: machine, versions and command line, for the record.
 
     Raises:
@@ -109,9 +114,35 @@ def make_plan(
         currency=cluster.currency if cluster.price_per_hour is not None else None,
         command=(environment or {}).get("command", ""), environment=dict(environment or {}),
         task_file=profile.task_file, joining=joining_of(taken, profile, cluster, base),
-        failures=failures,
+        failures=failures, **_forms(profile, cluster, taken, asked, always=parallelism),
     )  # fmt: skip
     return advise(plan, profile, cluster, base, batch_norm=batch_norm)
+
+
+def _forms(profile: Profile, cluster: Cluster, taken: PlanRow, asked: Sequence[int], *, always: bool) -> dict[str, Any]:
+    """Return the fields of a plan about parallel forms: of the recommended workers, or of the most that were asked for.
+
+    Nothing, unless they are asked for or data parallelism does not fit.
+
+    Raises:
+        ProfileError: they are asked for and the profile has no layers, or no number of workers is more than 1.
+    """
+    if not always and not profile.layers:
+        return {}
+    workers, batch = taken.workers, taken.global_batch
+    if workers == 1 and max(asked) > 1:
+        workers = max(asked)
+        batch = max(batch, workers)
+    if always and workers == 1:
+        raise ProfileError("parallelism", expected="2 or more workers", got=1, do="give e.g. --workers 2")
+    data = predict_form(profile, cluster, Mesh(data=workers), batch=batch)
+    if not always and (data.fits is not False or workers == 1):
+        return {}
+    found, refused = compare_forms(profile, cluster, workers=workers, batch=batch)
+    return {
+        "forms": tuple(found), "forms_batch": batch, "form_reason": reason(found, profile, cluster),
+        "refused_forms": tuple(refused),
+    }  # fmt: skip
 
 
 def _with_times_of(other: Profile, profile: Profile) -> Profile:

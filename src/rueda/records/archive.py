@@ -24,6 +24,7 @@ from rueda.files.atomic import plain, write_atomically
 from rueda.files.text import read_text
 from rueda.records.descent import GradientDescent
 from rueda.records.json_record import FORMAT, demand, read_record
+from rueda.records.parallelism import Parallelism
 from rueda.records.recipe.recipe import Recipe, field_names
 from rueda.records.run import Row, Run
 from rueda.records.steps_to_target import StepsToTarget
@@ -32,7 +33,7 @@ from rueda.records.throughput import Throughput
 
 FILE = "runs.jsonl"
 _SHARED = ("machine", "versions", "commit", "provenance")
-_OTHERS = (Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE)
+_OTHERS = (Throughput.FILE, StepsToTarget.FILE, GradientDescent.FILE, Parallelism.FILE)
 _BESIDE = (FILE, Study.FILE, *_OTHERS, "README.md", "report.html")
 """the files that an archive's folder may contain"""
 _AGAIN = "make it again with `rueda archive`"

@@ -14,6 +14,7 @@ from typing import ClassVar
 from rueda.errors import ProfileError
 from rueda.records.failure_plan import FailurePlan
 from rueda.records.json_record import JsonRecord, NotNegative, NotNegativeInt, Positive, PositiveInt, demand
+from rueda.records.parallelism import FormPrediction
 from rueda.records.task_file import TaskFile
 
 
@@ -214,6 +215,14 @@ class Plan(JsonRecord):
     """the recommended row with workers that join as its batch grows; None: its batch does not grow"""
     failures: FailurePlan | None = None
     """checkpoint interval and spare nodes; None: failures are negligible, or not known on this machine"""
+    forms: tuple[FormPrediction, ...] = ()
+    """the parallel forms of the recommended number of workers; empty: not asked for, and data parallelism fits"""
+    forms_batch: PositiveInt | None = None
+    """the global batch of ``forms``"""
+    form_reason: str = ""
+    """which of ``forms``, and why"""
+    refused_forms: tuple[tuple[str, str], ...] = ()
+    """forms that cannot be, and why"""
     currency: str | None = None
     """currency of ``money``, if the cluster has a price"""
     advice: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from typing import Annotated, ClassVar
 
 from rueda.errors import ProfileError
 from rueda.records.json_record import JsonRecord, NotNegative, NotNegativeInt, PositiveInt, Rule, at_least, demand
+from rueda.records.model_layers import LayerWork
 from rueda.records.task_file import TaskFile
 
 TwoOrMore = Annotated[int, at_least(2)]
@@ -265,6 +266,8 @@ class Profile(JsonRecord):
     work: StepWork | None = None
     """the counted work of a step; None: not known, as of a Keras model, of a model that needs values to compute shapes,
     and in older files"""
+    layers: tuple[LayerWork, ...] = ()
+    """the model's layers, for the parallel forms (:mod:`rueda.plan.parallel_forms`); empty: not known, as ``work``"""
 
     def check(self) -> None:
         """Raise ValueError if a step's optimizer takes longer than the step."""

@@ -18,6 +18,7 @@ from rueda.records.descent import GradientDescent
 from rueda.records.forecast import Forecast
 from rueda.records.json_record import JsonRecord
 from rueda.records.landscape import Landscape
+from rueda.records.parallelism import Parallelism
 from rueda.records.plan import Plan
 from rueda.records.profile import Profile
 from rueda.records.script_check import ScriptCheck
@@ -38,7 +39,7 @@ READERS: dict[type[JsonRecord], Callable[[Any], Section]] = {
     Gradebook: assessments.class_to_section,
 }
 """the reader of each record that makes a section of its own"""
-STUDIES = (Study, Throughput, StepsToTarget, GradientDescent)
+STUDIES = (Study, Throughput, StepsToTarget, GradientDescent, Parallelism)
 """the records of a study folder, which share a section"""
 FILES = (*(record.FILE for record in STUDIES), *(record.FILE for record in READERS))
 _KINDS = {

@@ -8,12 +8,14 @@ from typing import Any
 
 from rueda.records.descent import MEASURED, GradientDescent
 from rueda.records.json_record import JsonRecord
+from rueda.records.parallelism import Parallelism
 from rueda.records.steps_to_target import BatchPoint, StepsToTarget
 from rueda.records.throughput import Throughput, ThroughputPoint
 from rueda.report.figures.linear_model import contours, surface
 from rueda.report.figures.steps import steps, target_words
 from rueda.report.figures.throughput import throughput
 from rueda.report.model import Cell, Section, Table, field_as
+from rueda.report.parallelism import add_parallelism
 from rueda.terminal.numbers import NONE, count, digits, milliseconds, things, with_spread
 
 
@@ -104,7 +106,7 @@ def descent_table(found: GradientDescent) -> Table:
 
 
 ADDED: dict[type[JsonRecord], Callable[[Section, Any], None]] = {
-    Throughput: add_throughput, StepsToTarget: add_steps, GradientDescent: add_descent
+    Throughput: add_throughput, StepsToTarget: add_steps, GradientDescent: add_descent, Parallelism: add_parallelism
 }  # fmt: skip
 """the function that adds each record to the section of a study"""
 

@@ -90,7 +90,7 @@ def count_pass(task: Task, model: nn.Module, batch: Any) -> PassCount:
         result: Losses = functional_call(StepModule(task, model), shapes, (map_tensors(on_meta, batch),))
         return result.total()
 
-    with _without_statistics(model), gathering_alone():
+    with without_statistics(model), gathering_alone():
         return count_backward(loss, shapes.values())
 
 
@@ -138,7 +138,7 @@ def count_backward(loss: Callable[[], Tensor], own: Iterable[Tensor]) -> PassCou
 
 
 @contextmanager
-def _without_statistics(model: nn.Module) -> Iterator[None]:
+def without_statistics(model: nn.Module) -> Iterator[None]:
     """Let batch norm use its running statistics, since those of all workers cannot be exchanged without values."""
     layers = [layer for layer in model.modules() if isinstance(layer, _NormBase) and layer.training]
     for layer in layers:

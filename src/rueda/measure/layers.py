@@ -1,0 +1,197 @@
+"""Count the layers of a model for the parallel forms: parameters, activations and work of each, on the *meta* device.
+
+A layer is a module in which a form keeps everything together: containers (``nn.Sequential``, ``nn.ModuleList`` and the
+model itself) are opened, other modules are not; what has no parameters, such as a ReLU, belongs to the layer before it.
+Work outside any layer, such as the output layer of a language model that shares the embedding's weights, counts for
+the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rueda.data.nest import map_tensors, tensors
+from rueda.records.model_layers import LayerWork
+from rueda.tasks import Task
+from rueda.tasks.models.transformer import Block
+from rueda.tasks.step import Losses
+from rueda.train.counting import SavedTensors, on_meta, without_statistics
+from rueda.train.step_module import StepModule
+from rueda.train.training import Training
+from rueda.world.gathering import gathering_alone
+
+COLUMNS, ROWS = "columns", "rows"
+_BLOCK = {"attention.qkv": COLUMNS, "attention.out": ROWS, "mlp.0": COLUMNS, "mlp.2": ROWS}
+
+
+def split_plan(model: nn.Module) -> dict[str, str]:
+    """Return how tensor parallelism splits the linear layers of transformer blocks, as Megatron does.
+
+    The first of two matrices is split by columns and the second by rows, so that only the results of the second are
+    summed up (Shoeybi et al. 2019).
+    """
+    blocks = [name for name, module in model.named_modules() if isinstance(module, Block)]
+    return {f"{block}.{part}": how for block in blocks for part, how in _BLOCK.items()}
+
+
+def layers_of(model: nn.Module) -> dict[str, list[str]]:
+    """Return the layers by name, each with the modules that belong to it.
+
+    >>> layers_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2)))
+    {'0': ['0', '1'], '2.0': ['2.0', '2.1'], '3': ['3']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, module in _opened(model, ""):
+        if any(parameter.requires_grad for parameter in module.parameters()) or not found:
+            found[name] = [name]
+        else:
+            next(reversed(found.values())).append(name)
+    return found
+
+
+def _opened(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    is_container = not name or isinstance(module, (nn.Sequential, nn.ModuleList))
+    if not is_container or not any(True for _ in module.children()):
+        yield name, module
+        return
+    for child_name, child in module.named_children():
+        yield from _opened(child, f"{name}.{child_name}" if name else child_name)
+
+
+def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tuple[LayerWork, ...]:
+    """Count a forward and a backward pass of a task layer by layer; no values are computed.
+
+    Args:
+        task: its step or its loss.
+        model: the model.
+        batch: a batch of the task.
+        examples: the number of examples in it.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # only here: most trainings do not need it
+
+    layers, plan = layers_of(model), split_plan(model)
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    shapes = {f"model.{name}": on_meta(tensor) for name, tensor in named.items()}
+    saved = SavedTensors(shapes.values())
+    seen = {name: _Seen() for name in layers}
+    owner = {module: layer for layer, modules in layers.items() for module in modules}
+    with ExitStack() as stack:
+        stack.enter_context(without_statistics(model))
+        stack.enter_context(gathering_alone())
+        counter = stack.enter_context(FlopCounterMode(display=False))
+        for name, layer in owner.items():
+            stack.enter_context(_watched(model.get_submodule(name), seen[layer], saved))
+        for name, how in plan.items():
+            layer = next(one for one in layers if name == one or name.startswith(f"{one}."))
+            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved))
+        with saved.hooks():
+            step = StepModule(task, model)
+            result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
+            total = result.total()
+        total.backward()  # type: ignore[no-untyped-call]
+    flops = {name.partition(".model.")[2]: sum(count.values()) for name, count in counter.get_flop_counts().items()}
+    found = []
+    last = next(reversed(layers))
+    rest_flops = int(counter.get_total_flops()) - sum(flops.get(name, 0) for name in owner)
+    rest_saved = saved.num_bytes - sum(one.saved for one in seen.values())
+    for name, modules in layers.items():
+        split = [plan_name for plan_name in plan if plan_name == name or plan_name.startswith(f"{name}.")]
+        own_flops = sum(flops.get(module, 0) for module in modules) + rest_flops * (name == last)
+        # attention between the two matrices is divided with its heads
+        divided = own_flops if split else 0
+        parameters = [
+            one for module in modules for one in model.get_submodule(module).parameters() if one.requires_grad
+        ]
+        found.append(
+            LayerWork(
+                name=name, shapes=tuple(tuple(one.shape) for one in parameters),
+                element_bytes=parameters[0].element_size() if parameters else 4,
+                output_bytes=seen[name].output / examples,
+                saved_bytes=(seen[name].saved + rest_saved * (name == last)) / examples,
+                flops=own_flops / examples, split_flops=divided / examples,
+                split_parameters=sum(_num_split(model.get_submodule(one), plan[one]) for one in split),
+                split_saved_bytes=seen[name].split_saved / examples, exchanged_bytes=seen[name].exchanged / examples,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def layers_of_training(training: Training, batch: int) -> tuple[LayerWork, ...]:
+    """Count the layers of a task's model at a local batch; empty if its code needs values or it has several phases."""
+    if training.task.phases:
+        return ()
+    training.fix_batch(batch)
+    training.begin_epoch()
+    first = training.next_batches()[0][0]
+    try:
+        return count_layers(training.task, training.model, first.batch, first.num_examples)
+    except Exception:  # of any kind: the code is the user's
+        return ()
+
+
+class _Seen:
+    """What one forward pass showed of a layer, in bytes of a batch."""
+
+    def __init__(self) -> None:
+        self.output = self.saved = self.split_saved = self.exchanged = 0
+        self.before = self.after_columns = 0
+
+
+def _num_split(module: nn.Module, how: str) -> int:
+    """Return how many parameters are divided; the bias of a layer split by rows is whole on each worker."""
+    bias = 0 if getattr(module, "bias", None) is None or how == COLUMNS else module.bias.numel()  # type: ignore[operator]
+    return sum(one.numel() for one in module.parameters()) - int(bias)
+
+
+@contextmanager
+def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
+    """Note what a module keeps and what it returns."""
+
+    def before(_: nn.Module, inputs: Any) -> None:
+        seen.before = saved.num_bytes
+
+    def after(_: nn.Module, inputs: Any, output: Any) -> None:
+        seen.saved += saved.num_bytes - seen.before
+        seen.output = _size(output)
+
+    with _hooked(module, before, after):
+        yield
+
+
+@contextmanager
+def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
+    """Note what lies between a layer split by columns and one split by rows, and what both exchange."""
+
+    def before(_: nn.Module, inputs: Any) -> None:
+        if how == COLUMNS:
+            seen.exchanged += sum(one.numel() * one.element_size() for one in tensors(inputs) if one.requires_grad)
+
+    def after(_: nn.Module, inputs: Any, output: Any) -> None:
+        if how == COLUMNS:
+            seen.after_columns = saved.num_bytes
+        else:
+            seen.split_saved += saved.num_bytes - seen.after_columns
+            seen.exchanged += _size(output)
+
+    with _hooked(module, before, after):
+        yield
+
+
+@contextmanager
+def _hooked(module: nn.Module, before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
+    handles = [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _size(value: Any) -> int:
+    found: list[Tensor] = list(tensors(value if not isinstance(value, Mapping) else list(value.values())))
+    return sum(one.numel() * one.element_size() for one in found)

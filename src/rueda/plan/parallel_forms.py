@@ -1,0 +1,236 @@
+"""Memory of a worker and bytes of a step in each parallel form, from the model's layers alone.
+
+N workers are a mesh of d replicas x s shards x p pipeline stages x t tensor slices. A model has parameters of P bytes,
+gradients of as many, an optimizer state of O, and keeps A bytes of activations for each example; B is the global batch.
+
+=========  =================================  ======================================================================
+form       memory of a worker                 bytes of a step
+=========  =================================  ======================================================================
+data       2 P + O + A B / d                  gradients: all-reduce of P, 2 (d - 1) / d P sent
+sharded    (2 P + O) / s + 2 G + A B / s,     parameters: all-gather of P for the forward and again for the backward
+           G: the largest gathered layer      pass; gradients: reduce-scatter of P; (s - 1) / s P sent for each of them
+                                              (ZeRO 3: Rajbhandari et al. 2020, 1910.02054)
+pipeline   a stage's 2 P + O + A of the       activations at the p - 1 cuts and as many gradients, of every micro-batch
+           micro-batches in flight            (GPipe: Huang et al. 2019, 1811.06965)
+tensor     split layers' 2 P + O and A over   activations: all-reduce of the output of each layer split by rows, and of
+           t, others whole                    the gradient at the input of each layer split by columns (Megatron:
+                                              Shoeybi et al. 2019, 1909.08053)
+=========  =================================  ======================================================================
+
+In flight are all m micro-batches of a pipeline with GPipe's schedule and at most p - i with that of 1F1B in stage i
+(PipeDream: Narayanan et al. 2019). Each worker then waits for (p - 1) / (m + p - 1) of the step (Huang et al. 2019).
+
+A combination multiplies: layers are cut into stages first, then their matrices into slices, then what remains is
+sharded, and replicas of that all-reduce their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from rueda.errors import ProfileError
+from rueda.records.model_layers import LayerWork
+from rueda.records.parallelism import Traffic, WorkerMemory, sent_bytes
+
+
+class Mesh(NamedTuple):
+    """How many workers each form has; their product is the number of workers."""
+
+    data: int = 1
+    sharded: int = 1
+    pipeline: int = 1
+    tensor: int = 1
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return self.data * self.sharded * self.pipeline * self.tensor
+
+    @property
+    def replicas(self) -> int:
+        """How many parts the global batch has: each pipeline or tensor group computes one of them."""
+        return self.data * self.sharded
+
+    @property
+    def form(self) -> str:
+        """The form as a recipe writes it.
+
+        >>> Mesh(sharded=4).form, Mesh(data=2, tensor=2).form, Mesh().form
+        ('sharded', 'data 2 x tensor 2', 'data')
+        """
+        used = {name: size for name, size in self._asdict().items() if size > 1}
+        if len(used) < 2:
+            return next(iter(used), "data")
+        return " x ".join(f"{name} {size}" for name, size in used.items())
+
+
+class Schedule(NamedTuple):
+    """How a pipeline works through a batch."""
+
+    micro_batches: int = 1
+    is_1f1b: bool = True
+    """one forward, one backward; False: GPipe, which makes all forward passes first"""
+
+    def in_flight(self, stages: int, stage: int) -> int:
+        """Return of how many micro-batches a stage keeps activations at once.
+
+        >>> [Schedule(8).in_flight(4, stage) for stage in range(4)], Schedule(8, is_1f1b=False).in_flight(4, 3)
+        ([4, 3, 2, 1], 8)
+        """
+        return min(self.micro_batches, stages - stage) if self.is_1f1b else self.micro_batches
+
+    def bubble(self, stages: int) -> float:
+        """Return the share of the step in which a worker waits: (p - 1) / (m + p - 1).
+
+        >>> Schedule(4).bubble(2), Schedule(1).bubble(4)
+        (0.2, 0.75)
+        """
+        return (stages - 1) / (self.micro_batches + stages - 1)
+
+
+def cut_into_stages(layers: Sequence[LayerWork], stages: int) -> list[Sequence[LayerWork]]:
+    """Cut layers into contiguous stages, so that the stage with the most flops has as few as possible.
+
+    Raises:
+        ProfileError: there are fewer layers than stages.
+
+    >>> sizes = [1, 1, 1, 3, 2]
+    >>> layers = [LayerWork(name=str(n), shapes=(), output_bytes=0, saved_bytes=0, flops=n) for n in sizes]
+    >>> [[layer.flops for layer in stage] for stage in cut_into_stages(layers, 2)]
+    [[1, 1, 1], [3, 2]]
+    """
+    if stages > len(layers):
+        do = "use fewer stages"
+        raise ProfileError("pipeline stages", expected=f"at most {len(layers)}, one a layer", got=stages, do=do)
+    sums = [0.0]
+    for layer in layers:
+        sums.append(sums[-1] + (layer.flops or 0.0))
+    # least[n]: the smallest possible maximum for the first n layers, and where the last stage begins
+    least = [(0.0 if number == 0 else inf, [0]) for number in range(len(layers) + 1)]
+    for _ in range(stages):
+        least = [
+            min(
+                ((max(least[cut][0], sums[end] - sums[cut]), [*least[cut][1], end]) for cut in range(end)),
+                default=(inf, [0]),
+                key=lambda found: found[0],
+            )
+            for end in range(len(layers) + 1)
+        ]
+    return [layers[first:end] for first, end in pairwise(least[-1][1])]
+
+
+def worker_memory(
+    stage: Sequence[LayerWork], mesh: Mesh, *, examples: float, state_per_parameter: float, in_flight: float = 1.0
+) -> WorkerMemory:
+    """Return the memory of a worker that holds a stage.
+
+    Args:
+        stage: its layers; all of them without a pipeline.
+        mesh: the form.
+        examples: examples of one forward pass: the micro-batch.
+        state_per_parameter: bytes of the optimizer's state for each byte of a parameter: 1 with momentum, 2 with Adam.
+        in_flight: micro-batches whose activations are kept.
+
+    >>> layer = LayerWork(name="0", shapes=((100,),), output_bytes=40, saved_bytes=80, flops=0)
+    >>> worker_memory([layer], Mesh(data=2), examples=10, state_per_parameter=2).total
+    2400.0
+    >>> sharded = worker_memory([layer], Mesh(sharded=2), examples=10, state_per_parameter=2)
+    >>> sharded.state, sharded.gathered, sharded.activations
+    (800.0, 800.0, 800.0)
+    """
+    held = [layer_bytes(layer, mesh.tensor) for layer in stage]
+    parameters = sum(held) / mesh.sharded
+    saved = sum(layer.saved_bytes - layer.split_saved_bytes * (1 - 1 / mesh.tensor) for layer in stage)
+    return WorkerMemory(
+        parameters=parameters,
+        gradients=parameters,
+        optimizer=parameters * state_per_parameter,
+        gathered=2.0 * max(held, default=0.0) if mesh.sharded > 1 else 0.0,
+        activations=float(saved * examples * in_flight),
+    )
+
+
+def layer_bytes(layer: LayerWork, slices: int) -> float:
+    """Return the bytes of a layer's parameters on one of some tensor slices."""
+    split = layer.split_parameters
+    return layer.element_bytes * (layer.parameters - split + split / slices)
+
+
+class Exchange(NamedTuple):
+    """One kind of communication of a worker in a step."""
+
+    carries: str
+    collective: str
+    num_bytes: float
+    """of the tensors"""
+    size: int
+    """ranks of the group"""
+    calls: int
+    """how many messages or collectives these bytes are"""
+
+    @property
+    def sent(self) -> float:
+        """The bytes that a rank sends."""
+        return sent_bytes(self.collective, self.num_bytes, self.size)
+
+
+def exchanges_of(stage: Sequence[LayerWork], mesh: Mesh, *, examples: float) -> list[Exchange]:
+    """Return what the workers of a stage exchange in a step among themselves and with their replicas.
+
+    Sends between stages are :func:`cut_bytes`.
+
+    Args:
+        stage: the layers that these workers hold.
+        mesh: the form.
+        examples: examples that a worker computes in a step, with all micro-batches.
+
+    >>> layer = LayerWork(name="0", shapes=((100,),), output_bytes=40, saved_bytes=80, flops=0)
+    >>> [(one.carries, one.sent) for one in exchanges_of([layer], Mesh(data=4), examples=10)]
+    [('gradients', 600.0)]
+    >>> [(one.carries, one.sent) for one in exchanges_of([layer], Mesh(sharded=4), examples=10)]
+    [('parameters', 600.0), ('gradients', 300.0)]
+    """
+    found = []
+    if mesh.sharded > 1:
+        if mesh.tensor == 1:  # exactly, with the padding
+            whole = float(sum(layer.padded_bytes(mesh.sharded) for layer in stage))
+        else:
+            whole = sum(layer_bytes(layer, mesh.tensor) for layer in stage)
+        found.append(Exchange("parameters", "all-gather", 2 * whole, mesh.sharded, 2 * len(stage)))
+        found.append(Exchange("gradients", "reduce-scatter", whole, mesh.sharded, len(stage)))
+    if mesh.data > 1:
+        whole = sum(layer_bytes(layer, mesh.tensor) for layer in stage) / mesh.sharded
+        found.append(Exchange("gradients", "all-reduce", whole, mesh.data, 1))
+    if mesh.tensor > 1:
+        split = [layer for layer in stage if layer.exchanged_bytes]
+        exchanged = examples * sum(layer.exchanged_bytes for layer in split)
+        found.append(Exchange("activations", "all-reduce", exchanged, mesh.tensor, 4 * len(split)))
+    return found
+
+
+def cut_bytes(stages: Sequence[Sequence[LayerWork]], examples: float) -> list[float]:
+    """Return for each cut of a pipeline the bytes of the activations, which its gradients need once more."""
+    return [examples * stage[-1].output_bytes for stage in stages[:-1]]
+
+
+def traffic_of(stages: Sequence[Sequence[LayerWork]], mesh: Mesh, *, examples: float) -> tuple[Traffic, ...]:
+    """Return the bytes of each kind that a worker sends in a step, on average over the workers.
+
+    >>> layers = [LayerWork(name=n, shapes=((100,),), output_bytes=40, saved_bytes=0, flops=1) for n in "ab"]
+    >>> [one.num_bytes for one in traffic_of([layers[:1], layers[1:]], Mesh(pipeline=2), examples=10)]
+    [400.0]
+    """
+    sums: dict[tuple[str, str], float] = {}
+    for stage in stages:
+        for one in exchanges_of(stage, mesh, examples=examples):
+            key = one.carries, one.collective
+            sums[key] = sums.get(key, 0.0) + one.sent / len(stages)
+    if len(stages) > 1:
+        sums["activations", "send"] = 2 * sum(cut_bytes(stages, examples)) / len(stages)
+    return tuple(
+        Traffic(carries=carries, collective=collective, num_bytes=value)
+        for (carries, collective), value in sums.items()
+    )
