@@ -79,7 +79,8 @@ class Comparison:
         if self._every == 0 or self._compared_at == step:
             return Found(None, [])
         self._compared_at = step
-        parameters = compared_parameters(self._training.model)
+        exchange = self._training.updater.exchange
+        parameters = compared_parameters(self._training.model) if exchange is None else exchange.anchors
         sums = checksums(list(parameters.values()), world.device)
         num_steps, seconds = (0, 0.0) if self.clock is None else self.clock.take(LEAST_STEPS)
         nanoseconds = torch.full((1,), round(seconds * 1e9), dtype=torch.int64, device=world.device)
@@ -166,6 +167,8 @@ def repair(training: Training, drift: Drift) -> None:
             parameter.copy_(state["parameters"][name])
     if training.average is not None:
         training.average.load_state_dict(state["average"])
+    if training.updater.exchange is not None:
+        training.updater.exchange.load_state_dict(state["exchange"])
     for updater, of_updater in zip(training.updaters, state["updaters"], strict=True):
         updater.optimizer.load_state_dict(of_updater["optimizer"])
         updater.scaler.load_state_dict(of_updater["scaler"])
@@ -176,6 +179,7 @@ def _shared_state(training: Training) -> dict[str, Any]:
     return {
         "parameters": {name: one.detach() for name, one in training.model.named_parameters()},
         "average": None if training.average is None else training.average.state_dict(),
+        "exchange": None if training.updater.exchange is None else training.updater.exchange.state_dict(),
         "updaters": [
             {"optimizer": one.optimizer.state_dict(), "scaler": one.scaler.state_dict()} for one in training.updaters
         ],

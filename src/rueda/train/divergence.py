@@ -101,7 +101,7 @@ class FiniteTest:
         """Return which parameters are not finite, or else whose gradients are not."""
         gradients = {name: one.grad for name, one in self._named.items() if one.grad is not None}
         for of, tensors in (("", self._named), ("the gradient of ", gradients)):
-            if found := _nonfinite(tensors):
+            if found := nonfinite_tensors(tensors):
                 return f"nan or inf in {of}{found}"
         return "a norm that is nan or inf"
 
@@ -123,10 +123,10 @@ def nonfinite_in_state(*parts: object) -> str | None:
         for parameter, state in optimizer.state.items():
             of = names.get(id(parameter), "a parameter")
             tensors |= {f"{key} of {of}": value for key, value in state.items() if isinstance(value, Tensor)}
-    return _nonfinite(tensors)
+    return nonfinite_tensors(tensors)
 
 
-def _nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+def nonfinite_tensors(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, and how many more do; None if none does."""
     found = []
     for name, tensor in tensors.items():

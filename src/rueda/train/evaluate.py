@@ -188,12 +188,14 @@ class Evaluator:
     def run(self, interruption: Interruption | None = None) -> Evaluation:
         """Evaluate the model, after recomputing its batch-norm statistics where needed; all workers must call it.
 
-        With ``ema_decay``, the model has the average of its weights meanwhile.
+        With ``ema_decay``, the model has the average of its weights meanwhile; where workers make updates of their own,
+        the mean of their parameters.
 
         Raises:
             EvaluationStopped: a signal stopped it; model and state are as they were before.
         """
-        with nullcontext() if self._training.average is None else self._training.average.applied():
+        average = self._training.average
+        with nullcontext() if average is None else average.applied(), self._training.updater.mean_parameters():
             return self._run(interruption)
 
     def _run(self, interruption: Interruption | None) -> Evaluation:

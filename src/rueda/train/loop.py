@@ -142,6 +142,11 @@ def fit(
     if run is None and recipe.on_divergence == "roll-back":
         raise RecipeError("on_divergence = 'roll-back' needs checkpoints to go back to; give a run folder")
     generations = Generations() if is_elastic else None
+    if is_elastic and recipe.is_local:
+        raise RecipeError(
+            "sync_every and outer optimizers need the same workers from start to end, but this job is elastic; leave "
+            "them out, or start the job without --min-np and --max-np"
+        )
     if is_elastic:
         task = load_task_and_data(task)  # a fresh worker loads them before it joins the others, who would wait for it
         elastic.register()
@@ -295,6 +300,7 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
                 status = "reached-target"
                 break
     recorder.close()
+    training.updater.settle()
     if training.average is not None:
         training.average.swap()  # the model of the result is the one that was evaluated
     divergence = recorder.divergence or f"nan or inf in the training loss: {ADVICE}"

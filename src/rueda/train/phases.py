@@ -13,6 +13,7 @@ from rueda.errors import RecipeError
 from rueda.optim.meters import Groups
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.train.local_rehearsal import LocalRehearsal
 from rueda.train.optimizers import build_optimizer
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.step_module import StepModule
@@ -42,7 +43,7 @@ def build_updaters(
         memory_format: the memory format of batches of images.
         rehearse: compute the updates of all workers in this process.
     """
-    kind = Rehearsal if rehearse else Updater
+    kind = (LocalRehearsal if recipe.is_local else Rehearsal) if rehearse else Updater
     called: nn.Module = torch.compile(model) if recipe.compile else model  # type: ignore[assignment]
     options: dict[str, Any] = {"sync_buffers": False, "gradient_as_bucket_view": True, **_reducer_options(recipe)}
     if not task.phases:
@@ -51,6 +52,11 @@ def build_updaters(
         return [kind(task, recipe, world, model, wrapped, optimizer, groups)]
     if recipe.adascale:
         raise RecipeError(f"adascale follows one optimizer, but task {task.name} has phases with several; leave it out")
+    if recipe.is_local:
+        raise RecipeError(
+            f"sync_every and outer optimizers exchange the parameters of one optimizer, but task {task.name} has "
+            "phases with several; leave them out"
+        )
     updaters: list[Updater] = []
     for number, phase in enumerate(task.phases):
         trained, own = phase.trained(model), recipe.change(**phase.recipe)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rueda.files.remote import AnyPath
 from rueda.train.checkpoint import list_checkpoints, save_checkpoint, step_of
 from rueda.train.copies import StateCopies, StateCopy, holders_of_copies, recall
-from rueda.train.divergence import nonfinite_in_state
+from rueda.train.divergence import nonfinite_in_state, nonfinite_tensors
 from rueda.train.resume import read_for_all
 from rueda.train.state import checkpoint_contents
 from rueda.train.writer import CheckpointWriter
@@ -97,7 +97,7 @@ class Saver:
             RunError: a checkpoint could not be written; on other ranks than 0 a PeerError.
         """
         contents, step = self.copy(), self._training.state.step
-        found: str | None = self._training.world.on_main(self._nonfinite)
+        found: str | None = self._training.world.on_main(self._nonfinite, contents)
         if found is not None:
             self.copies.forget_after(step - 1)
             return found
@@ -111,12 +111,14 @@ class Saver:
             self.finish()
         return None
 
-    def _nonfinite(self) -> str | None:
+    def _nonfinite(self, contents: dict[str, Any]) -> str | None:
         """Wait until the checkpoint before is written, and return which tensors of the state are not finite."""
         self.writer.wait()
         newest = next(iter(self.copies.kept()), None)
         if newest is not None and newest.step == self._training.state.step and newest.is_finite:
             return None
+        if contents.get("local") is not None and (found := nonfinite_tensors(contents["model"])) is not None:
+            return f"the workers' mean of {found}"
         return nonfinite_in_state(self._training.model, self._training.optimizer)
 
     def finish(self) -> None:

@@ -27,6 +27,8 @@ from rueda.train.totals import Sums, added, former_sums
 if TYPE_CHECKING:
     from rueda.train.training import Training
 
+MOST_LOCAL_BYTES = 2**28
+"""the parameters and optimizer states of workers that make updates of their own are kept up to this size"""
 MOST_STATISTICS_BYTES = 2**26
 """the running statistics of all workers are kept in a checkpoint up to this size; beyond it only their mean is"""
 
@@ -84,7 +86,11 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
     if own is not None and 1 < world.size <= MOST_STATISTICS_BYTES // own.nbytes:
         of_workers = torch.stack(world.all_gather(own)).cpu()
     training.updater.synchronize_buffers()
-    state = model.state_dict()
+    local = _local_state(training)
+    with training.updater.mean_parameters():
+        state = model.state_dict()
+        if local is not None:  # what follows the block are this worker's own parameters
+            state = {name: tensor.clone() for name, tensor in state.items()}
     if of_workers is not None and own is not None:
         buffers = {name for name, _ in model.named_buffers()}
         state = {name: tensor.clone() if name in buffers else tensor for name, tensor in state.items()}
@@ -101,6 +107,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         "model": state,
         "average": None if training.average is None else training.average.state_dict(),
         "statistics": of_workers,
+        "local": local,
         "optimizer": training.optimizer.state_dict(),
         "scaler": training.updater.scaler.state_dict(),
         "loader": training.loader.state_dict(),
@@ -112,6 +119,20 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         ],
         "phase_recipes": [each.recipe.to_toml() for each in training.updaters] if training.task.phases else [],
     }
+
+
+def _local_state(training: Training) -> dict[str, Any] | None:
+    """Return what workers that make updates of their own need besides the mean of their parameters; all must call it.
+
+    The parameters and the optimizer state of each worker are kept up to :data:`MOST_LOCAL_BYTES` of all of them; beyond
+    it, a resumed training continues from the mean, as after an exchange, with rank 0's optimizer state.
+    """
+    exchange, recipe = training.updater.exchange, training.recipe
+    if exchange is None:
+        return None
+    num_bytes = 3 * recipe.workers * sum(one.nbytes for one in exchange.anchors.values())
+    workers = training.updater.states_of_workers() if num_bytes <= MOST_LOCAL_BYTES else []
+    return {"exchange": exchange.state_dict(), "workers": workers}
 
 
 def evaluated_weights(contents: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +165,12 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
             _restore_optimizer(updater.optimizer, state["optimizer"], changed)
             if state["scaler"] and former.precision == training.recipe.precision == "fp16":
                 updater.scaler.load_state_dict(state["scaler"])
+        training.updater.end_local()
+        if (local := contents.get("local")) is not None:
+            training.updater.begin_local()
+            assert training.updater.exchange is not None, "it has begun"
+            training.updater.exchange.load_state_dict(local["exchange"])
+            training.updater.load_states_of_workers(local["workers"])
         training.loader.load_state_dict(contents["loader"])
         state = replace(TrainingState(), **contents["place"])
         if not training.recipe.adascale:  # the clock counts updates of the recipe's global batch

@@ -44,6 +44,10 @@ class StepModule(nn.Module):
             self.trained = nn.ParameterList(parameters)
         self._called = [model]
 
+    def with_model(self, model: nn.Module) -> StepModule:
+        """Return the step of another model, such as a copy."""
+        return StepModule(self._task, model, self._memory_format)
+
     def forward(self, batch: Any) -> Losses:
         """Run the task's step."""
         return self._task.run_step(self._called[0], arranged(batch, self._memory_format))

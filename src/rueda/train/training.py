@@ -211,6 +211,8 @@ class Training:
         self._epoch_begun = self.state.epoch
         self.loader.set_epoch(self.state.epoch)
         self.set_batch()
+        if self.recipe.is_local and self.state.epoch >= self.recipe.sync_from_epoch:
+            self.updater.begin_local()
         self.model.train()
         self.leave_out_time()
 

@@ -5,6 +5,7 @@ Nothing here synchronises with the device: sums of losses and correct answers st
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol
@@ -26,14 +27,15 @@ from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, synchronize_buffers
-from rueda.train.divergence import MOST_SKIPPED, FiniteTest
+from rueda.train.divergence import ADVICE, MOST_SKIPPED, FiniteTest
 from rueda.train.micro_batches import MicroBatch, WorkerBatches, halves
 from rueda.train.optimizers import leave_out_whole_updates, rate_ratios
+from rueda.train.parameter_exchange import ParameterExchange, flat, write_flat
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.totals import Totals
 from rueda.train.update_weight import UpdateWeight, rescale, with_noise
 from rueda.world import World, instruction_sets
-from rueda.world.gathering import gathering_alone
+from rueda.world.gathering import gathering_alone, gathering_by
 from rueda.world.seeds import seed_worker
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,6 +47,14 @@ def autocast_for(recipe: Recipe, world: World) -> torch.autocast | None:
     if dtype is not None and world.device.type == "cpu":
         instruction_sets.protect(recipe.precision, speak=world.is_main)
     return None if dtype is None else torch.autocast(world.device.type, dtype)
+
+
+def refuse_local(tensor: Tensor) -> Tensor:
+    """Raise RecipeError: a step gathers tensors, but its workers do not have the same parameters."""
+    raise RecipeError(
+        "the step gathers tensors of all workers, but with sync_every or an outer optimizer their parameters differ "
+        "between two exchanges; leave these out"
+    )
 
 
 class StepTimer(Protocol):
@@ -103,6 +113,8 @@ class Updater:
         """the parameters of a phase; None if it trains all of the model's"""
         self.timer: StepTimer | None = None
         """is told when a forward or a backward pass has ended"""
+        self.exchange: ParameterExchange | None = None
+        """exchanges parameters, while each worker makes updates of its own; None: gradients are averaged"""
         self._task, self._recipe, self._world = task, recipe, world
         self._model, self._compute = model, step
         if self.scaler.is_enabled():
@@ -113,6 +125,11 @@ class Updater:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._parts = PartsMeter(self._parameters, groups)
+        self.model = model
+        """the model itself"""
+        self.named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        """the trained parameters by name"""
+        self._rank = world.rank
         self._finite = FiniteTest(model, MOST_SKIPPED if self.scaler.is_enabled() else 0)
         self._rates = rate_ratios(optimizer, recipe.rate)
         self._exchange: ExchangeMeter | None = None
@@ -152,6 +169,63 @@ class Updater:
         """Make the model's buffers equal on all workers, before an evaluation or a checkpoint; all must call it."""
         synchronize_buffers(self._model, self._world)
 
+    # Workers that make updates of their own.
+
+    def begin_local(self) -> None:
+        """Let each worker make updates of its own from now on, if it does not yet; all have the same parameters."""
+        if self.exchange is None:
+            self.exchange = ParameterExchange(self._recipe, self.named)
+
+    def end_local(self) -> None:
+        """Average gradients at every update again, since the training has gone back; all have the same parameters."""
+        self.exchange = None
+
+    @contextmanager
+    def mean_parameters(self) -> Iterator[None]:
+        """Hold the mean of the workers' parameters in the model inside the block, which all workers must enter."""
+        if self.exchange is None or self._world.size == 1:
+            yield
+            return
+        tensors = list(self.named.values())
+        own = flat(tensors)
+        write_flat(tensors, self._world.all_reduce(own, "mean"))
+        try:
+            yield
+        finally:
+            write_flat(tensors, own)
+
+    def settle(self) -> None:
+        """Leave the mean of the workers' parameters in the model, at the end of a training; all must call it."""
+        if self.exchange is not None and self._world.size > 1:
+            tensors = list(self.named.values())
+            write_flat(tensors, self._world.all_reduce(flat(tensors), "mean"))
+
+    def own_state(self) -> dict[str, Any]:
+        """Return what this worker does not share with the others between two exchanges."""
+        return {
+            "parameters": {name: one.detach().clone() for name, one in self.named.items()},
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take over a worker's :meth:`own_state`."""
+        with torch.no_grad():
+            for name, one in self.named.items():
+                one.copy_(state["parameters"][name])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        if self._scales and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+
+    def states_of_workers(self) -> list[dict[str, Any]]:
+        """Gather the own states of all workers, which must all call it."""
+        return self._world.all_gather_object(self.own_state())
+
+    def load_states_of_workers(self, states: list[dict[str, Any]]) -> None:
+        """Take over this worker's state, if there are as many as workers; otherwise all keep the mean."""
+        if len(states) == self._world.size:
+            self.load_own_state(states[self._world.rank])
+
     def form_buckets(self, batches: WorkerBatches) -> None:
         """Compute gradients and drop them, as the first thing that a resumed training does on several workers.
 
@@ -160,7 +234,7 @@ class Updater:
         number in its bucket decides in which order the workers' numbers are added. So a resumed training leaves its
         first backward pass behind before it continues, and rounds as one that was never stopped.
         """
-        if not isinstance(self._compute, DistributedDataParallel):
+        if not isinstance(self._compute, DistributedDataParallel) or self.exchange is not None:
             return
         if self._exchange is not None:
             self._exchange.active = False
@@ -191,6 +265,11 @@ class Updater:
             NonFiniteError: the gradients are not finite; on a GPU, those of the update before.
         """
         self.reading = None
+        if self.exchange is not None:
+            self.update_own(batches[0], rate=rate, step=step, rank=self._world.rank)
+            if not self.exchange.exchange(step + 1, self.named, self._mean):
+                raise NonFiniteError(f"nan or inf in the parameters of a worker: {ADVICE}")
+            return
         self._mean_share = None if num_examples is None else num_examples / self._world.size
         try:
             self._gradients(batches, step, measure)
@@ -198,13 +277,33 @@ class Updater:
         finally:  # also after an error, or the next update would add its gradients to these
             self.optimizer.zero_grad(set_to_none=True)
 
+    def update_own(self, parts: list[MicroBatch], *, rate: float, step: int, rank: int) -> None:
+        """Make an update of one worker by its own gradients, without any communication.
+
+        Args:
+            parts: the micro-batches of the worker.
+            rate: the learning rate.
+            step: the number of updates so far.
+            rank: the worker, which may be a virtual one.
+        """
+        self._mean_share, self._rank = None, rank
+        try:
+            with gathering_by(refuse_local) if self._recipe.workers > 1 else gathering_alone():
+                self._worker_gradients(parts, step, False)
+            self._step(rate, step)
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        return self._world.all_reduce(values, "mean") if self._world.size > 1 else values
+
     def _gradients(self, batches: WorkerBatches, step: int, measure: bool) -> None:
         with gathering_alone() if self._world.size == 1 else nullcontext():
             self._worker_gradients(batches[0], step, measure)
 
     def _worker_gradients(self, parts: list[MicroBatch], step: int, measure: bool) -> None:
         local_batch = sum(part.num_examples for part in parts)
-        noise = self._noise(self._world.rank, local_batch, step)
+        noise = self._noise(self._rank, local_batch, step)
         if self._exchange is not None:
             adapts = isinstance(self.optimizer, AdaScale)
             self._exchange.active = adapts or measure
@@ -309,7 +408,8 @@ class Updater:
             What the gradients were multiplied by at the end, after the meter has read them.
         """
         total = self._mean_share or sum(part.num_examples for part in parts)
-        weight = None if self._task.step is None else UpdateWeight(self._world)
+        world = self._world if self.exchange is None else World()  # an update of its own weighs its own examples
+        weight = None if self._task.step is None else UpdateWeight(world)
         start = 0
         for part in parts:
             is_last = part is parts[-1]
@@ -328,7 +428,7 @@ class Updater:
             if meter is not None:
                 meter.take(part.num_examples)
             start += part.num_examples
-        return 1.0 if weight is None else self._rescale(weight, round(total * self._world.size), meter)
+        return 1.0 if weight is None else self._rescale(weight, round(total * world.size), meter)
 
     def _losses_of(self, batch: Any) -> Losses:
         try:
@@ -372,7 +472,7 @@ class Updater:
 
     def _skip_all_reduce_unless(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return a context without gradient all-reduce, except for the last micro-batch."""
-        if is_last or not isinstance(self._compute, DistributedDataParallel):
+        if (is_last and self.exchange is None) or not isinstance(self._compute, DistributedDataParallel):
             return nullcontext()
         return self._compute.no_sync()
 
@@ -389,7 +489,8 @@ class Updater:
             add_noise(self._parameters, step=step, eta=recipe.additive_noise, seed=recipe.seed)
         norm = None if recipe.clip is None else nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
         before = self._finite.num_skipped
-        is_finite = self._finite.check(norm)
+        # Another worker's gradient may be finite: then all workers find it in the next exchange.
+        is_finite = self.exchange is not None or self._finite.check(norm)
         if self._skips and not is_finite and before == 0:
             self.remarks.append(f"update {step + 1}: the gradient is not finite; the update was left out")
         elif self._skips and is_finite and before > 1:

@@ -49,6 +49,10 @@ def _ramp_up(base: Recipe) -> dict[str, Any]:
     return _grow_at(base, {float(epoch) for epoch in range(1, max(1, round(base.epochs / 3)) + 1)})
 
 
+def _second_half(base: Recipe) -> dict[str, Any]:
+    return {"sync_from_epoch": base.epochs // 2}
+
+
 def _grow_at(base: Recipe, epochs: set[float]) -> dict[str, Any]:
     """Grow to exactly the batch of all workers; with fewer examples than workers, each starts with one of them.
 
@@ -138,6 +142,17 @@ NAMED: dict[str, NamedRecipe] = {
     "adascale": NamedRecipe(
         "rate x the gain that the gradients' variance allows (Johnson et al. 2020)",
         {"adascale": True, "scaling": "none"},
+    ),
+    "local-sgd": NamedRecipe(
+        "parameters averaged every 8 updates, instead of gradients at each (Stich 2018)", {"sync_every": 8}
+    ),
+    "post-local-sgd": NamedRecipe(
+        "gradients averaged in the first half, then parameters every 8 updates (Lin et al. 2018)",
+        {"sync_every": 8}, _second_half,
+    ),
+    "diloco": NamedRecipe(
+        "every 64 updates an outer Nesterov step towards the average (Douillard et al. 2023)",
+        {"sync_every": 64, "outer_optimizer": "nesterov"},
     ),
 }  # fmt: skip
 

@@ -92,6 +92,20 @@ class Recipe:
     momentum_correction: bool = False
     """rescale the momentum of lars when the rate changes; torch's sgd does not need it"""
 
+    # How often the workers exchange.
+    sync_every: int = 1
+    """local SGD: updates of each worker by its own gradients between two exchanges of parameters; 1: none"""
+    sync_from_epoch: int = 0
+    """post-local SGD: until this epoch the gradients are averaged at every update"""
+    outer_optimizer: str = "average"
+    """what an exchange makes of the workers' parameters: average, or nesterov (DiLoCo): a step towards their average"""
+    outer_rate: float = 0.7
+    """learning rate of the outer nesterov"""
+    outer_momentum: float = 0.9
+    """momentum of the outer nesterov"""
+    sync_fragments: int = 1
+    """exchange the parameters in so many fragments of about equal bytes, in turn, each every `sync_every` updates"""
+
     # The network.
     model: Mapping[str, Scalar] = field(default_factory=dict)
     """keyword arguments of the task's model factory, such as batch_norm = true"""
@@ -202,6 +216,11 @@ class Recipe:
     def global_batch(self) -> int:
         """The examples of all workers in one update."""
         return self.workers * self.local_batch
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers make updates of their own and exchange parameters instead of gradients."""
+        return self.sync_every > 1 or self.outer_optimizer != "average"
 
     @property
     def scale(self) -> float:

@@ -27,17 +27,20 @@ CHOICES = {
     "recalibrate": ("auto", "always", "never"),
     "on_divergence": ("stop", "skip", "roll-back"),
     "elastic_batch": ("keep", "scale"),
+    "outer_optimizer": ("average", "nesterov"),
 }
 _POSITIVE = (
     *("workers", "batch", "accumulate", "epochs", "rate", "base_batch", "trust", "clip", "ghost_batch"),
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("checkpoint_minutes", "noise_scale_every", "noise_scale_memory", "evaluation_batch", "bucket_megabytes"),
-    "commit_every",
+    *("commit_every", "sync_every", "outer_rate", "sync_fragments"),
 )
 _NOT_NEGATIVE = (
     *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),
-    "compare_every",
+    *("compare_every", "sync_from_epoch", "outer_momentum"),
 )
+_GRADIENTS_NEEDED = ("adascale", "noise_scale_every", "sync_batch_norm", "ema_decay", "static_graph")
+"""fields that rest on gradients, or weights, that are the same on all workers at every update"""
 
 
 def check(recipe: Recipe, names: Iterable[str]) -> None:
@@ -80,6 +83,7 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
     """Return a message for each pair of fields that may contradict each other, and whether they do."""
     r = recipe
     grown = r.growth_factor is not None
+    shared = next((name for name in _GRADIENTS_NEEDED if getattr(r, name) not in (None, False)), None)
     noise = "growth_from_noise" if r.growth_from_noise else "noise_scale_groups"
     return {
         f"warmup_epochs = {r.warmup_epochs:g} is longer than the training of {r.epochs} epochs; lower it or raise "
@@ -134,4 +138,14 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
             r.adascale and r.scaling != "none",
         f"adascale ends after as many steps as one worker makes, and keep_updates would make them {r.scale:g} times as "
         "many; leave it out": r.adascale and r.keep_updates and r.scale > 1,
+        f"{shared} needs gradients that are averaged at every update, but sync_every = {r.sync_every} and "
+        f"outer_optimizer = {r.outer_optimizer!r} exchange parameters; leave one of them out":
+            r.is_local and shared is not None,
+        "on_divergence = 'skip' leaves an update out on all workers, which make their own between two exchanges; set "
+        "'stop' or 'roll-back'": r.is_local and r.on_divergence == "skip",
+        f"sync_fragments = {r.sync_fragments} are exchanged in turn within sync_every = {r.sync_every} updates, one "
+        "after an update at most; lower it": r.sync_fragments > r.sync_every,
+        f"outer_momentum = {r.outer_momentum} never decays; give less than 1": r.outer_momentum >= 1,
+        f"sync_from_epoch = {r.sync_from_epoch} needs sync_every, the updates between two exchanges from then on; set "
+        "it to 2 or more": r.sync_from_epoch > 0 and not r.is_local,
     }  # fmt: skip
