@@ -387,7 +387,7 @@ class Updater:
             self.scaler.unscale_(optimizer)
         if recipe.additive_noise > 0:
             add_noise(self._parameters, step=step, eta=recipe.additive_noise, seed=recipe.seed)
-        norm = None if recipe.clip is None else nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
+        norm = self._clipped_norm()
         before = self._finite.num_skipped
         is_finite = self._finite.check(norm)
         if self._skips and not is_finite and before == 0:
@@ -396,3 +396,8 @@ class Updater:
             self.remarks.append(f"update {step + 1}: the gradient is finite again; {before} updates were left out")
         self.scaler.step(optimizer)
         self.scaler.update(None if self._scales else 1.0)
+
+    def _clipped_norm(self) -> Tensor | None:
+        """Clip the gradients if the recipe says so, and return their norm before; None if it was not computed."""
+        clip = self._recipe.clip
+        return None if clip is None else nn.utils.clip_grad_norm_(self._parameters, clip)

@@ -135,6 +135,10 @@ class Recipe:
     """size of the buckets in which gradients are all-reduced; none: torch's 25"""
     static_graph: bool = False
     """promise that every step uses the same parameters, so that the all-reduce needs no search for unused ones"""
+    pipeline_schedule: str = "1f1b"
+    """the schedule of a pipeline: gpipe, 1f1b or interleaved"""
+    micro_batches: int | None = None
+    """parts of a batch that pass through a pipeline one behind the other; none: accumulate, or 4 for each stage"""
     loader_processes: int | None = None
     """processes of each worker that read a torch data set in advance; none: 2 on a GPU, 0 (no process) elsewhere"""
 

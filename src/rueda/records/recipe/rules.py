@@ -22,6 +22,7 @@ CHOICES = {
     "warmup": ("gradual", "constant", "from-zero"),
     "schedule": ("constant", "step", "polynomial", "cosine", "one-cycle"),
     "precision": ("auto", "float32", "float64", "bf16", "fp16"),
+    "pipeline_schedule": ("gpipe", "1f1b", "interleaved"),
     "partition": ("shards", "random"),
     "remainder": ("drop", "pad"),
     "recalibrate": ("auto", "always", "never"),
@@ -32,7 +33,7 @@ _POSITIVE = (
     *("workers", "batch", "accumulate", "epochs", "rate", "base_batch", "trust", "clip", "ghost_batch"),
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("checkpoint_minutes", "noise_scale_every", "noise_scale_memory", "evaluation_batch", "bucket_megabytes"),
-    "commit_every",
+    *("commit_every", "micro_batches"),
 )
 _NOT_NEGATIVE = (
     *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),
