@@ -152,6 +152,26 @@ class Updater:
         """Make the model's buffers equal on all workers, before an evaluation or a checkpoint; all must call it."""
         synchronize_buffers(self._model, self._world)
 
+    def model_state(self) -> dict[str, Any]:
+        """Return the state of the whole model, at least on rank 0; all workers must call it."""
+        return self._model.state_dict()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's state of the whole model, at least on rank 0; all workers must call it."""
+        return self.optimizer.state_dict()
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        """Load the state of the whole model."""
+        self._model.load_state_dict(state)
+
+    def own_optimizer_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return this worker's part of the optimizer's state of the whole model."""
+        return state
+
+    def losses(self, model: nn.Module, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
+        """Compute the losses of a batch in an evaluation, by parts: losses, batch and number of examples."""
+        return [(self._task.run_step(model, batch), batch, num_examples)]
+
     def form_buckets(self, batches: WorkerBatches) -> None:
         """Compute gradients and drop them, as the first thing that a resumed training does on several workers.
 

@@ -182,7 +182,7 @@ def test_losses_without_gradients() -> None:
         model.eval()
         for count in (16, 6, 1) if schedule == "1f1b" else (16, 8):
             batch = batch_of(task, 99, torch.float64, count)
-            found = updater.compute_losses(batch, count)
+            found = updater.losses(model, batch, count)
             total = torch.tensor([sum(float(result.total()) for result, _, _ in found)], dtype=torch.float64)
             dist.all_reduce(total)
             if state:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from rueda.data.nest import select
 from rueda.errors import RecipeError
 from rueda.records import Recipe
 from rueda.tasks import Task
+from rueda.tasks.task import Data
+from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
 from rueda.train.parallel.layer_times import best_cuts, measure_layers
@@ -20,7 +24,47 @@ from rueda.train.parallel.pipeline_updater import PipelineUpdater
 from rueda.train.parallel.stages import build_stages, check_num_stages, keep_stages, layers_of
 from rueda.train.parallel.stand_in import inputs_of
 from rueda.train.parallel.tied import TiedParameters, owners_of
-from rueda.world import World
+from rueda.train.step_module import arranged
+from rueda.world import World, elastic
+
+
+def for_pipelines(recipe: Recipe, world: World, pipelines: tuple[int, int] | None) -> Recipe:
+    """Return the recipe whose workers are the pipelines, which divide the data.
+
+    Raises:
+        RecipeError: there are not as many workers as the form needs.
+    """
+    assert pipelines is not None
+    if pipelines[0] * pipelines[1] != world.size:
+        expected, do = f"{pipelines[0] * pipelines[1]} workers", "start as many, or change parallel"
+        raise RecipeError(f"parallel = {recipe.parallel!r}", expected=expected, got=world.size, do=do)
+    if recipe.recalibrate == "always":
+        raise RecipeError("recalibrate = always needs the whole model on each worker; leave it out")
+    return recipe.change(workers=pipelines[0], recalibrate="never")
+
+
+def data_place(world: World, pipelines: tuple[int, int]) -> World:
+    """Return a world whose rank and size are those of this worker's pipeline among all; it reads data, no more."""
+    identity = replace(world.identity, rank=world.rank // pipelines[1], size=pipelines[0])
+    return World(identity=identity, device=world.device, seed=world.seed)
+
+
+def pipeline_updater(
+    task: Task,
+    recipe: Recipe,
+    world: World,
+    model: nn.Module,
+    data: Data,
+    pipelines: tuple[int, int],
+    dtype: torch.dtype,
+    memory_format: torch.memory_format,
+) -> PipelineUpdater:
+    """Build the updater of a training; the layers are measured on the first examples of its data."""
+    loader = evaluation_loader(data, recipe.local_batch, World(device=world.device), dtype, task.collate)
+    item = next(iter(loader))
+    sample = MicroBatch(arranged(without_weights(item), memory_format), len(item[-1]))
+    groups = pipeline_groups(world, pipelines[0])
+    return build_pipeline_updater(task, recipe, world, model, sample, groups)
 
 
 class PipelineGroups(NamedTuple):
@@ -50,6 +94,7 @@ def check_pipeline(task: Task, recipe: Recipe, *, rehearse: bool = False) -> Non
         "on_divergence = skip": recipe.on_divergence == "skip",
         "a task with phases": bool(task.phases),
         "a rehearsal": rehearse,
+        "an elastic job": elastic.is_elastic(),
     }
     for name, asked in needs_whole_model.items():
         if asked:
@@ -63,7 +108,7 @@ def pipeline_groups(world: World, num_pipelines: int) -> PipelineGroups:
         expected, do = f"workers for {num_pipelines} pipelines of 2 stages or more", "start more or fewer workers"
         raise RecipeError("parallel = pipeline", expected=expected, got=world.size, do=do)
     members = [list(range(start, start + length)) for start in range(0, world.size, length)]
-    mesh = dist.init_device_mesh(world.device.type, (num_pipelines, length), mesh_dim_names=("data", "pipeline"))
+    mesh = init_device_mesh(world.device.type, (num_pipelines, length), mesh_dim_names=("data", "pipeline"))
     data = mesh.get_group("data") if num_pipelines > 1 else None
     return PipelineGroups(mesh.get_group("pipeline"), data, members)
 

@@ -22,12 +22,19 @@ from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.micro_batches import MicroBatch, join
+from rueda.train.parallel.gather_stages import (
+    gather_model_state,
+    gather_optimizer_state,
+    load_model_state,
+    own_optimizer_state,
+)
 from rueda.train.parallel.pipeline import Pipeline
 from rueda.train.parallel.stages import is_kept
 from rueda.train.parallel.tied import TiedParameters
 from rueda.train.update import Updater
 from rueda.train.update_weight import UpdateWeight, with_noise
 from rueda.world import World
+from rueda.world.seeds import seed_worker
 
 
 class PipelineUpdater(Updater):
@@ -62,6 +69,16 @@ class PipelineUpdater(Updater):
         self.pipeline = pipeline
         self._tied, self._group, self._data_group = tied, pipeline_group, data_group
         self._num_pipelines = 1 if data_group is None else dist.get_world_size(data_group)
+        self._pipeline_number = 0 if data_group is None else dist.get_rank(data_group)
+        self._step_number = 0
+
+    def begin(self, step: int) -> None:
+        """Seed the random numbers of a step by the place of the pipeline, since its workers read the same batch."""
+        self._step_number = step
+        seed_worker(self._recipe.seed, self._pipeline_number, step)
+
+    def _noise(self, rank: int, num_examples: int, step: int) -> Tensor | None:
+        return super()._noise(self._pipeline_number, num_examples, step)
 
     def _accumulate_gradients(
         self, parts: list[MicroBatch], noise: Tensor | None, meter: PartsMeter | None = None
@@ -71,6 +88,8 @@ class PipelineUpdater(Updater):
         if whole is None:
             do = "pad all examples to one length, or use parallel = data"
             raise RecipeError("the micro-batches of a pipeline", expected="one shape", got="different ones", do=do)
+        if self.pipeline.rank > 0:  # the batch is read: from here on each stage draws numbers of its own
+            seed_worker(self._recipe.seed, self._world.size + self._world.rank, self._step_number)
         share = self._mean_share_of_pipeline(whole.num_examples)
 
         def weigh(result: Losses, start: int, count: int) -> Tensor:
@@ -137,7 +156,23 @@ class PipelineUpdater(Updater):
                 dist.all_reduce(buffer, group=self._data_group)
                 buffer /= self._num_pipelines
 
-    def compute_losses(self, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
-        """Compute the losses of a batch without gradients, on the last stage."""
-        with self._autocast:
+    def model_state(self) -> dict[str, Any]:
+        """Gather the state of the whole model on the first worker of each pipeline."""
+        return dict(gather_model_state(self._model, self._group))
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Gather the optimizer's state of the whole model on the first worker of each pipeline."""
+        return gather_optimizer_state(self._model, self.optimizer, self._group)
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        """Load the state of this worker's stages."""
+        load_model_state(self._model, state)
+
+    def own_optimizer_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the optimizer's state of this worker's stages."""
+        return own_optimizer_state(self._model, self.optimizer, state)
+
+    def losses(self, model: nn.Module, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
+        """Compute the losses of a batch without gradients; only the last stage gets any."""
+        with torch.inference_mode(False), self._autocast:
             return self.pipeline.compute_losses(batch, num_examples)

@@ -39,11 +39,11 @@ def layers_of(model: nn.Module, own: Layers | None = None, *, task: str = "this 
     >>> [type(layer).__name__ for layer in layers_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
     ['Linear', 'ReLU']
     """
-    divide = own if own is not None else getattr(model, "pipeline_layers", None)
+    method = getattr(model, "pipeline_layers", None)
     if own is not None:
         found = list(own(model))
-    elif callable(divide):
-        found = list(divide())
+    elif callable(method):
+        found = list(method())
     elif isinstance(model, nn.Sequential):
         found = list(model)
     else:
