@@ -24,8 +24,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from _common import compare, ratio, save
+from rueda.files.kernels import VARIABLE
 from rueda.nn import GhostBatchNorm2d
-from rueda.nn.ghost_compiled import VARIABLE, kernel
+from rueda.nn.ghost_compiled import kernel
 from rueda.world import malloc
 
 SHAPE, GHOST = (512, 64, 16, 16), 32

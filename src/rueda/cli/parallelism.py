@@ -25,8 +25,8 @@ def parallelism(
 ) -> None:
     """Compare parallel forms side by side.
 
-    The same model trains on the same batches in each form: bytes, memory, idle time, throughput. What is measured stands
-    beside what is predicted.
+    The same model trains on the same batches in each form: bytes, memory, idle time, throughput. What is measured
+    stands beside what is predicted.
     """
     folder, start = folder or default_folder(task), Path.cwd()
     with resumable():

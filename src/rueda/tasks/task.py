@@ -18,7 +18,7 @@ and ``rueda train spirals.py --workers 4`` trains it. Batches of any other struc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,6 +99,9 @@ class Task:
     optimizer: Callable[[nn.Module, Recipe], torch.optim.Optimizer] | None = None
     """(model, recipe) -> the optimizer that is used instead of the recipe's; the schedule scales the rates of all its
     parameter groups alike"""
+    layers: Callable[[Any], Sequence[nn.Module]] | None = None
+    """model -> its layers, in the order in which a batch passes through them, so that a pipeline can cut it into stages
+    (:mod:`rueda.train.parallel.stages`); an ``nn.Sequential`` and the built-in transformers need none"""
     phases: tuple[Phase, ...] = ()
     """several updates from each batch, each of other parameters, as a GAN needs them (:mod:`rueda.tasks.phase`); an
     evaluation computes the losses by ``step``, or by the step of the first phase if the task has none"""
@@ -113,9 +116,9 @@ class Task:
     """the file that defines it; :func:`rueda.load_task` sets it"""
 
     def __post_init__(self) -> None:
-        for name in ("model", "loss", "step", "collate", "optimizer"):
+        for name in ("model", "loss", "step", "collate", "optimizer", "layers"):
             value = getattr(self, name)
-            if not callable(value) and not (value is None and name in ("step", "collate", "optimizer")):
+            if not callable(value) and not (value is None and name in ("step", "collate", "optimizer", "layers")):
                 raise TaskError(f"Task.{name}", expected="a function", got=value, do="pass the function itself")
         if self.phases:
             object.__setattr__(self, "phases", tuple(self.phases))

@@ -49,7 +49,8 @@ def write_running_statistics(model: nn.Module, statistics: Tensor) -> None:
 
 def _tracked(model: nn.Module) -> list[Tensor]:
     layers = [module for module in model.modules() if isinstance(module, _NormBase)]
-    return [buffer for layer in layers for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+    found = [buffer for layer in layers for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+    return [buffer for buffer in found if not buffer.is_meta]  # those belong to another worker's stage of a pipeline
 
 
 def other_buffers(model: nn.Module) -> dict[str, Tensor]:

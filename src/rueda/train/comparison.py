@@ -43,7 +43,8 @@ class Comparison:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._every = training.recipe.compare_every if training.world.size > 1 else 0
+        comparable = training.world.size > 1 and training.pipelines is None  # stages have different parameters
+        self._every = training.recipe.compare_every if comparable else 0
         measures = self._every > 0 and training.world.device.type == "cpu"
         self.clock = ComputeClock(training.model) if measures else None
         """the timer of the steps"""

@@ -130,6 +130,8 @@ def nonfinite_tensors(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, and how many more do; None if none does."""
     found = []
     for name, tensor in tensors.items():
+        if tensor.is_meta:  # of another worker of a pipeline
+            continue
         values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
         if values.is_floating_point() and not _is_finite(values):
             found.append(name)

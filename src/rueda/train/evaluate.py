@@ -28,6 +28,7 @@ from rueda.errors import DataError, TaskError
 from rueda.records import Recipe
 from rueda.records.metric import MetricInfo
 from rueda.tasks import Task
+from rueda.tasks.step import Losses
 from rueda.train import layout
 from rueda.train.buffers import running_statistics, write_running_statistics
 from rueda.train.interruption import EvaluationStopped, Interruption
@@ -82,6 +83,7 @@ def evaluate(
     autocast: torch.autocast | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     memory: FittingBatch | None = None,
+    losses: Callable[[nn.Module, Any, int], Iterable[tuple[Losses, Any, int]]] | None = None,
 ) -> Figures:
     """Evaluate a model on this worker's batches, and sum over all workers, which must all call this function.
 
@@ -94,6 +96,8 @@ def evaluate(
         autocast: the context of mixed precision.
         memory_format: the memory format of the inputs.
         memory: how many examples fit, if several evaluations shall share what was found.
+        losses: computes the losses of a batch by parts, if not the task on the model; only the workers of a pipeline
+            that have the last stage get any.
 
     Raises:
         TaskError: the weights of all examples are 0, so that there is no mean loss.
@@ -103,7 +107,12 @@ def evaluate(
 
     def one_part(batch: Any, count: int, counted: bool) -> None:
         with autocast or nullcontext():
-            result = task.run_step(model, arranged(batch, memory_format))
+            if losses is None:
+                result = task.run_step(model, arranged(batch, memory_format))
+            else:
+                for result, part, number in losses(model, arranged(batch, memory_format), count):
+                    totals.add(result, part, number, counted=counted)
+                return
         totals.add(result, batch, count, counted=counted)
 
     was_training = model.training
@@ -177,7 +186,7 @@ class Evaluator:
         names = (*([] if task.validation is None else ["validation"]), *task.test_names)
         batch = _evaluation_batch(recipe, world)
         self._loaders = {
-            name: evaluation_loader(task.load(name), batch, world, training.dtype, task.collate)
+            name: evaluation_loader(task.load(name), batch, training.data_world, training.dtype, task.collate)
             for name in (names[:1] if deciding_only else names)
         }
         self._recalibration = Recalibration(task, recipe, world, training.model, training.train_data)
@@ -221,6 +230,7 @@ class Evaluator:
         return evaluate(
             training.task, training.model, loader if interruption is None else interruption.until_stopped(loader),
             training.world, autocast=self._autocast, memory_format=self._memory_format, memory=self._memory,
+            losses=None if training.pipelines is None else training.updater.losses,
         )  # fmt: skip
 
 

@@ -305,7 +305,7 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
         training.average.swap()  # the model of the result is the one that was evaluated
     divergence = recorder.divergence or f"nan or inf in the training loss: {ADVICE}"
     return Result(
-        status=status, row=row, model=training.model, recipe=training.given_recipe,
+        status=status, row=row, model=training.whole_model(), recipe=training.given_recipe,
         folder=None if recorder.run is None else recorder.run.folder, signal=interruption.signal,
         noise_scale=None if training.noise is None else training.noise.current,
         divergence=divergence if status == "diverged" else None,

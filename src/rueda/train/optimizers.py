@@ -44,7 +44,8 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
         options["betas"] = recipe.betas
     momentum: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
     trust: dict[str, Any] = {} if recipe.trust is None else {"trust": recipe.trust}
-    fused: dict[str, Any] = {"fused": all(parameter.device.type in _FUSED_DEVICES for parameter in model.parameters())}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    fused: dict[str, Any] = {"fused": all(parameter.device.type in _FUSED_DEVICES for parameter in trained)}
     match recipe.optimizer:
         case "sgd":
             return torch.optim.SGD(groups, **options, **momentum, **fused)

@@ -43,7 +43,8 @@ def fragments(sizes: Sequence[int], num_fragments: int) -> list[range]:
     ([range(0, 3), range(3, 4)], [range(0, 1), range(1, 2)])
     """
     count, total = min(num_fragments, len(sizes)), sum(sizes)
-    ends, done = [], 0
+    ends: list[int] = []
+    done = 0
     for number in range(1, count):
         first, last = (ends[-1] if ends else 0) + 1, len(sizes) - (count - number)
         end = ends[-1] if ends else 0

@@ -34,6 +34,7 @@ MAY_CHANGE = frozenset(
         *("noise_scale_every", "noise_scale_memory", "noise_scale_groups"),
         *("checkpoint_every", "checkpoint_minutes", "keep", "asynchronous_checkpoints", "compare_every"),
         *("elastic_batch", "commit_every", "outer_rate", "outer_momentum"),
+        *("parallel", "pipeline_schedule", "micro_batches"),
     )
 )
 """fields of the recipe that may differ from those of the checkpoint; any other one would make it another training"""

@@ -42,7 +42,7 @@ class Saver:
         world = training.world
         self._copies_all = elastic or training.recipe.asynchronous_checkpoints
         self._asynchronous = training.recipe.asynchronous_checkpoints
-        self._holders = holders_of_copies(world, elastic=elastic)
+        self._holders = holders_of_copies(world, elastic=elastic) if training.pipelines is None else {0}
         num_kept = 2 if elastic else min(2, world.size)
         self.copies: StateCopies = StateCopies(world.device, num_kept) if former is None else former.copies
         """those of this rank"""

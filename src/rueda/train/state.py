@@ -83,12 +83,13 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
     world, model = training.world, training.model
     own = running_statistics(model)
     of_workers = None
-    if own is not None and 1 < world.size <= MOST_STATISTICS_BYTES // own.nbytes:
+    divided = training.pipelines is not None
+    if own is not None and not divided and 1 < world.size <= MOST_STATISTICS_BYTES // own.nbytes:
         of_workers = torch.stack(world.all_gather(own)).cpu()
     training.updater.synchronize_buffers()
     local = _local_state(training)
     with training.updater.mean_parameters():
-        state = model.state_dict()
+        state, optimizer = training.updater.model_state(), training.updater.optimizer_state()
         if local is not None:  # what follows the block are this worker's own parameters
             state = {name: tensor.clone() for name, tensor in state.items()}
     if of_workers is not None and own is not None:
@@ -108,7 +109,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         "average": None if training.average is None else training.average.state_dict(),
         "statistics": of_workers,
         "local": local,
-        "optimizer": training.optimizer.state_dict(),
+        "optimizer": optimizer,
         "scaler": training.updater.scaler.state_dict(),
         "loader": training.loader.state_dict(),
         "random": random_states,
@@ -153,16 +154,18 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
     """
     former = Recipe.from_toml(contents["recipe"])
     try:
-        training.model.load_state_dict(contents["model"])
+        training.updater.load_model_state(contents["model"])
         of_workers = contents.get("statistics")
-        if of_workers is not None and len(of_workers) == training.world.size:
+        same_form = training.pipelines is None and former.parallel == training.recipe.parallel
+        if of_workers is not None and same_form and len(of_workers) == training.world.size:
             write_running_statistics(training.model, of_workers[training.world.rank].to(training.world.device))
         if training.average is not None:  # of a training without one, its weights
             training.average.load_state_dict(contents.get("average") or contents["model"])
         of_phases = [{name: contents[name] for name in ("optimizer", "scaler")}, *contents.get("phases", [])]
         changes = _changes_of_phases(training, file, contents)
         for updater, state, changed in zip(training.updaters, of_phases, changes, strict=True):
-            _restore_optimizer(updater.optimizer, state["optimizer"], changed)
+            own = updater.own_optimizer_state(state["optimizer"])
+            _restore_optimizer(updater.optimizer, own, changed)
             if state["scaler"] and former.precision == training.recipe.precision == "fp16":
                 updater.scaler.load_state_dict(state["scaler"])
         training.updater.end_local()
@@ -174,7 +177,7 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
         training.loader.load_state_dict(contents["loader"])
         state = replace(TrainingState(), **contents["place"])
         if not training.recipe.adascale:  # the clock counts updates of the recipe's global batch
-            state.clock *= former.global_batch / training.recipe.global_batch
+            state.clock *= former.in_data_workers().global_batch / training.recipe.global_batch
         training.restart(state)
         if training.noise is not None and contents.get("noise") is not None:
             training.noise.load_state_dict(contents["noise"])

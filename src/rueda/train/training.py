@@ -15,6 +15,8 @@ import os
 import time
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from rueda.data import DatasetLoader
 from rueda.optim import AdaScale
 from rueda.optim.batch_growth import BatchSplit
@@ -23,6 +25,7 @@ from rueda.optim.rates import adapted, build_schedule
 from rueda.optim.weight_average import WeightAverage
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
+from rueda.records.recipe.parallel_form import pipelines_of
 from rueda.records.run import NoiseRow
 from rueda.tasks import Task
 from rueda.tasks.half_precision import protect_for
@@ -32,6 +35,7 @@ from rueda.train.loaders import training_loader
 from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
+from rueda.train.parallel.building import check_pipeline, data_place, for_pipelines, pipeline_updater
 from rueda.train.phases import build_updaters, training_only
 from rueda.train.regime import batch_at, grown_batch, growth_rate_factor, micro_batch_of, noise_sigma
 from rueda.train.rehearsal import Rehearsal
@@ -73,6 +77,13 @@ class Training:
         self.given_recipe, self.world, self.rehearsed = recipe, world, rehearse
         self.given_toml = recipe.to_toml()
         """the recipe as it was given, as checkpoints hold it"""
+        self.pipelines = None if world.size == 1 else pipelines_of(recipe.parallel, world.size)
+        """the number of pipelines, and the workers of each; None if every worker has the whole model"""
+        if self.pipelines is not None or (rehearse and recipe.parallel != "data"):
+            check_pipeline(task, recipe, rehearse=rehearse)
+            recipe = for_pipelines(recipe, world, self.pipelines)
+        self.data_world: World = world if self.pipelines is None else data_place(world, self.pipelines)
+        """this worker's place among those that divide the data"""
         self.recipe = recipe = numerics.settled(adapted(recipe), world.device)
         numerics.apply(recipe, world.device)
         if world.device.type == "cpu":  # before anything else: loading data or building the model may run oneDNN
@@ -80,14 +91,16 @@ class Training:
         self.task = task = task.for_recipe(recipe)
         self.train_data = task.load("train")
         self.dtype = parameter_dtype(recipe)
-        self.loader = training_loader(task, self.train_data, recipe, world, self.dtype)
+        self.loader = training_loader(task, self.train_data, recipe, self.data_world, self.dtype)
         seed_model(recipe.seed)  # the same model on all ranks
         model = convert(task.build(recipe), recipe)
         order = memory_format(model, recipe)
         self.model = model.to(device=world.device, dtype=self.dtype).to(memory_format=order)  # type: ignore[call-overload]
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
-        self.updaters = build_updaters(
-            task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse
+        self.updaters = (
+            build_updaters(task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse)
+            if self.pipelines is None
+            else [pipeline_updater(task, recipe, world, self.model, self.train_data, self.pipelines, self.dtype, order)]
         )
         """one for each phase of the task"""
         self.updater = self.updaters[0]
@@ -117,7 +130,7 @@ class Training:
         self.rate = self.schedule(0.0)
         """the last update's rate, AdaScale's gain included"""
         self.state = TrainingState()
-        peak = worker_peak(world.device, recipe, os.environ)
+        peak = worker_peak(world.device, recipe, os.environ) if self.pipelines is None else None
         self.utilisation = None if peak is None else Utilisation(task, self.model, peak=peak, workers=world.size)
         """the model flops utilisation, where the peak of the device is known"""
         self._fixed_batch: int | None = None
@@ -202,6 +215,20 @@ class Training:
             updater.restart()
         self._epoch_begun = None
 
+    def whole_model(self) -> nn.Module:
+        """Return the model; of a pipeline, rank 0 gets a copy with all layers. All workers must call it."""
+        model: nn.Module = self.model
+        if self.pipelines is None:
+            return model
+        state = self.updater.model_state()
+        if not self.world.is_main:
+            return model
+        whole: nn.Module = convert(self.task.build(self.recipe), self.recipe).to(
+            device=self.world.device, dtype=self.dtype
+        )
+        whole.load_state_dict(state)
+        return whole
+
     # Epochs.
 
     def begin_epoch(self) -> None:
@@ -260,10 +287,11 @@ class Training:
             wanted = batch_at(self.recipe, self.state.epoch, self.loader.num_examples, self.state.batch)
         else:
             wanted = BatchSplit(self._fixed_batch, 1)
-        workers = self.world.size if self._fixed_batch is not None and not self.rehearsed else self.recipe.workers
+        size = self.data_world.size
+        workers = size if self._fixed_batch is not None and not self.rehearsed else self.recipe.workers
         self.loader.global_batch = wanted.local_batch * wanted.accumulation * workers
         micro_batch = wanted.local_batch
-        if not self.rehearsed and self.world.size != workers:
+        if not self.rehearsed and size != workers:
             micro_batch = micro_batch_of(self.loader.batch, self.recipe.largest_local_batch or self.recipe.batch)
         for updater in self.updaters:
             updater.micro_batch = micro_batch

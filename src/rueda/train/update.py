@@ -226,6 +226,26 @@ class Updater:
         if len(states) == self._world.size:
             self.load_own_state(states[self._world.rank])
 
+    def model_state(self) -> dict[str, Any]:
+        """Return the state of the whole model, at least on rank 0; all workers must call it."""
+        return self._model.state_dict()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's state of the whole model, at least on rank 0; all workers must call it."""
+        return self.optimizer.state_dict()
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        """Load the state of the whole model."""
+        self._model.load_state_dict(state)
+
+    def own_optimizer_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return this worker's part of the optimizer's state of the whole model."""
+        return state
+
+    def losses(self, model: nn.Module, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
+        """Compute the losses of a batch in an evaluation, by parts: losses, batch and number of examples."""
+        return [(self._task.run_step(model, batch), batch, num_examples)]
+
     def form_buckets(self, batches: WorkerBatches) -> None:
         """Compute gradients and drop them, as the first thing that a resumed training does on several workers.
 
@@ -487,7 +507,7 @@ class Updater:
             self.scaler.unscale_(optimizer)
         if recipe.additive_noise > 0:
             add_noise(self._parameters, step=step, eta=recipe.additive_noise, seed=recipe.seed)
-        norm = None if recipe.clip is None else nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
+        norm = self._clipped_norm()
         before = self._finite.num_skipped
         # Another worker's gradient may be finite: then all workers find it in the next exchange.
         is_finite = self.exchange is not None or self._finite.check(norm)
@@ -497,3 +517,8 @@ class Updater:
             self.remarks.append(f"update {step + 1}: the gradient is finite again; {before} updates were left out")
         self.scaler.step(optimizer)
         self.scaler.update(None if self._scales else 1.0)
+
+    def _clipped_norm(self) -> Tensor | None:
+        """Clip the gradients if the recipe says so, and return their norm before; None if it was not computed."""
+        clip = self._recipe.clip
+        return None if clip is None else nn.utils.clip_grad_norm_(self._parameters, clip)

@@ -26,6 +26,7 @@ from rueda.errors import RecipeError, read_failure, suggest
 from rueda.files.atomic import write_atomically
 from rueda.files.text import read_text
 from rueda.records.recipe.default_rates import DEFAULT_RATES, INSTEAD
+from rueda.records.recipe.parallel_form import pipelines_of
 from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
 
@@ -149,6 +150,13 @@ class Recipe:
     """size of the buckets in which gradients are all-reduced; none: torch's 25"""
     static_graph: bool = False
     """promise that every step uses the same parameters, so that the all-reduce needs no search for unused ones"""
+    parallel: str = "data"
+    """what the workers divide: data (each has the whole model), pipeline (each has some of its layers), or both, such
+    as data 2 x pipeline 2"""
+    pipeline_schedule: str = "1f1b"
+    """the schedule of a pipeline: gpipe, 1f1b or interleaved"""
+    micro_batches: int | None = None
+    """parts of a batch that pass through a pipeline one behind the other; none: accumulate, or 4 for each stage"""
     loader_processes: int | None = None
     """processes of each worker that read a torch data set in advance; none: 2 on a GPU, 0 (no process) elsewhere"""
 
@@ -216,6 +224,15 @@ class Recipe:
     def global_batch(self) -> int:
         """The examples of all workers in one update."""
         return self.workers * self.local_batch
+
+    def in_data_workers(self) -> Recipe:
+        """Return the recipe whose workers are those that divide the data: of a pipeline, one for all of its stages.
+
+        >>> Recipe(workers=4, batch=8, parallel="data 2 x pipeline 2").in_data_workers().global_batch
+        16
+        """
+        found = pipelines_of(self.parallel, self.workers)
+        return self if found is None else self.change(workers=found[0])
 
     @property
     def is_local(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.errors import RecipeError
 from rueda.records.recipe.default_rates import DEFAULT_RATES
+from rueda.records.recipe.parallel_form import is_known_form
 
 if TYPE_CHECKING:
     from rueda.records.recipe.recipe import Recipe
@@ -22,6 +23,7 @@ CHOICES = {
     "warmup": ("gradual", "constant", "from-zero"),
     "schedule": ("constant", "step", "polynomial", "cosine", "one-cycle"),
     "precision": ("auto", "float32", "float64", "bf16", "fp16"),
+    "pipeline_schedule": ("gpipe", "1f1b", "interleaved"),
     "partition": ("shards", "random"),
     "remainder": ("drop", "pad"),
     "recalibrate": ("auto", "always", "never"),
@@ -33,7 +35,7 @@ _POSITIVE = (
     *("workers", "batch", "accumulate", "epochs", "rate", "base_batch", "trust", "clip", "ghost_batch"),
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("checkpoint_minutes", "noise_scale_every", "noise_scale_memory", "evaluation_batch", "bucket_megabytes"),
-    *("commit_every", "sync_every", "outer_rate", "sync_fragments"),
+    *("commit_every", "sync_every", "outer_rate", "sync_fragments", "micro_batches"),
 )
 _NOT_NEGATIVE = (
     *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),
@@ -65,6 +67,9 @@ def check(recipe: Recipe, names: Iterable[str]) -> None:
         if getattr(recipe, name) not in choices:
             expected = f"one of {', '.join(choices)}"
             raise RecipeError(name, expected=expected, got=getattr(recipe, name), do="choose one")
+    if not (isinstance(recipe.parallel, str) and is_known_form(recipe.parallel)):
+        expected = "data, pipeline, or both as in 'data 2 x pipeline 2'"
+        raise RecipeError("parallel", expected=expected, got=recipe.parallel, do="choose one")
     for message, contradicts in _contradictions(recipe).items():
         if contradicts:
             raise RecipeError(message)
@@ -119,6 +124,8 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
             r.nesterov and r.optimizer not in ("sgd", "lars", "larc"),
         f"momentum_correction is for lars, whose momentum contains the rate, not for {r.optimizer}; set "
         "momentum_correction = false": r.momentum_correction and r.optimizer != "lars",
+        f"sync_every = {r.sync_every} exchanges parameters of whole models, which parallel = {r.parallel!r} divides; keep one of "
+        "them": r.sync_every > 1 and r.parallel != "data",
         "adascale and growth_factor both decide what a larger batch means; keep one of them": r.adascale and grown,
         "growth_from_noise and growth_factor both decide when the batch grows; keep one of them":
             r.growth_from_noise and grown,

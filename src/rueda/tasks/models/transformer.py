@@ -73,6 +73,40 @@ def initialise(model: nn.Module, num_layers: int) -> None:
             nn.init.zeros_(module.bias)
 
 
+def embed_tokens(tokens: Tensor, embedding: nn.Embedding, positions: nn.Embedding) -> Tensor:
+    """Add the embeddings of tokens [B, T] and of their positions, [B, T, width]; refuse too long a sequence."""
+    context = positions.num_embeddings
+    if tokens.shape[1] > context:
+        got, do = f"{tokens.shape[1]} tokens", "shorten the sequences, or set model.context"
+        raise TaskError("a sequence", expected=f"at most context = {context} tokens", got=got, do=do)
+    embedded: Tensor = embedding(tokens) + positions.weight[: tokens.shape[1]]
+    return embedded
+
+
+class TokenEmbedding(nn.Module):
+    """The first layer of a decoder in a pipeline, [B, T] -> [B, T, width]."""
+
+    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens, self.positions = tokens, positions
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Embed the tokens and their positions."""
+        return embed_tokens(tokens, self.tokens, self.positions)
+
+
+class TiedOutput(nn.Module):
+    """The last layer of a decoder in a pipeline: layer norm, and logits by the embedding's own weights."""
+
+    def __init__(self, norm: nn.LayerNorm, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.norm, self.tokens = norm, tokens
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map [B, T, width] to [B, T, vocabulary]."""
+        return F.linear(self.norm(hidden), self.tokens.weight)
+
+
 class Decoder(nn.Module):
     """A decoder-only language model: the logits of the next token at every position."""
 
@@ -85,14 +119,15 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens [B, T] to logits [B, T, vocabulary]; the output layer shares the embedding's weights."""
-        context = self.positions.num_embeddings
-        if tokens.shape[1] > context:
-            got, do = f"{tokens.shape[1]} tokens", "shorten the sequences, or set model.context"
-            raise TaskError("a sequence", expected=f"at most context = {context} tokens", got=got, do=do)
-        hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        hidden = embed_tokens(tokens, self.tokens, self.positions)
         for block in self.blocks:
             hidden = block(hidden)
         return F.linear(self.norm(hidden), self.tokens.weight)
+
+    def pipeline_layers(self) -> list[nn.Module]:
+        """Return the layers, one after the other; they share their parameters with the model."""
+        embedding, output = TokenEmbedding(self.tokens, self.positions), TiedOutput(self.norm, self.tokens)
+        return [embedding, *self.blocks, output]
 
 
 def decoder(

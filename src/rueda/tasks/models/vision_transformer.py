@@ -12,6 +12,32 @@ from rueda.errors import TaskError
 from rueda.tasks.models.transformer import Block, initialise
 
 
+class PatchEmbedding(nn.Module):
+    """The first layer in a pipeline, [B, C, H, W] -> [B, patches, width]."""
+
+    def __init__(self, patches: nn.Conv2d, positions: nn.Embedding) -> None:
+        super().__init__()
+        self.patches, self.positions = patches, positions
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Project each patch and add its position."""
+        embedded: Tensor = self.patches(images).flatten(2).transpose(1, 2) + self.positions.weight
+        return embedded
+
+
+class MeanOutput(nn.Module):
+    """The last layer in a pipeline: norm, the mean over all patches, and the logits of the classes, [B, classes]."""
+
+    def __init__(self, norm: nn.LayerNorm, head: nn.Linear) -> None:
+        super().__init__()
+        self.norm, self.head = norm, head
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map [B, patches, width] to [B, classes]."""
+        logits: Tensor = self.head(self.norm(hidden).mean(1))
+        return logits
+
+
 class VisionTransformer(nn.Module):
     """Patches, blocks without a causal mask, mean over the patches, a linear layer."""
 
@@ -30,6 +56,11 @@ class VisionTransformer(nn.Module):
             hidden = block(hidden)
         logits: Tensor = self.head(self.norm(hidden).mean(1))
         return logits
+
+    def pipeline_layers(self) -> list[nn.Module]:
+        """Return the layers, one after the other; they share their parameters with the model."""
+        first, last = PatchEmbedding(self.patches, self.positions), MeanOutput(self.norm, self.head)
+        return [first, *self.blocks, last]
 
 
 def vision_transformer(

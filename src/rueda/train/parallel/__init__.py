@@ -1,0 +1,1 @@
+"""Forms of parallel training besides data parallelism."""

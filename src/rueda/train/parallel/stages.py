@@ -1,0 +1,138 @@
+"""Stages of a pipeline: a model as a list of layers, cut into consecutive parts.
+
+A pipeline needs a model that passes one value through its layers, one after the other. Such a model is
+
+- an ``nn.Sequential``, whose children are the layers,
+- any module with a method ``pipeline_layers()``, as the built-in transformers have it, or
+- the model of a task that divides it: ``Task(layers=lambda model: [model.embed, *model.blocks, model.head])``.
+
+Layers share their parameters with the model, so that a checkpoint names them as the model does. A parameter may belong
+to layers of different stages, such as the embedding that a language model uses once more as its output layer; each of
+these stages then has a copy, and :mod:`rueda.train.parallel.tied` adds up their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rueda.errors import RecipeError, TaskError
+
+Layers = Callable[[Any], Sequence[nn.Module]]
+"""model -> its layers, in the order in which a batch passes through them"""
+
+
+def layers_of(model: nn.Module, own: Layers | None = None, *, task: str = "this task") -> list[nn.Module]:
+    """Return the layers of a model, in the order in which a batch passes through them.
+
+    Args:
+        model: the model.
+        own: the task's function that divides it.
+        task: the name of the task, for messages.
+
+    Raises:
+        TaskError: nothing says how to divide the model, or a parameter belongs to none of its layers.
+
+    >>> [type(layer).__name__ for layer in layers_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
+    ['Linear', 'ReLU']
+    """
+    method = getattr(model, "pipeline_layers", None)
+    if own is not None:
+        found = list(own(model))
+    elif callable(method):
+        found = list(method())
+    elif isinstance(model, nn.Sequential):
+        found = list(model)
+    else:
+        raise TaskError(
+            f"the model of task {task}", expected="an nn.Sequential, which a pipeline can cut into stages",
+            got=type(model).__name__, do="give the task its layers: Task(layers=lambda model: [...])",
+        )  # fmt: skip
+    wrong = [type(layer).__name__ for layer in found if not isinstance(layer, nn.Module)]
+    if wrong or not found:
+        got = wrong[0] if wrong else "none"
+        raise TaskError(f"the layers of task {task}", expected="modules", got=got, do="return a list of nn.Module")
+    known = {id(one) for layer in found for one in layer.parameters()}
+    missing = [name for name, one in model.named_parameters() if id(one) not in known]
+    if missing:
+        do = "return every layer that has parameters"
+        raise TaskError(f"the layers of task {task}", expected="all parameters", got=f"none with {missing[0]}", do=do)
+    return found
+
+
+class Stage(nn.Module):
+    """Consecutive layers of a model; a layer that returns a tuple passes several arguments to the next one.
+
+    Args:
+        layers: the layers of this stage.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.infers_shapes = False
+        """whether the next forward pass only finds the shapes of the outputs, and must not change the buffers"""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Pass the inputs through all layers."""
+        if self.infers_shapes:
+            self.infers_shapes = False
+            copies = {name: buffer.clone() for name, buffer in self.named_buffers()}
+            return torch.func.functional_call(self, copies, inputs, named)
+        return self._pass(inputs, named)
+
+    def _pass(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        value: Any = inputs
+        for number, layer in enumerate(self.layers):
+            value = layer(*value, **(named if number == 0 else {})) if isinstance(value, tuple) else layer(value)
+        return value
+
+
+def build_stages(layers: Sequence[nn.Module], ends: Sequence[int]) -> list[Stage]:
+    """Cut layers into stages, of which each ends before the layer with the number in ``ends``.
+
+    The first layer of a stage must not write into its input, which came from another worker: ``inplace`` is turned off.
+
+    >>> [len(stage.layers) for stage in build_stages([nn.Linear(1, 1), nn.ReLU(inplace=True), nn.Linear(1, 1)], [1, 3])]
+    [1, 2]
+    """
+    starts = [0, *ends[:-1]]
+    for start in starts[1:]:
+        if getattr(layers[start], "inplace", False):
+            layers[start].inplace = False  # type: ignore[assignment]
+    return [Stage(layers[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def check_num_stages(num_layers: int, num_stages: int, task: str) -> None:
+    """Refuse more stages than there are layers."""
+    if num_layers < num_stages:
+        do = "use fewer workers in the pipeline, or a model with more layers"
+        raise RecipeError(
+            f"the pipeline of task {task}", expected=f"{num_stages} layers or more", got=num_layers, do=do
+        )
+
+
+def keep_stages(model: nn.Module, own: Sequence[Stage]) -> None:
+    """Free the parameters and buffers of a model that do not belong to some stages.
+
+    They stay in the model under their names, as tensors of the device ``meta`` that have a shape and no memory and are
+    not trained.
+    """
+    kept = {id(one) for stage in own for one in (*stage.parameters(), *stage.buffers())}
+    replaced: dict[int, Tensor] = {}
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and id(parameter) not in kept:
+                empty = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+                module._parameters[name] = replaced.setdefault(id(parameter), empty)  # type: ignore[assignment]
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None and id(buffer) not in kept:
+                module._buffers[name] = replaced.setdefault(id(buffer), torch.empty_like(buffer, device="meta"))
+
+
+def is_kept(tensor: Tensor) -> bool:
+    """Return whether a tensor of a divided model belongs to a stage of this worker."""
+    return tensor.device.type != "meta"
