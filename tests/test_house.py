@@ -297,4 +297,6 @@ def test_updates_are_made_in_one_place() -> None:
     }
     timed = found.pop("labs/lab_2/iteration.py")  # the steps of an iteration one by one, each with its time
     assert timed == ["optimizer.step"]
+    of_virtual_workers = found.pop("train/local_rehearsal.py")  # the same update, of each virtual worker
+    assert of_virtual_workers == ["super().update"]
     assert found == {"train/training.py": ["updater.update"], "train/update.py": ["self.scaler.step"]}

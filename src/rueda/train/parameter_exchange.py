@@ -17,10 +17,8 @@ exchange is complete before the next update; the overlap with computation that t
 The anchors, and the outer optimizer's momentum, are the same on all workers at all times. They are what workers compare
 (:mod:`rueda.train.comparison`) and part of a checkpoint.
 
-torch's own pieces do not serve here. ``PeriodicModelAverager`` averages each parameter by an all-reduce of its own,
-counts calls in a private counter that no checkpoint holds, and knows neither an outer optimizer nor fragments; the
-``post_localSGD`` hook changes the gradients' all-reduce only. torchft's DiLoCo needs its own manager and a quorum at
-each exchange. The outer step itself is ``torch.optim.SGD``.
+torch's ``PeriodicModelAverager`` is local SGD alone: it has neither an outer optimizer nor fragments, and averages the
+model of a process, not those of virtual workers. The outer step is ``torch.optim.SGD``. torchft was not tried.
 """
 
 from __future__ import annotations
