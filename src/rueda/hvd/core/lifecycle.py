@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -63,7 +62,7 @@ def _start(world: World, *, opened: bool) -> Engine:
         _unwatch_breaks = elastic.on_break(_engine.abort)
         if (lost := broken.error()) is not None:  # just before
             _engine.abort(str(lost))
-    atexit.register(_stop_at_exit)
+    atexit.register(stop)
     _forget_after_fork()
     return _engine
 
@@ -77,27 +76,13 @@ def stop() -> None:
             wait_for_idle_threads()
 
 
-def _stop_at_exit() -> None:
-    """Stop the engine when the process ends; if an exception ends it, without waiting for ranks that do not end.
-
-    The interpreter keeps an uncaught exception in ``sys.last_value`` before it prints it. The collectives of the other
-    ranks fail with its name, and the survivors of an elastic job, which wait for the end of this process, go on.
-    """
-    error = getattr(sys, "last_value", None)
-    if _engine is not None and not _engine.forked and isinstance(error, Exception) and not hasattr(sys, "ps1"):
-        text = str(error).strip()
-        first_line = f": {text.splitlines()[0]}" if text else ""
-        _engine.abort(f"rank {_engine.rank} was ended by {type(error).__name__}{first_line}")
-    stop()
-
-
 def _close(failed: bool) -> bool:
     """Stop the engine, if it runs, and return whether it did; a failed one does not wait for the other ranks."""
     global _engine, _unwatch_breaks
     if _engine is None:
         return False
     ended, _engine = _engine, None
-    atexit.unregister(_stop_at_exit)
+    atexit.unregister(stop)
     if ended.forked:
         return False
     if _unwatch_breaks is not None:
@@ -140,7 +125,7 @@ def _forget_after_fork() -> None:
 
 
 def _after_fork() -> None:
-    atexit.unregister(_stop_at_exit)
+    atexit.unregister(stop)
     if _engine is not None:
         _engine.after_fork()
 
