@@ -97,6 +97,9 @@ def module_state() -> None:
     layer = nn.BatchNorm1d(2)
     parent = nn.Sequential(layer)
     assert set(layer._buffers) == {"running_mean", "running_var", "num_batches_tracked"}
+    assert set(layer._parameters) == {"weight", "bias"}
+    layer._parameters["bias"] = nn.Parameter(torch.ones(2))
+    assert layer.bias.tolist() == [1.0, 1.0] and len(list(layer.parameters())) == 2
     parent._modules["0"] = nn.Identity()
     assert isinstance(parent[0], nn.Identity)
     assert not layer._forward_hooks and not layer._forward_pre_hooks
@@ -154,6 +157,7 @@ WHAT: dict[str, Callable[[], None]] = {
     "_values": sparse,
     "_buffers": module_state,
     "_modules": module_state,
+    "_parameters": module_state,
     "_forward_hooks": module_state,
     "_forward_pre_hooks": module_state,
     "_BatchNorm": module_state,
@@ -161,6 +165,7 @@ WHAT: dict[str, Callable[[], None]] = {
     "_worker_info": loader_info,
     "_get_default_store": group_methods,
     "_get_default_group": group_methods,
+    "_resolve_process_group": group_methods,
     "_allgather_base": group_methods,
     "_reduce_scatter_base": group_methods,
     "_set_default_timeout": group_methods,
@@ -196,6 +201,8 @@ def test_private_names_of_process_groups() -> None:
 
     from torch._C import _distributed_c10d
 
+    default = dist.distributed_c10d._get_default_group()
+    assert dist.distributed_c10d._resolve_process_group(default.group_name) is default
     if hasattr(_distributed_c10d, "_dump_fr_trace_json"):  # not in old versions
         assert isinstance(json.loads(_distributed_c10d._dump_fr_trace_json(onlyActive=False)), dict)
     assert pickle.loads(_distributed_c10d._dump_fr_trace()).keys() >= {"entries", "pg_config", "pg_status"}

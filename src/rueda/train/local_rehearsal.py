@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rueda.data.nest import map_tensors
 from rueda.errors import NonFiniteError, RecipeError
 from rueda.train.buffers import other_buffers, running_statistics, write_buffers, write_running_statistics
 from rueda.train.divergence import ADVICE
@@ -58,7 +59,7 @@ class LocalRehearsal(Rehearsal):
             step = self._compute.with_model(called)
             optimizer = build_optimizer(self._recipe, model, self._task.optimizer)
             worker = Updater(self._task, self._recipe, self._world, model, step, optimizer, {})
-            optimizer.load_state_dict(copy.deepcopy(state))
+            optimizer.load_state_dict(map_tensors(torch.clone, state))
             worker.exchange = self.exchange  # it says that the updates are its own; the exchange is made here
             self._workers.append(worker)
 

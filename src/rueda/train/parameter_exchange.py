@@ -66,6 +66,7 @@ class ParameterExchange:
     >>> [(update, exchange.due(update)) for update in (2, 4)]  # the last layer after update 2, the first after 4
     [(2, [1]), (4, [0])]
     >>> exchange.exchange(2, weights, lambda mine: mine - 1)  # all workers together have moved by 1 on average
+    True
     >>> round(weights["last"].item(), 4)  # 1 - 0.7 (1 + 0.9)
     -0.33
     """

@@ -5,7 +5,6 @@ Nothing here synchronises with the device: sums of losses and correct answers st
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from rueda.data.nest import map_tensors
 from rueda.errors import NonFiniteError, RecipeError, TaskError
 from rueda.nn.convert import BatchNorm
 from rueda.nn.ghost_batch_norm import GhostBatchNorm
@@ -213,7 +213,7 @@ class Updater:
         with torch.no_grad():
             for name, one in self.named.items():
                 one.copy_(state["parameters"][name])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.optimizer.load_state_dict(map_tensors(torch.clone, state["optimizer"]))
         if self._scales and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
 
