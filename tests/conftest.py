@@ -73,9 +73,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_environment() -> Iterator[None]:
-    """Take back what a test or what it calls (``malloc.tune``) sets in the environment that later tests inherit."""
-    before = dict(os.environ)
+    """Take back what a test or what it calls changes for later tests and for the processes that they start.
+
+    ``malloc.tune`` sets a variable; ``load_task`` puts the task's folder first on ``sys.path``, as Python does with a
+    script's, and a file there may have the name of a module of the standard library.
+    """
+    before, path = dict(os.environ), list(sys.path)
     yield
+    if sys.path != path:
+        sys.path[:] = path
     if dict(os.environ) != before:
         os.environ.clear()
         os.environ.update(before)

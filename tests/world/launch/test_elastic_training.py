@@ -99,7 +99,7 @@ def test_two_workers_become_three_and_one_is_killed(launcher: Any, monkeypatch: 
     hosts.write_text("localhost:2\n")
     script.write_text("#!/bin/sh\ncat hosts\n")
     script.chmod(0o755)
-    launch = launcher.start(launcher.script(TASK, "numbers.py"), "--elastic", "--workers", "2", "--run", "run",
+    launch = launcher.start(launcher.script(TASK, "counting.py"), "--elastic", "--workers", "2", "--run", "run",
                             "--max-np", "3", "--host-discovery-script", "list hosts", command=TRAIN,
                             OMP_NUM_THREADS="1")  # fmt: skip
     while not trained(folder):
@@ -133,7 +133,7 @@ def test_two_workers_become_three_and_one_is_killed(launcher: Any, monkeypatch: 
     assert found is not None
     steps = found[1]["place"]["step"]
     monkeypatch.chdir(folder)
-    model, batches = reference("numbers.py", steps)
+    model, batches = reference("counting.py", steps)
     for name, parameter in model.state_dict().items():
         torch.testing.assert_close(found[1]["model"][name], parameter, rtol=0, atol=1e-10)
     assert found[1]["place"]["examples"] == 16 * steps
@@ -151,7 +151,7 @@ def test_two_workers_become_three_and_one_is_killed(launcher: Any, monkeypatch: 
 
 
 def test_a_mistake_in_a_worker_ends_the_job_in_one_line(launcher: Any) -> None:
-    words = [launcher.script(TASK, "numbers.py"), "--elastic", "--workers", "1", "--set", "batch=241"]
+    words = [launcher.script(TASK, "counting.py"), "--elastic", "--workers", "1", "--set", "batch=241"]
     status, out, err = launcher.run(*words, command=TRAIN)
     assert (status, out) == (2, ""), err
     expected = "at most the 240 examples that there are, got '241'; choose a smaller batch or fewer workers"
@@ -161,7 +161,7 @@ def test_a_mistake_in_a_worker_ends_the_job_in_one_line(launcher: Any) -> None:
 def test_the_same_error_at_the_same_update_ends_the_job(launcher: Any) -> None:
     (launcher.folder / "fail").touch()
     launch = launcher.start(
-        launcher.script(TASK, "numbers.py"), "--elastic", "--workers", "1", "--run", "run", command=TRAIN
+        launcher.script(TASK, "counting.py"), "--elastic", "--workers", "1", "--run", "run", command=TRAIN
     )
     status, _, err = launch.end()
     assert status == 1
