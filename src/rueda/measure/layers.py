@@ -8,14 +8,14 @@ the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
-from rueda.data.nest import map_tensors, tensors
+from rueda.data.nest import map_tensors, num_bytes, tensors
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
 from rueda.tasks.models.transformer import Block
@@ -157,7 +157,7 @@ def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[No
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         seen.saved += saved.num_bytes - seen.before
-        seen.output = _size(output)
+        seen.output = num_bytes(output)
 
     with _hooked(module, before, after):
         yield
@@ -169,14 +169,14 @@ def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Ite
 
     def before(_: nn.Module, inputs: Any) -> None:
         if how == COLUMNS:
-            seen.exchanged += sum(one.numel() * one.element_size() for one in tensors(inputs) if one.requires_grad)
+            seen.exchanged += num_bytes([one for one in tensors(inputs) if one.requires_grad])
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         if how == COLUMNS:
             seen.after_columns = saved.num_bytes
         else:
             seen.split_saved += saved.num_bytes - seen.after_columns
-            seen.exchanged += _size(output)
+            seen.exchanged += num_bytes(output)
 
     with _hooked(module, before, after):
         yield
@@ -190,8 +190,3 @@ def _hooked(module: nn.Module, before: Callable[..., None], after: Callable[...,
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _size(value: Any) -> int:
-    found: list[Tensor] = list(tensors(value if not isinstance(value, Mapping) else list(value.values())))
-    return sum(one.numel() * one.element_size() for one in found)

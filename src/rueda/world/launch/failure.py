@@ -16,7 +16,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rueda.world.signals import shell_status
+from rueda.world.signals import shell_status, signal_name
 from rueda.world.stall.limits import EXIT_STATUS, PREFIX
 
 _MOST_LINES = 60
@@ -103,11 +103,7 @@ def summary(failure: Failure, stderr: str = "") -> str:
     'rank 0 on server1 failed with exit status 1 (rank 1 had left with exit status 0)'
     """
     if failure.status < 0:
-        try:
-            name = signal.Signals(-failure.status).name
-        except ValueError:
-            name = f"signal {-failure.status}"
-        how = f"was ended by {name}"
+        how = f"was ended by {signal_name(-failure.status)}"
         if -failure.status == signal.SIGKILL:
             how += " (if no user sent it, the host probably ran out of memory)"
     else:
