@@ -150,7 +150,7 @@ def _num_split(module: nn.Module, how: str) -> int:
 
 @contextmanager
 def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
-    """Note what a module keeps and what it returns."""
+    """Add up the bytes that a module keeps for the backward pass, and those that it returns, while the block runs."""
 
     def before(_: nn.Module, inputs: Any) -> None:
         seen.before = saved.num_bytes
@@ -165,7 +165,11 @@ def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[No
 
 @contextmanager
 def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
-    """Note what lies between a layer split by columns and one split by rows, and what both exchange."""
+    """Add up what tensor parallelism divides and exchanges, while the block runs.
+
+    Divided are the activations kept between a layer split by columns and the next one split by rows. Exchanged are the
+    gradient of the first one's inputs and the results of the second.
+    """
 
     def before(_: nn.Module, inputs: Any) -> None:
         if how == COLUMNS:
