@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from rueda.data import Arrays
-from rueda.measure.layers import count_layers, layers_of, split_plan
+from rueda.measure.layers import count_layers
 from rueda.tasks import Task
 from rueda.tasks.models.transformer import decoder
+from rueda.train.parallel.layer_names import layers_of
+from rueda.train.parallel.tensor_plan import split_plan
 
 BATCH = 6
 
