@@ -48,9 +48,10 @@ def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tup
         counter = stack.enter_context(FlopCounterMode(display=False))
         for name, layer in owner.items():
             stack.enter_context(_watched(model.get_submodule(name), seen[layer], saved))
+        between = _Between()
         for name, how in plan.items():
             layer = next(one for one in layers if name == one or name.startswith(f"{one}."))
-            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved))
+            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved, between))
         with saved.hooks():
             step = StepModule(task, model)
             result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
@@ -101,7 +102,14 @@ class _Seen:
 
     def __init__(self) -> None:
         self.output = self.saved = self.split_saved = self.exchanged = 0
-        self.before = self.after_columns = 0
+        self.before = 0
+
+
+class _Between:
+    """What was kept when the last layer split by columns had ended."""
+
+    def __init__(self) -> None:
+        self.saved = 0
 
 
 def _num_split(module: nn.Module, how: str) -> int:
@@ -126,7 +134,7 @@ def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[No
 
 
 @contextmanager
-def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
+def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors, between: _Between) -> Iterator[None]:
     """Note what lies between a layer split by columns and one split by rows, and what both exchange."""
 
     def before(_: nn.Module, inputs: Any) -> None:
@@ -135,9 +143,9 @@ def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Ite
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         if how == COLUMNS:
-            seen.after_columns = saved.num_bytes
+            between.saved = saved.num_bytes
         else:
-            seen.split_saved += saved.num_bytes - seen.after_columns
+            seen.split_saved += saved.num_bytes - between.saved
             seen.exchanged += _size(output)
 
     with _hooked(module, before, after):
