@@ -78,5 +78,6 @@ class Display:
         count = found.weight if counts_weights(training.task) else training.updater.totals.num_examples
         self.progress.show_step(
             training.state.epoch, *self._epoch.position(), seconds=seconds,
-            speed=count * training.world.size / seconds, loss=found.loss, value=found.primary, metric=found.metrics[0],
+            speed=count * training.data_world.size / seconds, loss=found.loss, value=found.primary,
+            metric=found.metrics[0],
         )  # fmt: skip
