@@ -20,7 +20,7 @@ from rueda.records import Recipe
 from rueda.records.recipe.differences import describe_differences
 from rueda.tasks.phase import OPTIONS
 from rueda.train.buffers import running_statistics, write_running_statistics
-from rueda.train.parallel.whole_state import IMPLEMENTATION
+from rueda.train.optimizers import IMPLEMENTATION
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.resume import MAY_CHANGE
 from rueda.train.totals import Sums, added, former_sums
