@@ -101,7 +101,8 @@ class Task:
     parameter groups alike"""
     layers: Callable[[Any], Sequence[nn.Module]] | None = None
     """model -> its layers, in the order in which a batch passes through them, so that a pipeline can cut it into stages
-    (:mod:`rueda.train.parallel.stages`); an ``nn.Sequential`` and the built-in transformers need none"""
+    (:mod:`rueda.train.parallel.stages`), and ``activation_checkpointing`` computes them again in the backward pass; an
+    ``nn.Sequential`` and the built-in transformers need none"""
     phases: tuple[Phase, ...] = ()
     """several updates from each batch, each of other parameters, as a GAN needs them (:mod:`rueda.tasks.phase`); an
     evaluation computes the losses by ``step``, or by the step of the first phase if the task has none"""
