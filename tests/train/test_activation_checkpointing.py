@@ -157,6 +157,10 @@ def test_what_cannot_be_computed_again_is_refused_in_one_line() -> None:
         Recipe(workers=2, parallel="pipeline", activation_checkpointing=True)
     with pytest.raises(TaskError, match="got 'Linear without"):
         Recomputation(nn.Linear(2, 2))
+    with pytest.raises(RecipeError, match="activation_checkpointing is rehearsed for one worker at a time"):
+        rehearsal(tiny_task(), BASE.change(workers=2, sync_batch_norm=True, activation_checkpointing=True))
+    with pytest.raises(RecipeError, match="gradient_compression is rehearsed for one worker at a time"):
+        rehearsal(tiny_task(), BASE.change(workers=2, sync_batch_norm=True, gradient_compression="fp16"))
     data = clouds(48, 1)
     task = Task(name="over", model=Overwriting, train=lambda: data, test=lambda: data, recipe=Recipe())
     with pytest.raises(TaskError, match="again from its input, which it overwrites"):

@@ -85,10 +85,11 @@ class Rehearsal(Updater):
         self._tracked = [] if self._synchronises else layers
         self._streams = RandomStreams(recipe.seed, world.device)
         self.compression = rehearsed_compression(recipe, world, self.named)
-        if self._synchronises and self.compression is not None:
+        alone = "gradient_compression" if self.compression is not None else "activation_checkpointing"
+        if self._synchronises and (self.compression is not None or recipe.activation_checkpointing):
             raise RecipeError(
-                "gradient_compression compresses the gradient of each worker, but with sync_batch_norm all workers "
-                "pass through the network at once; omit one of them, or train on real workers"
+                f"{alone} is rehearsed for one worker at a time, but with sync_batch_norm all workers pass through the "
+                "network at once; omit one of them, or train on real workers"
             )
         # AdaScale and compression need each worker's own gradient, a step may compare the examples of a batch with each
         # other, and what is computed again in the backward pass would not draw each worker's random numbers.
