@@ -37,6 +37,7 @@ from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, StepWork
 from rueda.terminal.numbers import things
+from rueda.train.gradient_compression import exchanged_bytes
 from rueda.train.normalisation import has_batch_norm
 from rueda.train.numerics import settled
 from rueda.world.device import is_gpu, wait_for
@@ -158,15 +159,17 @@ def describe(
     ``layers_known`` is False for a model of which only the shapes of its parameters are given.
     """
     batch_norm = has_batch_norm(model) if layers_known else None
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     num_bytes, threads, about = gradient_bytes(model), torch.get_num_threads(), environment()
     return Profile(
         task=task,
         device=_device_name(device, threads, about["machine"]["processor"]),
         threads=threads,
         precision=settled(recipe, device).precision,
-        parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-        tensors=sum(parameter.requires_grad for parameter in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in trained),
+        tensors=len(trained),
         gradient_bytes=num_bytes,
+        compressed_bytes=None if recipe.gradient_compression == "none" else exchanged_bytes(recipe, trained),
         batch_norm=batch_norm,
         examples=examples,
         recipe=recipe.to_toml(),

@@ -100,6 +100,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         buffers = {name for name, _ in model.named_buffers()}
         state = {name: tensor.clone() if name in buffers else tensor for name, tensor in state.items()}
         write_running_statistics(model, own)
+    compression = [None if one.compression is None else one.compression.state_dict(world) for one in training.updaters]
     sums = epoch_sums(training)
     random_states = world.all_gather_object(random_state())
     if world.rank not in holders:
@@ -113,6 +114,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         "average": average,
         "statistics": of_workers,
         "local": local,
+        "compression": compression,
         "optimizer": optimizer,
         "scaler": training.updater.scaler.state_dict(),
         "loader": training.loader.state_dict(),
@@ -179,6 +181,10 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
             assert training.updater.exchange is not None, "it has begun"
             training.updater.exchange.load_state_dict(local["exchange"])
             training.updater.load_states_of_workers(local["workers"])
+        of_compression = contents.get("compression") or [None] * len(training.updaters)
+        for updater, state in zip(training.updaters, of_compression, strict=True):
+            if updater.compression is not None:
+                updater.compression.load_state_dict(state, training.world)
         training.loader.load_state_dict(contents["loader"])
         state = replace(TrainingState(), **contents["place"])
         if not training.recipe.adascale:  # the clock counts updates of the recipe's global batch
