@@ -118,8 +118,11 @@ def without_implementation(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "param_groups": groups}
 
 
-def equal_to_one_worker(form: str, name: str, optimizer: str, dtype: torch.dtype, parts: int = 1) -> None:
-    task, recipe = TASKS[name](), Recipe(batch=EXAMPLES, parallel=form, **OPTIMIZERS[optimizer])
+def equal_to_one_worker(
+    form: str, name: str, optimizer: str, dtype: torch.dtype, parts: int = 1, recomputes: bool = False
+) -> None:
+    options = {**OPTIMIZERS[optimizer], "activation_checkpointing": recomputes}
+    task, recipe = TASKS[name](), Recipe(batch=EXAMPLES, parallel=form, **options)
     updater, alone = divided(task, recipe, dtype, parts), one_worker(task, recipe, dtype)
     wanted_optimizer = without_implementation(alone.optimizer.state_dict())
     state, of_optimizer = updater.model_state(), updater.optimizer_state()
@@ -149,6 +152,12 @@ def test_sharded_on_two_workers() -> None:
         ("cnn", "novograd", torch.float64, 1),
     ):
         equal_to_one_worker("sharded", name, optimizer, dtype, parts)
+
+
+@workers(2)
+def test_divided_models_with_activation_checkpointing_on_two_workers() -> None:
+    for form, name, parts in (("sharded", "text", 2), ("sharded", "cnn", 1), ("tensor", "text", 1)):
+        equal_to_one_worker(form, name, "adamw", torch.float64, parts, recomputes=True)
 
 
 @workers(2)

@@ -43,7 +43,8 @@ def divided_updater(
             f"tensor: {things(_num_split(model), 'weight')} split over {mesh.tensor} workers; whole on "
             f"each: {', '.join(whole) or 'nothing'}"
         )
-    step = (ShardedStep if mesh.sharded > 1 else StepModule)(task, model, memory_format)
+    kind = ShardedStep if mesh.sharded > 1 else StepModule
+    step = kind(task, model, memory_format, recomputed=recipe.activation_checkpointing)
     if isinstance(step, ShardedStep):
         layers = sharded_layers(model, task.layers)
         shards = devices["data", "sharded"] if mesh.data > 1 else devices["sharded"]
