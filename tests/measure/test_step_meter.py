@@ -44,6 +44,9 @@ def test_a_few_lines_make_a_profile(tmp_path: Path) -> None:
         assert step.seconds >= step.backward
     assert profile.parameters == 8 * 16 + 16 + 16 * 3 + 3 and profile.gradient_bytes == 4 * profile.parameters
     assert profile.examples == 240 and profile.device.startswith("cpu (") and profile.buckets == 1
+    assert profile.compressed_bytes is None and profile.all_reduce_bytes == profile.gradient_bytes
+    halves = meter.profile(model, task="mine", examples=240, recipe=Recipe(batch=8, gradient_compression="bf16"))
+    assert (halves.gradient_bytes, halves.all_reduce_bytes) == (profile.gradient_bytes, profile.gradient_bytes // 2)
     profile.save(tmp_path / "profile.json")
     assert Profile.load(tmp_path) == profile
 

@@ -106,6 +106,14 @@ def test_four_buckets_behind_the_backward_pass(parameters: int, exposed_share: f
     assert two.exposed_seconds == pytest.approx(exposed + INTERFERENCE * (4 * each - exposed))
 
 
+def test_compressed_gradients_take_as_much_less_time_as_they_have_less_bytes() -> None:
+    whole, halves = (
+        predict(profile(ALONE, compressed_bytes=sent), BOX, workers=2, local_batch=64) for sent in (None, 2_000_000)
+    )
+    assert halves.sync_seconds == pytest.approx(whole.sync_seconds / 2) and whole.sync_seconds > 0
+    assert halves.compute_seconds == whole.compute_seconds
+
+
 def test_the_slowest_of_many() -> None:
     """Two devices whose speeds differ by 10 %: on average the slower is 0.564 x 10 % late."""
     two = predict(profile(ALONE), replace(BOX, jitter=0.1), workers=2, local_batch=64)

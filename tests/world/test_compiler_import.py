@@ -63,3 +63,11 @@ def test_a_training_spares_the_compiler_and_compiling_restores_it() -> None:
     """The same numbers without it, hooks and gradient mode included; torch's own functions as soon as it is loaded."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_trains_is_imported_without_the_compiler() -> None:
+    """And without DTensor, which brings it: parallel forms import them when they are built."""
+    code = "import sys, rueda.cli.train, rueda.train.loop, rueda.study, rueda.examine, rueda.measure, rueda.hvd.torch; "
+    code += "print(sorted({'torch._dynamo', 'torch.distributed.tensor', 'sympy'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

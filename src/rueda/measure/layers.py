@@ -6,14 +6,14 @@ language model that shares the embedding's weights, counts for the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
-from rueda.data.nest import map_tensors, tensors
+from rueda.data.nest import map_tensors, num_bytes, tensors
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
@@ -120,14 +120,14 @@ def _num_split(module: nn.Module, how: str) -> int:
 
 @contextmanager
 def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
-    """Note what a module keeps and what it returns."""
+    """Add up the bytes that a module keeps for the backward pass, and those that it returns, while the block runs."""
 
     def before(_: nn.Module, inputs: Any) -> None:
         seen.before = saved.num_bytes
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         seen.saved += saved.num_bytes - seen.before
-        seen.output = _size(output)
+        seen.output = num_bytes(output)
 
     with _hooked(module, before, after):
         yield
@@ -135,18 +135,22 @@ def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[No
 
 @contextmanager
 def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors, between: _Between) -> Iterator[None]:
-    """Note what lies between a layer split by columns and one split by rows, and what both exchange."""
+    """Add up what tensor parallelism divides and exchanges, while the block runs.
+
+    Divided are the activations kept between a layer split by columns and the next one split by rows. Exchanged are the
+    gradient of the first one's inputs and the results of the second.
+    """
 
     def before(_: nn.Module, inputs: Any) -> None:
         if how == COLUMNS:
-            seen.exchanged += sum(one.numel() * one.element_size() for one in tensors(inputs) if one.requires_grad)
+            seen.exchanged += num_bytes([one for one in tensors(inputs) if one.requires_grad])
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         if how == COLUMNS:
             between.saved = saved.num_bytes
         else:
             seen.split_saved += saved.num_bytes - between.saved
-            seen.exchanged += _size(output)
+            seen.exchanged += num_bytes(output)
 
     with _hooked(module, before, after):
         yield
@@ -160,8 +164,3 @@ def _hooked(module: nn.Module, before: Callable[..., None], after: Callable[...,
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _size(value: Any) -> int:
-    found: list[Tensor] = list(tensors(value if not isinstance(value, Mapping) else list(value.values())))
-    return sum(one.numel() * one.element_size() for one in found)

@@ -25,9 +25,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rueda.errors import ProfileError
+from rueda.data.nest import num_examples
+from rueda.errors import DataError, ProfileError
 from rueda.measure.clock import STAGES, StageClock
 from rueda.measure.memory import device_bytes, largest_batch, peak_bytes, usable_bytes
 from rueda.measure.steps import Block, summary
@@ -36,6 +37,7 @@ from rueda.records import Recipe
 from rueda.records.environment import environment
 from rueda.records.profile import Communication, NoiseScale, Profile, StepTime, StepWork
 from rueda.terminal.numbers import things
+from rueda.train.gradient_compression import exchanged_bytes
 from rueda.train.normalisation import has_batch_norm
 from rueda.train.numerics import settled
 from rueda.world.device import is_gpu, wait_for
@@ -157,15 +159,17 @@ def describe(
     ``layers_known`` is False for a model of which only the shapes of its parameters are given.
     """
     batch_norm = has_batch_norm(model) if layers_known else None
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     num_bytes, threads, about = gradient_bytes(model), torch.get_num_threads(), environment()
     return Profile(
         task=task,
         device=_device_name(device, threads, about["machine"]["processor"]),
         threads=threads,
         precision=settled(recipe, device).precision,
-        parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-        tensors=sum(parameter.requires_grad for parameter in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in trained),
+        tensors=len(trained),
         gradient_bytes=num_bytes,
+        compressed_bytes=None if recipe.gradient_compression == "none" else exchanged_bytes(recipe, trained),
         batch_norm=batch_norm,
         examples=examples,
         recipe=recipe.to_toml(),
@@ -181,14 +185,12 @@ def describe(
 
 def _count(item: object) -> int:
     """Return the number of examples in a batch: the length of its first tensor."""
-    if isinstance(item, Tensor):
-        return int(item.shape[0])
-    values = list(item.values()) if isinstance(item, dict) else item
-    if isinstance(values, (list, tuple)) and values:
-        return _count(values[0])
-    raise ProfileError(
-        "a batch", expected="a tensor as its first value", got=type(item).__name__, do="call meter(loader, batch=N)"
-    )
+    try:
+        return num_examples(item)
+    except DataError:
+        raise ProfileError(
+            "a batch", expected="a tensor as its first value", got=type(item).__name__, do="call meter(loader, batch=N)"
+        ) from None
 
 
 def _device_name(device: torch.device, threads: int, processor: str) -> str:

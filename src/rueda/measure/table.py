@@ -84,11 +84,11 @@ def _work_line(work: StepWork, unit: str) -> str:
 
 
 def _link_line(link: Communication, profile: Profile) -> str:
-    exchange = link.seconds(profile.gradient_bytes)
+    exchange = link.seconds(profile.all_reduce_bytes)
     return (
         f"all-reduce among {link.workers} workers ({link.backend}): {milliseconds(link.latency)} + "
         f"bytes / {amount(link.bandwidth)}/s, fitted to {100 * link.residual:.0f} %; "
-        f"{amount(profile.gradient_bytes)} of gradients: {milliseconds(exchange)}"
+        f"{amount(profile.all_reduce_bytes)} of gradients: {milliseconds(exchange)}"
     )
 
 

@@ -3,7 +3,8 @@
 ::
 
     compute    measured at this local batch, / device speed, or the roofline's; x contention among the workers of a node
-    sync       the all-reduce of the gradients, in buckets        (rueda.plan.collectives)
+    sync       the all-reduce of the gradients, in buckets        (rueda.plan.collectives), compressed if the measured
+               recipe says so (rueda.train.gradient_compression); the time of compressing itself is not predicted
     exposed    by how much sync lengthens the step: what the backward pass does not hide, and what hiding costs
     step       compute + exposed + waiting for the slowest worker (rueda.plan.stragglers)
 
@@ -80,7 +81,7 @@ def predict(
     else:
         slower = contention(cluster, workers)
         compute, backward = (seconds * slower for seconds in (alone.seconds, alone.backward))
-        sync = profile.buckets * all_reduce(profile.gradient_bytes / profile.buckets, workers, cluster)
+        sync = profile.buckets * all_reduce(profile.all_reduce_bytes / profile.buckets, workers, cluster)
         if cluster.is_profiled and profile.overlap is not None:
             exposed = overlapped(compute, sync, profile.overlap) - compute
         else:

@@ -236,7 +236,9 @@ class Profile(JsonRecord):
     tensors: PositiveInt | None = None
     """number of trainable parameter tensors, two or so for each layer; None: not known, in older files"""
     gradient_bytes: PositiveInt
-    """bytes of one all-reduce of all gradients"""
+    """bytes of all gradients"""
+    compressed_bytes: PositiveInt | None = None
+    """bytes that the all-reduces of an update carry where the recipe compresses gradients; None: it does not"""
     batch_norm: bool | None = None
     """whether the model has batch norm; None: not known, as of a Keras model and in older files"""
     tolerance: NotNegative | None = None
@@ -268,6 +270,11 @@ class Profile(JsonRecord):
     and in older files"""
     layers: tuple[LayerWork, ...] = ()
     """the model's layers, for the parallel forms (:mod:`rueda.plan.parallel_forms`); empty: not known, as ``work``"""
+
+    @property
+    def all_reduce_bytes(self) -> int:
+        """The bytes that the all-reduces of an update carry."""
+        return self.compressed_bytes or self.gradient_bytes
 
     def check(self) -> None:
         """Raise ValueError if a step's optimizer takes longer than the step."""

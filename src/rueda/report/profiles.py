@@ -22,7 +22,7 @@ def to_section(profile: Profile) -> Section:
     best = max(steps, key=lambda step: step.images_per_second)
     section.told.append(
         f"One worker on {profile.device} reaches {best.images_per_second:,.0f} {profile.unit} a second at a local "
-        f"batch of {count(best.batch)}; an all-reduce of its gradients carries {amount(profile.gradient_bytes)}."
+        f"batch of {count(best.batch)}; an all-reduce of its gradients carries {amount(profile.all_reduce_bytes)}."
     )
     if profile.work is not None:
         section.told.append(
@@ -40,7 +40,7 @@ def to_section(profile: Profile) -> Section:
     note = "Medians; ± is half the distance between the quartiles."
     section.tables.append(Table.of("A training step, stage by stage", steps, columns, note))
     section.plots += [_throughput(steps, profile.unit), _stages(steps)]
-    section.plots += [exchange_plot(profile.communication, profile.gradient_bytes)] if profile.communication else []
+    section.plots += [exchange_plot(profile.communication, profile.all_reduce_bytes)] if profile.communication else []
     section.plots += [_noise(profile.noise)] if profile.noise else []
     return section
 

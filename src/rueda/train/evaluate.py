@@ -15,6 +15,7 @@ so on, on this worker alone: which examples are its share does not change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from rueda.data.nest import check_divisible, num_examples, select
 from rueda.errors import DataError, TaskError
 from rueda.records import Recipe
-from rueda.records.metric import MetricInfo
+from rueda.records.metric import LOSS, MetricInfo
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train import layout
@@ -71,6 +72,22 @@ class Evaluation:
     def value(self, name: str | None = None) -> float | None:
         """Return the deciding value of a metric, or of the primary one."""
         return self.deciding.values.get(name or self.metric.name)
+
+    @property
+    def score(self) -> float:
+        """The deciding value of the primary metric, with its sign such that higher is better; -inf if it is unknown."""
+        value = self.value()
+        return -math.inf if value is None or math.isnan(value) else self.metric.score(value)
+
+    def reaches_target(self, recipe: Recipe) -> bool:
+        """Return whether the target of a recipe is reached; False if it has none."""
+        target = recipe.target if recipe.target is not None else recipe.target_accuracy
+        if target is None:
+            return False
+        info = next((one for one in self.test.metrics if one.name == recipe.target_metric), self.metric)
+        if recipe.target_metric == LOSS.name:
+            info = LOSS
+        return info.reaches(self.value(info.name), target)
 
 
 @torch.inference_mode()

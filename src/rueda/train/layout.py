@@ -19,10 +19,14 @@ def parameter_dtype(recipe: Recipe) -> torch.dtype:
 
 
 def memory_format(model: nn.Module, recipe: Recipe) -> torch.memory_format:
-    """Choose channels last for a model with 2-d convolutions, except in float64 or if the recipe forbids it."""
+    """Choose channels last for a model with 2-d convolutions, except in float64 or if the recipe forbids it.
+
+    PowerSGD takes a gradient as a matrix of its first dimension by all others, which it is not in that memory order.
+    """
     has_convolutions = any(isinstance(module, nn.Conv2d) for module in model.modules())
     # oneDNN has no vectorised float64 kernels, so nothing would be gained.
-    if recipe.channels_last and has_convolutions and recipe.precision != "float64":
+    wanted = recipe.channels_last and recipe.gradient_compression != "powersgd"
+    if wanted and has_convolutions and recipe.precision != "float64":
         return torch.channels_last
     return torch.contiguous_format
 

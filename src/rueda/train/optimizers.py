@@ -12,6 +12,9 @@ from rueda.errors import TaskError
 from rueda.optim import LAMB, LARC, LARS, AdaScale, NovoGrad, parameter_groups
 from rueda.records import Recipe
 
+IMPLEMENTATION = ("fused", "foreach")
+"""options that say how an optimizer computes, not what; each form of parallelism has its own"""
+
 _FUSED_DEVICES = ("cpu", "cuda", "mps")
 
 

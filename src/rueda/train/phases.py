@@ -46,9 +46,10 @@ def build_updaters(
     kind = (LocalRehearsal if recipe.is_local else Rehearsal) if rehearse else Updater
     called: nn.Module = torch.compile(model) if recipe.compile else model  # type: ignore[assignment]
     options: dict[str, Any] = {"sync_buffers": False, "gradient_as_bucket_view": True, **_reducer_options(recipe)}
+    recomputed = recipe.activation_checkpointing
     if not task.phases:
         optimizer = build_optimizer(recipe, model, task.optimizer)
-        wrapped = world.wrap(StepModule(task, called, memory_format), **options)
+        wrapped = world.wrap(StepModule(task, called, memory_format, recomputed=recomputed), **options)
         return [kind(task, recipe, world, model, wrapped, optimizer, groups)]
     if recipe.adascale:
         raise RecipeError(f"adascale follows one optimizer, but task {task.name} has phases with several; leave it out")
@@ -65,7 +66,7 @@ def build_updaters(
         part = task.for_phase(number)
         with training_only(model, trained):
             optimizer = build_optimizer(own, model, task.optimizer)
-            wrapped = world.wrap(StepModule(part, called, memory_format, trained), **options)
+            wrapped = world.wrap(StepModule(part, called, memory_format, trained, recomputed=recomputed), **options)
             updater = kind(part, own, world, model, wrapped, optimizer, groups if number == 0 else {})
         updater.set_phase(trained, recipe.rate)
         updater.remarks = updaters[0].remarks if updaters else updater.remarks

@@ -40,6 +40,7 @@ from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, other_buffers
+from rueda.train.compressed_rehearsal import RehearsedCompression, rehearsed_compression
 from rueda.train.lock_step import GatherNeeded, refuse, run_in_lock_step
 from rueda.train.micro_batches import MicroBatch, WorkerBatches, can_join, join
 from rueda.train.update import Updater
@@ -58,6 +59,8 @@ _LOW_PRECISION_TOLERANCE = 0.05
 
 class Rehearsal(Updater):
     """Computes the updates of ``recipe.workers`` virtual workers from global batches; see :class:`Updater`."""
+
+    compression: RehearsedCompression | None
 
     def __init__(
         self,
@@ -81,8 +84,21 @@ class Rehearsal(Updater):
         layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
         self._tracked = [] if self._synchronises else layers
         self._streams = RandomStreams(recipe.seed, world.device)
-        # AdaScale needs each worker's own gradient, and a step may compare the examples of a batch with each other.
-        self._one_by_one = isinstance(optimizer, AdaScale) or task.step is not None
+        self.compression = rehearsed_compression(recipe, world, self.named)
+        alone = "gradient_compression" if self.compression is not None else "activation_checkpointing"
+        if self._synchronises and (self.compression is not None or recipe.activation_checkpointing):
+            raise RecipeError(
+                f"{alone} is rehearsed for one worker at a time, but with sync_batch_norm all workers pass through the "
+                "network at once; omit one of them, or train on real workers"
+            )
+        # AdaScale and compression need each worker's own gradient, a step may compare the examples of a batch with each
+        # other, and what is computed again in the backward pass would not draw each worker's random numbers.
+        self._one_by_one = (
+            isinstance(optimizer, AdaScale)
+            or task.step is not None
+            or self.compression is not None
+            or recipe.activation_checkpointing
+        )
         self._in_lock_step = False
         self._num_checked = 0
 
@@ -131,9 +147,13 @@ class Rehearsal(Updater):
                 group = WorkerGroup(self._streams, ranks, step)
                 with statistics.of(ranks), self._worker_buffers.of(first):
                     self._group_gradients(group, batches, step, weight)
-                if meter is not None:
+                if self.compression is not None:
+                    self.compression.take()
+                elif meter is not None:
                     meter.take(len(ranks) * local_batch)
         statistics.write()
+        if self.compression is not None:
+            self.compression.finish()
         factor = 1.0 if weight is None else self._rescale(weight, size * local_batch, meter)
         if meter is not None:
             self._use_reading(meter.finish(), factor, measure)
@@ -163,6 +183,7 @@ class Rehearsal(Updater):
     ) -> None:
         parts = batches[group.ranks[0]]
         local = sum(part.num_examples for part in parts)
+        shares = self._size if self.compression is None else 1  # what is compressed is a worker's own mean
         noise = [self._noise(rank, local, step) for rank in group.ranks]
         start = 0
         for number, part in enumerate(parts):
@@ -172,17 +193,17 @@ class Rehearsal(Updater):
             mine = None if noise[0] is None else torch.cat([one[start:stop] for one in noise if one is not None])
             if weight is not None:
                 weight.add(result)
-            self._backward(with_noise(result, mine, 0, joined.num_examples).total() / (local * self._size))
+            self._backward(with_noise(result, mine, 0, joined.num_examples).total() / (local * shares))
             self._mark("backward")
             self.totals.add(result, joined.batch, joined.num_examples)
             start = stop
 
     def _lock_step_gradients(self, batches: WorkerBatches, step: int, *, measured: bool) -> None:
         """Compute the gradients of steps that gather: those of one micro-batch of all workers in one graph."""
-        if measured:
+        if measured or self.compression is not None:
             raise RecipeError(
-                "adascale and the noise scale compare the gradients of single workers, but steps that gather are "
-                "rehearsed in one graph; leave them out, or train on real workers"
+                "adascale, the noise scale and gradient_compression need the gradients of single workers, but steps "
+                "that gather are rehearsed in one graph; leave them out, or train on real workers"
             )
         weight, size = UpdateWeight(self._world), self._size
         statistics = RunningStatistics(self._tracked, size)

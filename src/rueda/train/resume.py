@@ -24,6 +24,7 @@ MAY_CHANGE = frozenset(
         *(
             "channels_last",
             "compile",
+            "activation_checkpointing",
             "target_accuracy",
             "target",
             "target_metric",

@@ -51,7 +51,9 @@ class Saver:
         self._written: StateCopy | None = None if former is None else former._written  # the last copy to be written
         self._intact: set[AnyPath] = set()
         self._num_commits, self._commit_seconds = 0, 0.0
-        self._committed_at = time.monotonic()
+        self._committed_at = self._saved_at = time.monotonic()
+        self.saved_step: int | None = None
+        """the step of the last checkpoint that this saver began to write"""
 
     def copy(self) -> dict[str, Any]:
         """Copy the state into memory, without writing it; every worker must call it, and rank 0 gets the copy."""
@@ -109,7 +111,20 @@ class Saver:
             self.writer.begin(lambda: save_checkpoint(folder, contents, **options))
         if not self._asynchronous:
             self.finish()
+        self.saved_step = step
+        self.restart_clock()
         return None
+
+    def restart_clock(self) -> None:
+        """Count ``checkpoint_minutes`` from here on."""
+        self._saved_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether the last checkpoint is ``checkpoint_minutes`` old or was not written; then :meth:`save` raises it."""
+        minutes = self._training.recipe.checkpoint_minutes
+        is_old = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return is_old or self.writer.failed
 
     def _nonfinite(self, contents: dict[str, Any]) -> str | None:
         """Wait until the checkpoint before is written, and return which tensors of the state are not finite."""

@@ -21,7 +21,7 @@ from rueda.records import Recipe
 from rueda.records.recipe.differences import describe_differences
 from rueda.tasks.phase import OPTIONS
 from rueda.train.buffers import running_statistics, write_running_statistics
-from rueda.train.parallel.whole_state import IMPLEMENTATION
+from rueda.train.optimizers import IMPLEMENTATION
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.resume import MAY_CHANGE
 from rueda.train.totals import Sums, added, former_sums
@@ -101,6 +101,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         buffers = {name for name, _ in model.named_buffers()}
         state = {name: tensor.clone() if name in buffers else tensor for name, tensor in state.items()}
         write_running_statistics(model, own)
+    compression = [None if one.compression is None else one.compression.state_dict(world) for one in training.updaters]
     sums = epoch_sums(training)
     random_states = world.all_gather_object(random_state())
     if world.rank not in holders:
@@ -114,6 +115,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         "average": average,
         "statistics": of_workers,
         "local": local,
+        "compression": compression,
         "optimizer": optimizer,
         "scaler": training.updater.scaler.state_dict(),
         "loader": training.loader.state_dict(),
@@ -180,6 +182,10 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
             assert training.updater.exchange is not None, "it has begun"
             training.updater.exchange.load_state_dict(local["exchange"])
             training.updater.load_states_of_workers(local["workers"])
+        of_compression = contents.get("compression") or [None] * len(training.updaters)
+        for updater, state in zip(training.updaters, of_compression, strict=True):
+            if updater.compression is not None:
+                updater.compression.load_state_dict(state, training.world)
         training.loader.load_state_dict(contents["loader"])
         state = replace(TrainingState(), **contents["place"])
         if not training.recipe.adascale:  # the clock counts updates of the recipe's global batch

@@ -8,6 +8,7 @@ itself, without this wrapper's names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from rueda.data.nest import map_tensors
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
+from rueda.train.activation_checkpointing import Recomputation
 from rueda.train.layout import to_memory_format
 
 
@@ -27,6 +29,7 @@ class StepModule(nn.Module):
         model: the model; it may be compiled.
         memory_format: the memory format of batches of images.
         parameters: what this module trains, if that is a part of the model only, as in a phase of a GAN.
+        recomputed: compute the layers again in the backward pass (:mod:`rueda.train.activation_checkpointing`).
     """
 
     def __init__(
@@ -35,9 +38,12 @@ class StepModule(nn.Module):
         model: nn.Module,
         memory_format: torch.memory_format = torch.contiguous_format,
         parameters: Sequence[nn.Parameter] | None = None,
+        *,
+        recomputed: bool = False,
     ) -> None:
         super().__init__()
         self._task, self._memory_format = task, memory_format
+        self._recomputation = Recomputation(model, task.layers, task=task.name) if recomputed else None
         if parameters is None:
             self.model = model
         else:  # the others are not registered, and so not reduced
@@ -46,11 +52,12 @@ class StepModule(nn.Module):
 
     def with_model(self, model: nn.Module) -> StepModule:
         """Return the step of another model, such as a copy."""
-        return StepModule(self._task, model, self._memory_format)
+        return StepModule(self._task, model, self._memory_format, recomputed=self._recomputation is not None)
 
     def forward(self, batch: Any) -> Losses:
         """Run the task's step."""
-        return self._task.run_step(self._called[0], arranged(batch, self._memory_format))
+        with nullcontext() if self._recomputation is None else self._recomputation.of_forward_pass():
+            return self._task.run_step(self._called[0], arranged(batch, self._memory_format))
 
 
 def arranged(batch: Any, memory_format: torch.memory_format) -> Any:

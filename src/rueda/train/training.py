@@ -35,8 +35,6 @@ from rueda.train.loaders import training_loader
 from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
-from rueda.train.parallel.building import pipeline_updater
-from rueda.train.parallel.dividing import divided_updater
 from rueda.train.parallel.division import data_place, in_mesh, mesh_for
 from rueda.train.phases import build_updaters, training_only
 from rueda.train.regime import batch_at, grown_batch, growth_rate_factor, micro_batch_of, noise_sigma
@@ -230,11 +228,15 @@ class Training:
 
     def _build_updaters(self, groups: Groups, order: torch.memory_format) -> list[Updater]:
         task, recipe, world = self.task, self.recipe, self.world
-        if self.mesh.pipeline > 1:
+        if self.mesh.pipeline > 1:  # what builds a divided model imports torch's compiler, which takes seconds
+            from rueda.train.parallel.building import pipeline_updater
+
             return [
                 pipeline_updater(task, recipe, world, self.model, self.train_data, self.mesh, self.dtype, order)
             ]  # fmt: skip
         if self.mesh.divides_model:
+            from rueda.train.parallel.dividing import divided_updater
+
             return [divided_updater(task, recipe, world, self.model, self.mesh, order)]
         rehearse = self.rehearsed
         return build_updaters(task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse)

@@ -27,10 +27,13 @@ from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.buffers import buffers_restored, synchronize_buffers
+from rueda.train.compressed_rehearsal import RehearsedCompression
 from rueda.train.divergence import ADVICE, MOST_SKIPPED, FiniteTest
+from rueda.train.gradient_compression import compress_exchange
 from rueda.train.micro_batches import MicroBatch, WorkerBatches, halves
 from rueda.train.optimizers import leave_out_whole_updates, rate_ratios
 from rueda.train.parameter_exchange import ParameterExchange, flat, write_flat
+from rueda.train.power_sgd import PowerSGD
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.totals import Totals
 from rueda.train.update_weight import UpdateWeight, rescale, with_noise
@@ -152,6 +155,8 @@ class Updater:
         wanted = isinstance(optimizer, AdaScale) or recipe.noise_scale_every is not None
         if wanted and isinstance(step, DistributedDataParallel):
             self._exchange = ExchangeMeter(step, groups)
+        self.compression: PowerSGD | RehearsedCompression | None = compress_exchange(step, recipe, self.named)
+        """the compression of gradients that has a state of its own, or that averages those of virtual workers"""
 
     def set_phase(self, trained: list[nn.Parameter], rate: float) -> None:
         """Make this the updater of a phase that trains some parameters; ``rate`` is that of the training's recipe."""
@@ -289,6 +294,8 @@ class Updater:
             return
         if self._exchange is not None:
             self._exchange.active = False
+        if self.compression is not None:
+            self.compression.begin(0)
         state = random_state()
         with self._restoring_gradients_and_buffers():
             self._accumulate_gradients(batches[0], None)
@@ -322,6 +329,8 @@ class Updater:
                 raise NonFiniteError(f"nan or inf in the parameters of a worker: {ADVICE}")
             return
         self._mean_share = None if num_examples is None else num_examples / self._place.size
+        if self.compression is not None:
+            self.compression.begin(step)
         try:
             self._gradients(batches, step, measure)
             self._step(rate, step)

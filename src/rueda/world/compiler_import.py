@@ -74,10 +74,10 @@ class _Restoring(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
         """Restore the functions before the compiler's own finder is asked."""
-        if name == _COMPILER:
-            sys.meta_path.remove(self)
+        if name == _COMPILER:  # the object stays in the list, from which to remove it now would skip the next finder
             for function, code in self._former.items():
                 function.__code__ = code
+            self._former = {}
 
 
 def _wrapper(function: Any, name: str) -> FunctionType | None:

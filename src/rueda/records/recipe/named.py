@@ -154,6 +154,16 @@ NAMED: dict[str, NamedRecipe] = {
         "every 64 updates an outer Nesterov step towards the average (Douillard et al. 2023)",
         {"sync_every": 64, "outer_optimizer": "nesterov"},
     ),
+    "fp16-compression": NamedRecipe(
+        "gradients averaged in float16: half of the bytes", {"gradient_compression": "fp16"}
+    ),
+    "bf16-compression": NamedRecipe(
+        "gradients averaged in bfloat16: half of the bytes", {"gradient_compression": "bf16"}
+    ),
+    "powersgd": NamedRecipe(
+        "gradients averaged as factors of rank 2, from the 11th update on (Vogels et al. 2019)",
+        {"gradient_compression": "powersgd"},
+    ),
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Recipe:
     batch: int = 64
     """examples in one forward and backward pass of a worker"""
     accumulate: int = 1
-    """gradient accumulation: batches of a worker in one update"""
+    """gradient accumulation: batches of a worker in one update, whose gradients are all-reduced once (`no_sync`)"""
     epochs: int = 5
     """passes over the training data"""
 
@@ -150,6 +150,15 @@ class Recipe:
     """size of the buckets in which gradients are all-reduced; none: torch's 25"""
     static_graph: bool = False
     """promise that every step uses the same parameters, so that the all-reduce needs no search for unused ones"""
+    gradient_compression: str = "none"
+    """what an all-reduce of gradients sends: none (all of them), fp16 or bf16 (half of the bytes), powersgd (factors of
+    a low rank)"""
+    powersgd_rank: int = 2
+    """rank of PowerSGD's factors: more are nearer to the gradient, and more bytes"""
+    powersgd_start: int = 10
+    """updates with the whole gradient before PowerSGD begins"""
+    activation_checkpointing: bool = False
+    """keep the inputs of the model's layers only and compute them again in the backward pass: less memory, more time"""
     parallel: str = "data"
     """what the workers divide: data (each has the whole model), sharded (the same, but each keeps a part of every
     parameter), pipeline (some layers), tensor (a part of every matrix), or two of them, such as data 2 x tensor 2"""

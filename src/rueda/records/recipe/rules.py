@@ -30,18 +30,21 @@ CHOICES = {
     "on_divergence": ("stop", "skip", "roll-back"),
     "elastic_batch": ("keep", "scale"),
     "outer_optimizer": ("average", "nesterov"),
+    "gradient_compression": ("none", "fp16", "bf16", "powersgd"),
 }
 _POSITIVE = (
     *("workers", "batch", "accumulate", "epochs", "rate", "base_batch", "trust", "clip", "ghost_batch"),
     *("growth_factor", "largest_batch", "largest_local_batch", "keep", "log_every", "checkpoint_every", "patience"),
     *("checkpoint_minutes", "noise_scale_every", "noise_scale_memory", "evaluation_batch", "bucket_megabytes"),
-    *("commit_every", "sync_every", "outer_rate", "sync_fragments", "micro_batches"),
+    *("commit_every", "sync_every", "outer_rate", "sync_fragments", "micro_batches", "powersgd_rank", "powersgd_start"),
 )
 _NOT_NEGATIVE = (
     *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),
     *("compare_every", "sync_from_epoch", "outer_momentum"),
 )
-_GRADIENTS_NEEDED = ("adascale", "noise_scale_every", "sync_batch_norm", "ema_decay", "static_graph")
+_GRADIENTS_NEEDED = (
+    *("adascale", "noise_scale_every", "sync_batch_norm", "ema_decay", "static_graph", "gradient_compression"),
+)
 """fields that rest on gradients, or weights, that are the same on all workers at every update"""
 
 
@@ -87,7 +90,10 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
     """Return a message for each pair of fields that may contradict each other, and whether they do."""
     r = recipe
     grown = r.growth_factor is not None
-    shared = next((name for name in _GRADIENTS_NEEDED if getattr(r, name) not in (None, False)), None)
+    shared = next((name for name in _GRADIENTS_NEEDED if getattr(r, name) not in (None, False, "none")), None)
+    compresses, power = r.gradient_compression != "none", r.gradient_compression == "powersgd"
+    compared = "adascale" if r.adascale else "noise_scale_every"
+    leaves_out = "precision = 'fp16'" if r.precision == "fp16" else "on_divergence = 'skip'"
     noise = "growth_from_noise" if r.growth_from_noise else "noise_scale_groups"
     return {
         f"warmup_epochs = {r.warmup_epochs:g} is longer than the training of {r.epochs} epochs; lower it or raise "
@@ -154,4 +160,17 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
         f"outer_momentum = {r.outer_momentum} never decays; give less than 1": r.outer_momentum >= 1,
         f"sync_from_epoch = {r.sync_from_epoch} needs sync_every, the updates between two exchanges from then on; set "
         "it to 2 or more": r.sync_from_epoch > 0 and not r.is_local,
+        f"{compared} compares each worker's gradient with the mean of all, which gradient_compression = "
+        f"{r.gradient_compression!r} changes; keep one of them":
+            compresses and (r.adascale or r.noise_scale_every is not None),
+        f"gradient_compression compresses what DistributedDataParallel sends, but parallel = {r.parallel!r} sends its "
+        "gradients by itself; keep one of them": compresses and r.parallel != "data",
+        f"{leaves_out} leaves out updates whose gradient is not finite, but PowerSGD's error would keep it for ever; "
+        "keep one of them": power and (r.precision == "fp16" or r.on_divergence == "skip"),
+        f"powersgd_start = {r.powersgd_start}: torch arranges its buckets in the first two updates; give 2 or more":
+            r.powersgd_start < 2,
+        "compile chooses by itself what the backward pass computes again; set activation_checkpointing = false, or "
+        "compile = false": r.compile and r.activation_checkpointing,
+        f"activation_checkpointing is not made in the stages of parallel = {r.parallel!r}; leave it out":
+            r.activation_checkpointing and r.parallel != "data",
     }  # fmt: skip

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from rueda.data.nest import select, tensors
 from rueda.errors import RecipeError
@@ -36,22 +35,6 @@ CHUNKS = 2
 
 Weigh = Callable[[Losses, int, int], Tensor]
 """(losses, place of the first example, number of examples) -> what the backward pass begins with"""
-
-
-class MeasuredStage(PipelineStage):
-    """A stage of torch's pipeline that measures its passes."""
-
-    clock: StageClock | None = None
-
-    def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        """Run the forward pass of a micro-batch."""
-        with nullcontext() if self.clock is None else self.clock.computes("F", self.stage_index):
-            return super().forward_one_chunk(*arguments, **named)
-
-    def backward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        """Run the backward pass of a micro-batch."""
-        with nullcontext() if self.clock is None else self.clock.computes("B", self.stage_index):
-            return super().backward_one_chunk(*arguments, **named)
 
 
 def fitting_micro_batches(schedule: str, workers: int, wanted: int, num_examples: int) -> int:
@@ -170,17 +153,17 @@ class Pipeline:
     def _schedule_for(self, key: Any, number: int, *, trains: bool) -> Any:
         """Return the schedule for inputs of some shapes; a new one finds the shapes between its stages once."""
         if key not in self._schedules:
+            from rueda.train.parallel.measured_stage import SCHEDULES, MeasuredStage
+
             stages = [
                 MeasuredStage(stage, index, self.num_stages, self._device, group=self._group)
                 for index, stage in self.own.items()
             ]
             for stage in self.own.values():
                 stage.infers_shapes = True
-            kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}[self.schedule]
-            if not trains and self.chunks == 1:
-                kind = ScheduleGPipe
-            whole: Any = stages if self.chunks > 1 or kind is ScheduleInterleaved1F1B else stages[0]
-            self._schedules[key] = (kind(whole, number, loss_fn=self._loss, scale_grads=False), stages)
+            name = self.schedule if trains or self.chunks > 1 else "gpipe"
+            whole: Any = stages if self.chunks > 1 or name == "interleaved" else stages[0]
+            self._schedules[key] = (SCHEDULES[name](whole, number, loss_fn=self._loss, scale_grads=False), stages)
         schedule, stages = self._schedules[key]
         for stage in stages:
             stage.clock = self.clock if trains else None

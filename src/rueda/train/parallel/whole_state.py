@@ -19,14 +19,13 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 
 from rueda.optim.engine.lanes import local
+from rueda.train.optimizers import IMPLEMENTATION
 from rueda.train.parallel.stages import is_kept
 from rueda.train.parallel.tensor_split import RowOrder
 
 WHOLE = "group_of_whole"
 """key of a parameter group that was cut out of one of the whole model's: its number there, and all of its names"""
 _NOT_OPTIONS = ("params", "param_names", WHOLE)
-IMPLEMENTATION = ("fused", "foreach")
-"""options that say how an optimizer computes, not what; each form has its own"""
 
 
 # One tensor.
