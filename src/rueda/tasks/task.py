@@ -102,7 +102,8 @@ class Task:
     layers: Callable[[Any], Sequence[nn.Module]] | None = None
     """model -> its layers, in the order in which a batch passes through them, so that a pipeline can cut it into stages
     (:mod:`rueda.train.parallel.stages`), and ``activation_checkpointing`` computes them again in the backward pass; an
-    ``nn.Sequential`` and the built-in transformers need none"""
+    ``nn.Sequential`` and the built-in transformers need none; if the model is sharded, those that are modules of it are
+    gathered one by one"""
     tensor_plan: Mapping[str, Any] | None = None
     """name of a module -> a style of ``torch.distributed.tensor.parallel``, how tensor parallelism splits the model
     (:mod:`rueda.train.parallel.tensor_plan`); pairs of linear layers and the built-in transformers need none"""
