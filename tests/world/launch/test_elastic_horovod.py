@@ -31,6 +31,10 @@ def say(what):
     print(f"{what} pid={os.getpid()} rank={hvd.rank()} size={hvd.size()} step={state.step}", flush=True)
 
 hvd.init()
+# Before elastic.run: a worker that joins gets what the first ones got, from whom it never heard.
+first = hvd.broadcast(torch.tensor(os.getpid()), root_rank=0, name="first").item()
+there, total = hvd.allgather_object(os.getpid()), hvd.allreduce(torch.tensor(hvd.rank() + 1.0), op=hvd.Sum).item()
+hvd.barrier()
 dataset = torch.utils.data.TensorDataset(torch.arange(NUM))
 sampler = hvd.elastic.ElasticSampler(dataset, seed=7)
 loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, sampler=sampler)
@@ -43,6 +47,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 def train(state):
     state.entered = state.step
     say("entered")
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # unnamed, as one before elastic.run
     while not hvd.broadcast_object(os.path.exists("enough")):
         for batch, (indices,) in enumerate(loader):
             (-model(indices).sum()).backward()
@@ -67,6 +72,8 @@ train(state)
 counts = model.weight.detach().flatten()
 assert all(bool((other == counts).all()) for other in hvd.allgather_object(counts))
 assert counts.min() >= state.epoch and counts.sum() == NUM * state.epoch + state.twice, (counts, state.twice)
+told = {(first, tuple(there), total) for first, there, total in hvd.allgather_object((first, there, total))}
+assert len(told) == 1 and first in there and len(there) == 3 and total == 6.0, told
 say("ended")
 """
 _LINE = re.compile(r"\[(\d)\]<stdout>:(\w+) pid=(\d+) rank=(\d+) size=(\d+) step=(\d+)")

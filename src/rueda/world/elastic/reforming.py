@@ -9,6 +9,7 @@ asks first and leaves when all members have asked: until then, others may be in 
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from functools import cache
@@ -108,6 +109,7 @@ def join(*, seed: int | None = None, device: str | None = None) -> World:
     """
     from rueda.world import life
 
+    _tell_of_exceptions()
     link().send(say="join")
     while True:
         assignment = _assignment()
@@ -146,6 +148,7 @@ def _enter(
 def _tell_of_exceptions() -> None:
     """Tell the driver which exception ends this process, and at which step; registered only once.
 
+    The driver knows it first: only then do the collectives of the other workers fail, so that their errors come later.
     Afterwards the process ends without tearing down its modules, since the survivors wait for its end: with torch, that
     takes seconds on a busy machine.
     """
@@ -155,6 +158,8 @@ def _tell_of_exceptions() -> None:
         if isinstance(error, Exception):
             failing(error)
         before(kind, error, trace)
+        if isinstance(error, Exception):
+            broken.break_world(f"rank {os.environ.get('RANK', '?')} has exited with {kind.__name__}")
         if issubclass(kind, Exception) and sys.excepthook is tell:  # nobody else has something to do afterwards
             leave(1)
 
