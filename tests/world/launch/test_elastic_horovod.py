@@ -46,9 +46,9 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 @hvd.elastic.run
 def train(state):
     state.entered = state.step
-    say("entered")
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # unnamed, as one before elastic.run
-    while not hvd.broadcast_object(os.path.exists("enough")):
+    say("entered")
+    while sampler.processed_indices or not hvd.broadcast_object(os.path.exists("enough")):  # at the end of an epoch
         for batch, (indices,) in enumerate(loader):
             (-model(indices).sum()).backward()
             die("backward")
