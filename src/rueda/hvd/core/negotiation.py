@@ -135,11 +135,11 @@ class Negotiation:
             key = (response.process_set, response.kind, response.name)
             self._queue.fail_entry(key, error_type(response.text))
         elif isinstance(response, Replay):
-            entry = self._queue.entries.pop((response.process_set, response.kind, response.name), None)
-            if entry is not None:
-                Kept(*response[3:]).give(entry)
+            waiting = self._queue.entries.pop((response.process_set, response.kind, response.name), None)
+            if waiting is not None:
+                Kept(*response[3:]).give(waiting)
                 self.num_replayed += 1
-                entry.done = True
+                waiting.done = True
         elif isinstance(response, AllLeft):
             self.all_left = True
         elif isinstance(response, Abort):
