@@ -222,7 +222,7 @@ def _draw(chance: random.Random, number: int, kind: str, job: JobKind, place: in
         rank = 0 if key in OF_RANK_0 else rank
     if how == "kill":
         seconds = chance.uniform(0.0, 0.02)
-        if job.words.startswith("`rueda train") and chance.random() < 0.3:
+        if job.words.startswith("`rueda train") and not is_elastic and chance.random() < 0.3:
             how = "kill_driver"
     elif how == "stop":
         seconds = 0.0 if job.forever and chance.random() < 0.7 else chance.uniform(0.2, 1.0)

@@ -150,6 +150,33 @@ train(hvd.elastic.TorchState(batch=0))
     assert "rank 1 on localhost failed with exit status 1; 0 restarts (--restarts) are used up, so the job ends" in err
 
 
+def test_a_call_before_run_that_the_others_never_made_ends_the_job_with_its_error(launcher: Any) -> None:
+    code = """
+import os, signal
+import torch
+import horovod.torch as hvd
+hvd.init()
+if os.environ["RUEDA_ELASTIC_GENERATION"] != "0":
+    hvd.broadcast(torch.ones(1), root_rank=0, name="epoch")
+@hvd.elastic.run
+def train(state):
+    while True:
+        hvd.allreduce(torch.ones(1))
+        state.batch += 1
+        if state.batch == 3 and hvd.rank() == 1 and os.environ["RUEDA_ELASTIC_GENERATION"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+train(hvd.elastic.TorchState(batch=0))
+"""
+    words = ["-np", "2", "--min-np", "1", launcher.script(code)]
+    status, _, err = horovodrun(launcher, *words).end()
+    lines = err.splitlines()
+    said = [line for line in lines if line.startswith("rueda: the same error for the second time")]
+    assert status == 1 and len(said) == 1, err
+    assert "broadcast 'epoch': expected no such call before hvd.elastic.run on a worker that joins" in said[0]
+    assert sum("rank 1 on localhost failed with exit status 1; restart 2" in line for line in lines) == 1
+
+
 def _survive() -> tuple[int, int, int]:
     import os
     import signal

@@ -62,6 +62,7 @@ def _start(world: World, *, opened: bool) -> Engine:
     _engine = Engine(store, world.rank, world.size, placement, settings, world.device, prelude)
     _opened_world = opened
     if elastic.is_elastic():
+        elastic.announce()
         _unwatch_breaks = elastic.on_break(_engine.abort)
         if (lost := broken.error()) is not None:  # just before
             _engine.abort(str(lost))

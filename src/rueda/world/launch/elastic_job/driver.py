@@ -438,7 +438,7 @@ class ElasticDriver(HostsDriver):
         elif self._phase in (JobPhase.RUNNING, JobPhase.FORMING) and not self._is_failure:
             self._begin_forming(now, is_failure=True)
             for one in self._members.active():
-                if not one.registered:
+                if not one.registered and one.failing is None:  # else it ends by itself, and is what has failed
                     self._end(one, signal.SIGTERM)
             self._break(why)
 
