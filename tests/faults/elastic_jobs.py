@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ TIMEOUT = 4.0
 GOES_ON_SECONDS = 10.0
 """the survivors of a lost host must train again so soon after it was noticed"""
 TOLERANCE = 1e-8
+_reference_lock = threading.Lock()  # a model is drawn from random numbers that all streams of the campaign share
 NOTICED = ("is lost", "was ended by", "was stopped", "failed with", "did not leave", "asks for a new world")
 
 
@@ -254,10 +256,11 @@ def judge_training(control: Path, workers: int) -> tuple[int, list[str]]:
     problems = check_run(control / "run", newest[1]["place"]["epoch"])
     lost = steps * points.GLOBAL_BATCH - newest[1]["place"]["examples"]
     task = make_task(workers)
-    whole = Training(task, task.recipe.change(workers=workers), World())
-    for _ in range(steps):
-        if whole.step().epoch_ended:
-            whole.end_epoch()
+    with _reference_lock:
+        whole = Training(task, task.recipe.change(workers=workers), World())
+        for _ in range(steps):
+            if whole.step().epoch_ended:
+                whole.end_epoch()
     distance = max(float((state[name] - value).abs().max()) for name, value in whole.model.state_dict().items())
     if distance > TOLERANCE:
         problems.append(f"the parameters differ by {distance:.1e} from those of an undisturbed worker")
