@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "faults.md"
 _NAMES = ("faults", "faults_train_elastic_hosts", "faults_train_elastic")
 RESULTS = [ROOT / "benchmarks" / "results" / f"{name}.json" for name in _NAMES]
-"""the whole campaign, and later runs of kinds of jobs that it did not have; of a kind the first file that has it counts"""
+"""the whole campaign, and later runs of kinds of jobs that it did not have; of each kind, the first file counts"""
 BEGIN, END = "<!-- made by make faults and python -m faults.table -->", "<!-- end -->"
 Record = dict[str, Any]
 
