@@ -12,7 +12,7 @@ from _common import save  # benchmarks/ is on the path
 from faults.campaign import run_plan
 from faults.outcomes import Outcome
 from faults.plan import JOBS, make_plan
-from faults.table import result_of, tables
+from faults.table import RESULTS, result_of, tables
 
 MINUTES = 25.0
 
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the plan")
     parser.add_argument("--only", choices=list(JOBS), action="append", help="a kind of job; may be repeated")
     parser.add_argument("--first", type=int, help="so many jobs of each kind")
+    parser.add_argument("--save", choices=[file.stem for file in RESULTS], help="what --only has run, in this result")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="after so long no job is begun")
     options = parser.parse_args()
     plan = [job for job in make_plan(options.seed) if not options.only or job.name in options.only]
@@ -45,9 +46,10 @@ def main() -> int:
         place = Path(folder)
         outcomes = run_plan(plan, place, seconds=60 * options.minutes, told=show)
         result = result_of(options.seed, outcomes, hidden=str(place))
-    print("\n".join(tables(result)))
-    if not options.only and options.first is None:
-        save("faults", result, seeds=(options.seed,))
+    print("\n".join(tables(result["faults"])))
+    name = options.save or (None if options.only or options.first is not None else RESULTS[0].stem)
+    if name is not None:
+        save(name, result, seeds=(options.seed,))
     return 1 if any(one.problems for one in outcomes) else 0
 
 

@@ -30,13 +30,15 @@ RUNNERS: dict[str, Runner] = {
     "elastic-hosts-4": run_elastic,
     "hvd-elastic-3": run_elastic,
     "hvd-elastic-hosts-4": run_elastic,
+    "train-elastic-3": run_elastic,
+    "train-elastic-hosts-4": run_elastic,
 }
 """what runs a kind of job"""
 STREAMS = (
     ("fit-2", "fit-3", "rehearse-4", "hvd-2"),
     ("elastic-3", "hvd-elastic-3", "train-2"),
-    ("elastic-hosts-4",),
-    ("hosts-2",),
+    ("elastic-hosts-4", "train-elastic-3"),
+    ("hosts-2", "train-elastic-hosts-4"),
     ("hvd-elastic-hosts-4",),
 )
 """kinds of jobs that run one after the other; the streams run side by side, since most of them wait most of the time"""

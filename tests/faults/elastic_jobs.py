@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -13,17 +15,23 @@ from typing import NamedTuple
 import torch
 
 from faults import injected, links, points
-from faults.outcomes import REFORMED, WENT_ON, Outcome, left_in_shared_memory, living, outcomes_of
+from faults.outcomes import REFORMED, WENT_ON, Outcome, check_run, left_in_shared_memory, living, outcomes_of
 from faults.plan import JOBS, Fault, PlannedJob
+from faults.train_elastic_task import make_task
 from faults.training import clock_library
-from faults.watched import HangingError, Row, WatchedJob, module, rueda_run, watched
+from faults.watched import TESTS, HangingError, Row, WatchedJob, module, rueda_run, watched
 from namespaces import Hosts
+from rueda.train.checkpoint import latest_checkpoint
+from rueda.train.training import Training
+from rueda.world import World
+from rueda.world.signals import shell_status
 
 TIMEOUT = 4.0
 """``--timeout`` of the jobs: what is silent for so long is given up"""
 GOES_ON_SECONDS = 10.0
 """the survivors of a lost host must train again so soon after it was noticed"""
 TOLERANCE = 1e-8
+_reference_lock = threading.Lock()  # a model is drawn from random numbers that all streams of the campaign share
 NOTICED = ("is lost", "was ended by", "was stopped", "failed with", "did not leave", "asks for a new world")
 
 
@@ -35,13 +43,34 @@ class Members(NamedTuple):
     hosts: dict[int, str]
 
 
-def command_of(job: PlannedJob, hosts: Hosts | None) -> list[str]:
-    program = module("hvd_elastic_loop" if JOBS[job.name].family == "hvd" else "elastic_loop")
+TASK = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+from faults.train_elastic_task import arm, make_task
+arm()
+task = make_task({{workers}})
+"""
+
+
+def is_training(job: PlannedJob) -> bool:
+    """Return whether a job is ``rueda train --elastic``, which ends by a signal and has checkpoints."""
+    return job.name.startswith("train-")
+
+
+def command_of(job: PlannedJob, control: Path, hosts: Hosts | None) -> list[str]:
     size = JOBS[job.name].workers
-    if hosts is None:
-        return rueda_run("--min-np", "1", "--max-np", str(size), "--timeout", f"{TIMEOUT:g}", *program)
-    words = ["-H", f"hostA:{size // 2},hostB:{size // 2}", "--ssh", hosts.ssh, "--min-np", str(size // 2)]
-    return hosts.inside(rueda_run(*words, "--timeout", f"{TIMEOUT:g}", "-x", "PYTHONPATH", *program))
+    limits = ["--timeout", f"{TIMEOUT:g}", "--min-np", str(1 if hosts is None else size // 2)]
+    if hosts is not None:
+        limits += ["-H", f"hostA:{size // 2},hostB:{size // 2}", "--ssh", hosts.ssh]
+    if is_training(job):
+        (control / "task.py").write_text(TASK.format(workers=size))
+        words = ["train", "task.py", "--elastic", "--workers", str(size), "--run", "run", *limits]
+        command = [sys.executable, "-m", "rueda", *words]
+    else:
+        program = module("hvd_elastic_loop" if JOBS[job.name].family == "hvd" else "elastic_loop")
+        limits += ["--max-np", str(size)] if hosts is None else ["-x", "PYTHONPATH"]
+        command = rueda_run(*limits, *program)
+    return command if hosts is None else hosts.inside(command)
 
 
 def run_elastic(job: PlannedJob, place: Path, hosts: Hosts | None) -> list[Outcome]:
@@ -54,13 +83,13 @@ def run_elastic(job: PlannedJob, place: Path, hosts: Hosts | None) -> list[Outco
         (control / "clock").write_bytes(bytes(8))
         variables |= {"RUEDA_CLOCK": str(control / "clock"), "LD_PRELOAD": str(clock_library(place.parent))}
     problems: list[str] = []
-    with watched(command_of(job, hosts), control, variables) as launched:
+    with watched(command_of(job, control, hosts), control, variables) as launched:
         try:
             begun = 0.0
             for fault in job.faults:
                 begun = suffer(launched, fault, found[fault.number], hosts, kind.workers, begun)
             (control / "enough").touch()
-            problems += end(launched)
+            problems += end(launched, signal.SIGTERM if is_training(job) else None)
         except HangingError as error:
             problems.append(str(error))
         finally:
@@ -72,7 +101,7 @@ def run_elastic(job: PlannedJob, place: Path, hosts: Hosts | None) -> list[Outco
     count_again(found, launched, points.GLOBAL_BATCH if kind.family == "elastic" else 0)
     problems += [f"left in shared memory: {left}" for left in [left_in_shared_memory(pids)] if left]
     problems += [f"processes that still run: {alive}" for alive in [living(pids)] if alive]
-    lost, wrong = judge(control, kind.family)
+    lost, wrong = judge_training(control, kind.workers) if is_training(job) else judge(control, kind.family)
     for one in found.values():
         one.lost = lost
         one.problems += problems + wrong
@@ -168,12 +197,16 @@ def members(job: WatchedJob, generation: int | None = None) -> Members:
     return Members(number, {row["rank"]: row["pid"] for row in there}, {row["rank"]: row["host"] for row in there})
 
 
-def end(job: WatchedJob) -> list[str]:
-    """Let a job end, and return what was wrong with that."""
+def end(job: WatchedJob, number: signal.Signals | None) -> list[str]:
+    """Let a job end, by a signal to the launcher or by itself, and return what was wrong with that."""
+    expected = 0
+    if number is not None:
+        job.started.process.send_signal(number)
+        expected = shell_status(-number)
     status = job.end(60.0)
     if status is None:
         return ["the job did not end within 60 s"]
-    problems = [] if status == 0 else [f"the job ended with status {status}: {job.said()}"]
+    problems = [] if status == expected else [f"the job ended with status {status}: {job.said()}"]
     if left := job.started.left(10.0):
         problems.append(f"left behind: {left}")
     return problems
@@ -209,6 +242,31 @@ def judge(control: Path, family: str) -> tuple[int, list[str]]:
         if not low <= result["accuracy"] <= high:
             problems.append(f"accuracy {result['accuracy']:.3f} is not within {low:.3f} to {high:.3f}, the spread")
     return int(result["lost"]), problems
+
+
+def judge_training(control: Path, workers: int) -> tuple[int, list[str]]:
+    """Return how many examples were lost, and what is wrong with the last checkpoint and the run folder.
+
+    One worker that is never disturbed, with the same global batch, is the truth.
+    """
+    newest = latest_checkpoint(control / "run" / "checkpoints")
+    if newest is None:
+        return 0, ["there is no checkpoint"]
+    state, steps = newest[1]["model"], newest[1]["place"]["step"]
+    problems = check_run(control / "run", newest[1]["place"]["epoch"])
+    lost = steps * points.GLOBAL_BATCH - newest[1]["place"]["examples"]
+    task = make_task(workers)
+    with _reference_lock:
+        whole = Training(task, task.recipe.change(workers=workers), World())
+        for _ in range(steps):
+            if whole.step().epoch_ended:
+                whole.end_epoch()
+    distance = max(float((state[name] - value).abs().max()) for name, value in whole.model.state_dict().items())
+    if distance > TOLERANCE:
+        problems.append(f"the parameters differ by {distance:.1e} from those of an undisturbed worker")
+    if lost:
+        problems.append(f"{lost} examples lost" if lost > 0 else f"{-lost} examples counted twice")
+    return max(0, lost), problems
 
 
 @cache

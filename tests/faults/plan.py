@@ -160,9 +160,17 @@ JOBS = {
         family="hvd", words="`horovod.torch.elastic`, 4 workers on 2 hosts", workers=4, steps=0, per_job=4,
         counts={"host lost": 20, "slow link": 2, "lossy link": 2},
     ),
+    "train-elastic-3": JobKind(
+        family="elastic", words="`rueda train --elastic`, 3 workers of one host", workers=3, steps=0, per_job=5,
+        forever=True,
+        counts={"kill -9": 8, "SIGSTOP": 4, "clock set back": 2, "out of memory": 3, "store key poisoned": 3},
+    ),
+    "train-elastic-hosts-4": JobKind(
+        family="elastic", words="`rueda train --elastic`, 4 workers on 2 hosts", workers=4, steps=0, per_job=3,
+        counts={"host lost": 6},
+    ),
 }  # fmt: skip
-"""the kinds of jobs, of which one without counts is only in the tests; ``rueda train --elastic`` would be one more here
-and in ``RUNNERS`` of :mod:`faults.campaign`"""
+"""the kinds of jobs, of which one without counts is only in the tests"""
 PAUSE_SECONDS = 0.01
 """what a worker waits after each update of a job that another process disturbs"""
 TAIL = 10
@@ -214,7 +222,7 @@ def _draw(chance: random.Random, number: int, kind: str, job: JobKind, place: in
         rank = 0 if key in OF_RANK_0 else rank
     if how == "kill":
         seconds = chance.uniform(0.0, 0.02)
-        if job.words.startswith("`rueda train") and chance.random() < 0.3:
+        if job.words.startswith("`rueda train") and not is_elastic and chance.random() < 0.3:
             how = "kill_driver"
     elif how == "stop":
         seconds = 0.0 if job.forever and chance.random() < 0.7 else chance.uniform(0.2, 1.0)

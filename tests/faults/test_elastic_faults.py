@@ -27,6 +27,12 @@ def test_a_worker_is_killed_and_one_is_stopped(tmp_path: Path) -> None:
     assert [(one.outcome, one.problems) for one in found] == [(WENT_ON, []), (REFORMED, [])]
 
 
+def test_a_training_whose_worker_is_killed_has_the_parameters_of_the_undisturbed_one(tmp_path: Path) -> None:
+    job = planned("train-elastic-3", Fault(number=0, kind="kill -9", how="kill", rank=0, step=12))
+    found = run_elastic(job, tmp_path / "job", None)
+    assert [(one.outcome, one.problems, one.lost) for one in found] == [(REFORMED, [], 0)]
+
+
 def test_links_that_are_slow_and_lossy_and_a_host_that_is_lost(tmp_path: Path) -> None:
     job = planned(
         "elastic-hosts-2",

@@ -25,6 +25,7 @@ from rueda.hvd.core.messages import (
     Number,
     Refuse,
     Repeat,
+    Replay,
     Request,
     Run,
     RunRepeated,
@@ -90,6 +91,7 @@ def test_messages_are_equal_after_sending() -> None:
         Run(e.ALLREDUCE, 1, ["a"], [None], [[b"x", None]], {"a": tuple(signature)}),
         Refuse(0, e.ALLREDUCE, "a", True, "no"), AllLeft(), Abort("late", True), Repeat(0, 1 << 300),
         Number(1, 7, [("a", tuple(signature))]), RunRepeated(0, 1 << 300),
+        Replay(0, e.BROADCAST, "b", ("float32",), ((2,),), (b"12345678",)),
     ]  # fmt: skip
     assert {type(message) for message in messages} == set(get_args(Message))
     left, right = socket.socketpair()

@@ -31,6 +31,10 @@ def say(what):
     print(f"{what} pid={os.getpid()} rank={hvd.rank()} size={hvd.size()} step={state.step}", flush=True)
 
 hvd.init()
+# Before elastic.run: a worker that joins gets what the first ones got, from whom it never heard.
+first = hvd.broadcast(torch.tensor(os.getpid()), root_rank=0, name="first").item()
+there, total = hvd.allgather_object(os.getpid()), hvd.allreduce(torch.tensor(hvd.rank() + 1.0), op=hvd.Sum).item()
+hvd.barrier()
 dataset = torch.utils.data.TensorDataset(torch.arange(NUM))
 sampler = hvd.elastic.ElasticSampler(dataset, seed=7)
 loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, sampler=sampler)
@@ -42,8 +46,9 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 @hvd.elastic.run
 def train(state):
     state.entered = state.step
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # unnamed, as one before elastic.run
     say("entered")
-    while not hvd.broadcast_object(os.path.exists("enough")):
+    while sampler.processed_indices or not hvd.broadcast_object(os.path.exists("enough")):  # at the end of an epoch
         for batch, (indices,) in enumerate(loader):
             (-model(indices).sum()).backward()
             die("backward")
@@ -67,6 +72,8 @@ train(state)
 counts = model.weight.detach().flatten()
 assert all(bool((other == counts).all()) for other in hvd.allgather_object(counts))
 assert counts.min() >= state.epoch and counts.sum() == NUM * state.epoch + state.twice, (counts, state.twice)
+told = {(first, tuple(there), total) for first, there, total in hvd.allgather_object((first, there, total))}
+assert len(told) == 1 and first in there and len(there) == 3 and total == 6.0, told
 say("ended")
 """
 _LINE = re.compile(r"\[(\d)\]<stdout>:(\w+) pid=(\d+) rank=(\d+) size=(\d+) step=(\d+)")
@@ -141,6 +148,33 @@ train(hvd.elastic.TorchState(batch=0))
     status, _, err = horovodrun(launcher, *words).end()
     assert status == 1 and "[1]<stderr>:ValueError: of the script" in err
     assert "rank 1 on localhost failed with exit status 1; 0 restarts (--restarts) are used up, so the job ends" in err
+
+
+def test_a_call_before_run_that_the_others_never_made_ends_the_job_with_its_error(launcher: Any) -> None:
+    code = """
+import os, signal
+import torch
+import horovod.torch as hvd
+hvd.init()
+if os.environ["RUEDA_ELASTIC_GENERATION"] != "0":
+    hvd.broadcast(torch.ones(1), root_rank=0, name="epoch")
+@hvd.elastic.run
+def train(state):
+    while True:
+        hvd.allreduce(torch.ones(1))
+        state.batch += 1
+        if state.batch == 3 and hvd.rank() == 1 and os.environ["RUEDA_ELASTIC_GENERATION"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+train(hvd.elastic.TorchState(batch=0))
+"""
+    words = ["-np", "2", "--min-np", "1", launcher.script(code)]
+    status, _, err = horovodrun(launcher, *words).end()
+    lines = err.splitlines()
+    said = [line for line in lines if line.startswith("rueda: the same error for the second time")]
+    assert status == 1 and len(said) == 1, err
+    assert "broadcast 'epoch': expected no such call before hvd.elastic.run on a worker that joins" in said[0]
+    assert sum("rank 1 on localhost failed with exit status 1; restart 2" in line for line in lines) == 1
 
 
 def _survive() -> tuple[int, int, int]:

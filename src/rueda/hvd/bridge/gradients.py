@@ -83,7 +83,8 @@ class GradientExchange:
             self._engine, self._label = engine, engine.tensor_queue.unique_name(self.name)
             self._buckets = None
         num_dense = len(tensors) - 2 * num_sparse
-        if self.process_set.size() == 1:  # in an elastic job, until others come
+        # In an elastic job, until others come; these get what its prelude has sent, even if it was alone then.
+        if self.process_set.size() == 1 and not engine.in_prelude:
             return [tensor.clone() for tensor in tensors]
         with torch.no_grad():
             return self._dense(tensors[:num_dense]) + self._sparse(tensors[num_dense:])
@@ -120,11 +121,14 @@ class GradientExchange:
 
     def _agree(self, gradients: Sequence[Tensor]) -> None:
         """Lay out the buckets, unless a rank has joined: either all ranks do or none does."""
+        num_replayed = self._engine.num_replayed
         try:
             allgather_object(None, f"{self._label}.order", self.process_set)
         except HorovodInternalError:
             if self._engine.failure is not None:
                 raise
+            return
+        if self._engine.num_replayed > num_replayed or self.process_set.size() == 1:  # the others are not here
             return
         transfer = self.compression.transfer_dtype
         dtypes = [transfer if transfer and g.is_floating_point() else g.dtype for g in gradients]

@@ -198,9 +198,11 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 def _synchronize(state: State) -> None:
     """Give all ranks the state of the first rank that has one; when a job begins, none has, and rank 0's counts."""
     if elastic.is_elastic():
+        from rueda.hvd.core import lifecycle, prelude
         from rueda.hvd.torch.functions import allgather_object
 
-        have_state: list[bool] = allgather_object(state.is_synchronized, name="elastic.have_state")
+        lifecycle.engine().end_prelude()
+        have_state: list[bool] = allgather_object(state.is_synchronized, name=prelude.ENTRANCE)
         state.root_rank = have_state.index(True) if True in have_state else 0
     state.sync()
     state.is_synchronized = True

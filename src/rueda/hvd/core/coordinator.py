@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -43,11 +44,13 @@ from rueda.hvd.core.messages import (
     Payloads,
     Refuse,
     Repeat,
+    Replay,
     Request,
     Run,
     RunRepeated,
     Withdraw,
 )  # fmt: skip
+from rueda.hvd.core.prelude import ENTRANCE_KEY, Prelude, refusal
 from rueda.hvd.core.repetitions import Repetitions, numbers_in
 from rueda.hvd.core.settings import Settings
 from rueda.hvd.core.timeline import Timeline
@@ -77,9 +80,16 @@ class _Pending:
 
 
 class Coordinator:
-    """The table of pending collectives, and the responses that have not been sent."""
+    """The table of pending collectives, and the responses that have not been sent.
 
-    def __init__(self, size: int, settings: Settings, timeline: Timeline) -> None:
+    Args:
+        size: the number of ranks.
+        settings: see :class:`Settings`.
+        timeline: where negotiations are recorded.
+        prelude: what is given to ranks that join this running elastic job; None if none can.
+    """
+
+    def __init__(self, size: int, settings: Settings, timeline: Timeline, prelude: Prelude | None = None) -> None:
         self.size = size
         self.sets: dict[int, tuple[int, ...]] = dict.fromkeys((0, JOIN_SET), tuple(range(size)))
         self.joined: set[int] = set()
@@ -95,6 +105,8 @@ class Coordinator:
         self._seen: dict[tuple[int, str], Signature] = {}  # all-reduces that have run once
         self._responses: list[Response] = []
         self._next_set = 1
+        self._prelude = prelude  # until all ranks have entered elastic.run
+        self._num_requests: Counter[tuple[int, Key]] = Counter()  # of each rank, as long as that
 
     # Messages from the ranks.
 
@@ -126,6 +138,9 @@ class Coordinator:
         if self._repetitions and signature.kind == ALLREDUCE:
             self._write_out_name(request.process_set, request.name)
         self._add(rank, signature, request)
+        if self._prelude is not None:
+            self._num_requests[rank, (request.process_set, signature.kind, request.name)] += 1
+            self._answer_preludes(self._prelude)
 
     def _add(self, rank: int, signature: Signature, request: Request, since: float | None = None) -> None:
         process_set, name, _, extra, _, blocks = request
@@ -151,6 +166,23 @@ class Coordinator:
             self._refuse_confused(key, len(members))
         if signature.kind == JOIN:
             self._join(rank, pending)
+
+    def _answer_preludes(self, prelude: Prelude) -> None:
+        """Answer ranks whose collectives wait for others that wait for them in ``elastic.run``."""
+        entrance = self.pending.get(ENTRANCE_KEY)
+        if entrance is None:
+            return
+        if entrance.ready:
+            self._prelude = None
+            return
+        for key, pending in list(self.pending.items()):
+            if pending is entrance or pending.ready or not pending.requests.keys().isdisjoint(entrance.requests):
+                continue
+            del self.pending[key]
+            for rank, (signature, _) in pending.requests.items():
+                kept = prelude.find(key, signature, self._num_requests[rank, key] - 1)
+                answer = Refuse(*key, False, refusal(key)) if kept is None else Replay(*key, *kept)
+                self._responses.append(Response([rank], answer))
 
     # Repetitions, and how they are written out.
 
@@ -194,7 +226,7 @@ class Coordinator:
         """Note that an all-reduce has run; one that has run before gets a number and is added to ``new``."""
         capacity = self._settings.cache_capacity
         key = (process_set, name)
-        if not capacity:
+        if not capacity or self._prelude is not None:
             return
         if self._seen.get(key) != signature:
             if len(self._seen) >= _SEEN_PER_NUMBER * capacity:  # most have names that are used once

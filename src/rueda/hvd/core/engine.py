@@ -32,6 +32,7 @@ from rueda.hvd.core.entries import ALLREDUCE, JOIN, JOIN_SET, REDUCESCATTER, STA
 from rueda.hvd.core.execute import Executor
 from rueda.hvd.core.messages import Leave, Message, Withdraw
 from rueda.hvd.core.negotiation import Negotiation
+from rueda.hvd.core.prelude import Prelude
 from rueda.hvd.core.process_groups import ProcessGroups, record_event, wait_for_event
 from rueda.hvd.core.reduce import check_operation
 from rueda.hvd.core.repetitions import Repetition
@@ -59,11 +60,13 @@ class Engine:
         placement: the local rank of this worker and the number of workers on its machine.
         settings: see :class:`Settings`.
         device: the device of this worker: that of the zeros of a rank that has joined, and of the background thread.
+        prelude: in an elastic job, the prelude of this process.
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, placement: tuple[int, int], settings: Settings, device: torch.device
-    ) -> None:
+        self, store: Any, rank: int, size: int, placement: tuple[int, int], settings: Settings, device: torch.device,
+        prelude: Prelude | None = None,
+    ) -> None:  # fmt: skip
         self.rank = rank
         self.size = size
         self.local_rank, self.local_size = placement
@@ -78,6 +81,8 @@ class Engine:
         self.resubmitted: dict[str, Any] = {}  # by name: what a framework's interface knows about its repetitions
         self._inline_bytes = _INLINE_BYTES // size
         self.forked = False
+        past = prelude if prelude is not None and prelude.is_over else None
+        self._prelude = None if past is prelude else prelude  # its results are kept as long as it lasts
         self._closing = False
         self._progress_lock = threading.Lock()  # held by the thread that sends, receives and executes
         self._progress_made = threading.Condition()
@@ -98,7 +103,7 @@ class Engine:
             self.tensor_queue,
             self._channels,
             self.executor,
-            Coordinator(size, settings, self.timeline) if rank == 0 else None,
+            Coordinator(size, settings, self.timeline, past) if rank == 0 else None,
         )
         if settings.timeline is not None and rank == 0:
             self.timeline.start(settings.timeline, settings.mark_cycles)
@@ -184,7 +189,25 @@ class Engine:
             raise entry.error
         if entry.event is not None:
             wait_for_event(entry.event)
+        if self._prelude is not None:
+            self._prelude.keep(entry)
         return entry.result
+
+    def end_prelude(self) -> None:
+        """Say that this rank has come to ``elastic.run``, as all ranks do; unnamed collectives are counted anew."""
+        if self._prelude is not None:
+            self._prelude.is_over, self._prelude = True, None
+        self.tensor_queue.reset_default_names()
+
+    @property
+    def in_prelude(self) -> bool:
+        """Whether this rank of an elastic job has not come to ``elastic.run``."""
+        return self._prelude is not None
+
+    @property
+    def num_replayed(self) -> int:
+        """How many collectives of this rank have returned what the others had got (:mod:`rueda.hvd.core.prelude`)."""
+        return self._negotiation.num_replayed
 
     def join(self) -> int:
         """Contribute zeros to the reductions of other ranks until all have joined; return the rank that joined last."""

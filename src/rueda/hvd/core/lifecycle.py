@@ -19,6 +19,7 @@ from functools import cache
 from rueda.errors import WorldError
 from rueda.hvd.common.exceptions import HorovodInternalError
 from rueda.hvd.core.engine import Engine
+from rueda.hvd.core.prelude import of_this_process
 from rueda.hvd.core.settings import read_settings
 from rueda.world import elastic
 from rueda.world import life as world_life
@@ -56,9 +57,12 @@ def _start(world: World, *, opened: bool) -> Engine:
         store = dist.distributed_c10d.PrefixStore(f"hvd/{0 if opened else _generation}", found)
         _generation += 0 if opened else 1
     settings = read_settings(os.environ)
-    _engine = Engine(store, world.rank, world.size, (world.local_rank, world.local_size), settings, world.device)
+    placement = (world.local_rank, world.local_size)
+    prelude = of_this_process() if elastic.is_elastic() else None
+    _engine = Engine(store, world.rank, world.size, placement, settings, world.device, prelude)
     _opened_world = opened
     if elastic.is_elastic():
+        elastic.announce()
         _unwatch_breaks = elastic.on_break(_engine.abort)
         if (lost := broken.error()) is not None:  # just before
             _engine.abort(str(lost))

@@ -8,6 +8,8 @@ a rank sends             the coordinator answers
                          or :class:`Refuse`
 :class:`Repeat`          :class:`RunRepeated`, once all ranks have asked for the same repetitions, whose numbers
                          :class:`Number` introduced when these collectives ran for the second time
+:class:`Request`, before   :class:`Replay`, if the others wait in ``elastic.run``
+``elastic.run``
 :class:`Withdraw`        nothing
 :class:`Leave`           :class:`AllLeft` once all ranks have left
 :class:`Abort`           :class:`Abort` to all ranks: every collective fails
@@ -113,6 +115,20 @@ class Refuse(NamedTuple):
     text: str
 
 
+class Replay(NamedTuple):
+    """A collective, which this rank called in its prelude, returns what it once returned to the other ranks.
+
+    ``types``, ``shapes`` and ``contents`` are those of :class:`rueda.hvd.core.prelude.Kept`.
+    """
+
+    process_set: int
+    kind: int
+    name: str
+    types: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    contents: tuple[bytes, ...]
+
+
 class AllLeft(NamedTuple):
     """All ranks have said that they are shutting down."""
 
@@ -125,10 +141,10 @@ class Abort(NamedTuple):
 
 
 Message: TypeAlias = (
-    Define | Request | Withdraw | Leave | Run | Refuse | AllLeft | Abort | Repeat | Number | RunRepeated
+    Define | Request | Withdraw | Leave | Run | Refuse | AllLeft | Abort | Repeat | Number | RunRepeated | Replay
 )
 _TYPES: tuple[type[Message], ...] = (
-    Define, Request, Withdraw, Leave, Run, Refuse, AllLeft, Abort, Repeat, Number, RunRepeated,
+    Define, Request, Withdraw, Leave, Run, Refuse, AllLeft, Abort, Repeat, Number, RunRepeated, Replay,
 )  # fmt: skip
 _CODES: dict[type[Message], int] = {kind: code for code, kind in enumerate(_TYPES)}
 # tuple.__new__ takes half the time of a named tuple's own constructor.

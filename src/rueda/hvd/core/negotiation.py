@@ -15,7 +15,19 @@ from rueda.hvd.core.control_channels import ControlChannels, Received
 from rueda.hvd.core.coordinator import Coordinator
 from rueda.hvd.core.entries import Entry
 from rueda.hvd.core.execute import Executor
-from rueda.hvd.core.messages import Abort, AllLeft, Message, Number, Refuse, Run, RunRepeated, decode, encode
+from rueda.hvd.core.messages import (
+    Abort,
+    AllLeft,
+    Message,
+    Number,
+    Refuse,
+    Replay,
+    Run,
+    RunRepeated,
+    decode,
+    encode,
+)  # fmt: skip
+from rueda.hvd.core.prelude import Kept
 from rueda.hvd.core.tensor_queue import TensorQueue
 
 
@@ -33,6 +45,8 @@ class Negotiation:
         self, queue: TensorQueue, channels: ControlChannels, executor: Executor, coordinator: Coordinator | None
     ) -> None:
         self.all_left = False
+        self.num_replayed = 0
+        """how many collectives of this rank's prelude have returned what the others got (:mod:`.prelude`)"""
         self._size = len(executor.sets[0])
         self._queue = queue
         self._channels = channels
@@ -120,6 +134,12 @@ class Negotiation:
             error_type = MismatchError if response.mismatch else HorovodInternalError
             key = (response.process_set, response.kind, response.name)
             self._queue.fail_entry(key, error_type(response.text))
+        elif isinstance(response, Replay):
+            waiting = self._queue.entries.pop((response.process_set, response.kind, response.name), None)
+            if waiting is not None:
+                Kept(*response[3:]).give(waiting)
+                self.num_replayed += 1
+                waiting.done = True
         elif isinstance(response, AllLeft):
             self.all_left = True
         elif isinstance(response, Abort):

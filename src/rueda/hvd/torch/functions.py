@@ -193,5 +193,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     name = name if name is not None else "allgather_object"
     gathered = allgather(from_bytes(dumps(obj), torch.uint8), name=name, process_set=process_set)
     stream = io.BytesIO(gathered.numpy().tobytes())
-    # A pickle marks its own end, so the sizes need not be sent.
-    return [pickle.load(stream) for _ in range(process_set.size())]
+    # A pickle marks its own end, so the sizes need not be sent. There may be more than ranks, or fewer: a worker that
+    # joins an elastic job gets what an earlier world has gathered.
+    objects = []
+    while stream.tell() < gathered.numel():
+        objects.append(pickle.load(stream))
+    return objects

@@ -172,11 +172,14 @@ class GradientReducer:
         """Agree with the other ranks on the order of the next steps' gradients; either all ranks do or none does."""
         if not self._can_agree:
             return
+        num_replayed = self._engine.num_replayed
         try:
             order = agree_on_order(self.named, finals, self._sparse(), f"{self.name}.order", self.process_set)
         except HorovodInternalError:  # a rank has joined: the next step tries again
             if self._engine.failure is not None:
                 raise
+            return
+        if self._engine.num_replayed > num_replayed:  # before elastic.run, in which the others are
             return
         if not order:  # every gradient is sparse on some rank
             self._can_agree = False

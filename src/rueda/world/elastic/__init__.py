@@ -43,17 +43,18 @@ if TYPE_CHECKING:
     from rueda.world.elastic.broken import on_break, on_leave
     from rueda.world.elastic.guarding import guard
     from rueda.world.elastic.membership import generation, is_elastic
-    from rueda.world.elastic.reforming import failing, progress, reform, register, updates
+    from rueda.world.elastic.reforming import announce, failing, progress, reform, register, updates
 
 __all__ = [
-    "PeerLost", "failing", "generation", "guard", "is_elastic", "on_break", "on_leave", "progress", "reform",
-    "register", "updates",
+    "PeerLost", "announce", "failing", "generation", "guard", "is_elastic", "on_break", "on_leave", "progress",
+    "reform", "register", "updates",
 ]  # fmt: skip
 
 __getattr__ = lazily(
     __name__,
     {
         "PeerLost": "guarding",
+        "announce": "reforming",
         "failing": "reforming",
         "generation": "membership",
         "guard": "guarding",

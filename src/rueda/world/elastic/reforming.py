@@ -9,6 +9,7 @@ asks first and leaves when all members have asked: until then, others may be in 
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from functools import cache
@@ -34,9 +35,19 @@ def register() -> None:
     """
     if not membership.is_elastic() or link().registered:
         return
+    announce()
     link().registered = True
     link().send(say="register")
-    _tell_of_exceptions()
+
+
+def announce() -> None:
+    """Let the driver know which exception ends this process, before the collectives of others fail because of it.
+
+    :func:`register` does it, too. In a job that is not elastic it does nothing.
+    """
+    if membership.is_elastic():
+        link()
+        _tell_of_exceptions()
 
 
 def updates() -> int:
@@ -108,6 +119,7 @@ def join(*, seed: int | None = None, device: str | None = None) -> World:
     """
     from rueda.world import life
 
+    announce()
     link().send(say="join")
     while True:
         assignment = _assignment()
@@ -146,6 +158,7 @@ def _enter(
 def _tell_of_exceptions() -> None:
     """Tell the driver which exception ends this process, and at which step; registered only once.
 
+    The driver knows it first: only then do the collectives of the other workers fail, so that their errors come later.
     Afterwards the process ends without tearing down its modules, since the survivors wait for its end: with torch, that
     takes seconds on a busy machine.
     """
@@ -155,6 +168,8 @@ def _tell_of_exceptions() -> None:
         if isinstance(error, Exception):
             failing(error)
         before(kind, error, trace)
+        if isinstance(error, Exception):
+            broken.break_world(f"rank {os.environ.get('RANK', '?')} has exited with {kind.__name__}")
         if issubclass(kind, Exception) and sys.excepthook is tell:  # nobody else has something to do afterwards
             leave(1)
 
@@ -166,18 +181,18 @@ def failing(error: Exception | str) -> bool:
 
     A :class:`~rueda.errors.RuedaError`, such as a recipe that contradicts itself, is *final*: a fresh process would
     raise it again, so that the job ends with it. So does a text, which is the reason of an end that is no exception.
-    In a job that is not elastic, and in a process that cannot survive, nothing is told.
+    Of a process that has not called :func:`register` none is final, and in a job that is not elastic nothing is told.
 
     Returns:
         Whether the driver prints the error, which is final.
     """
     found = opened()
-    if found is None or not found.registered:
+    if found is None:
         return False
     if isinstance(error, str):
         found.send(say="failing", error=error, step=_step, final=True)
         return True
-    final = isinstance(error, RuedaError) and not isinstance(error, (PeerError, PeerLost))
+    final = found.registered and isinstance(error, RuedaError) and not isinstance(error, (PeerError, PeerLost))
     text = str(error).strip().splitlines()[-1:] if final else traceback.format_exception_only(error)[-1:]
     found.send(say="failing", error="".join(text).strip(), step=_step, final=final)
     return final and not membership.is_pending()

@@ -31,7 +31,7 @@ from rueda.world.launch.elastic_job.hosts_state import HostPhase, HostState
 from rueda.world.launch.elastic_job.members import Member, Members, by_host
 from rueda.world.launch.elastic_job.placement import Seat, free_slots, place
 from rueda.world.launch.elastic_job.settings import pause_before
-from rueda.world.launch.failure import Failure, first_of, summary
+from rueda.world.launch.failure import Failure, first_of, is_lost_peer, summary
 from rueda.world.launch.hosts import Host
 from rueda.world.launch.output import OutputOptions
 from rueda.world.launch.plan import LaunchPlan
@@ -201,6 +201,7 @@ class ElasticDriver(HostsDriver):
         elif name == "join":
             member.joined = True
         elif name == "failing":
+            member.failing = now
             member.error, member.step, member.final = message["error"], message["step"], message["final"]
         elif name == "arrive":
             member.registered = member.arrived = True
@@ -254,10 +255,10 @@ class ElasticDriver(HostsDriver):
             if was_active:
                 self._incident(now, f"host {member.host.name} leaves", counts=False)
             return
+        began = [when for when in (self._output.traceback_seconds.get(member.number), member.failing) if when]
         self._failures.append(Failure(
             rank=member.shown_rank if rank is None else rank, host=member.host.name, status=status, ended=now,
-            traceback=self._output.traceback_seconds.get(member.number), left=tuple(map(self._rank_of, self._left)),
-            number=member.number,
+            traceback=min(began, default=None), left=tuple(map(self._rank_of, self._left)), number=member.number,
         ))  # fmt: skip
         if was_active:
             self._incident(now, f"rank {rank} on {member.host.name} has ended", counts=True)
@@ -437,7 +438,7 @@ class ElasticDriver(HostsDriver):
         elif self._phase in (JobPhase.RUNNING, JobPhase.FORMING) and not self._is_failure:
             self._begin_forming(now, is_failure=True)
             for one in self._members.active():
-                if not one.registered:
+                if not one.registered and one.failing is None:  # else it ends by itself, and is what has failed
                     self._end(one, signal.SIGTERM)
             self._break(why)
 
@@ -548,7 +549,8 @@ class ElasticDriver(HostsDriver):
         failures, self._failures = self._failures, []
         first, text = None, self._why
         if failures:
-            first = first_of(failures)
+            causes = [one for one in failures if one.number is not None and not self._is_consequence(one.number)]
+            first = first_of(causes or failures)
             assert first.number is not None
             member, stderr = self._members[first.number], self._output.stderr_tail(first.number)
             text, error = summary(first, stderr), member.error or last_line(stderr)
@@ -571,6 +573,11 @@ class ElasticDriver(HostsDriver):
         elif text:
             self._output.note(text)
         return True
+
+    def _is_consequence(self, number: int) -> bool:
+        """Return whether a member ended with an error that only tells of another one's end."""
+        error = self._members[number].error
+        return error is not None and is_lost_peer(error)
 
     def _strike(self, state: HostState, now: float) -> None:
         """Count a failure of a worker on a host, which may exclude the host, if it is not the only one."""

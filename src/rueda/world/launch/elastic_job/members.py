@@ -38,6 +38,8 @@ class Member:
     expected: bool = False
     """whether the driver itself ends it"""
     kill_at: float | None = None
+    failing: float | None = None
+    """when it said that an exception ends it"""
     error: str | None = None
     """the last line of the exception that ends it"""
     final: bool = False
