@@ -77,6 +77,17 @@ def plan(
             help="Also predict sharded, pipeline and tensor parallelism; shown anyway if the model does not fit.",
         ),
     ] = False,
+    sync_every: Annotated[
+        str | None,
+        typer.Option(
+            "--sync-every",
+            help="Also predict exchanges of parameters every so many updates, e.g. 8,64; shown anyway if they save a "
+            "fifth of the time.",
+        ),
+    ] = None,
+    sync_delay: Annotated[
+        int, typer.Option("--sync-delay", help="Updates that are computed while such an exchange is under way.")
+    ] = 0,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -122,7 +133,8 @@ def plan(
     found = make_plan(
         measured, _with_failures(machines, own), workers=whole_numbers("--workers", workers, "1,2,4,8"),
         epochs=epochs, batch=batch, batch_norm=batch_norm, hours=hours, always_failures=bool(own),
-        parallelism=parallelism, environment=environment(),
+        parallelism=parallelism, environment=environment(), sync_delay=sync_delay,
+        sync_every=() if sync_every is None else whole_numbers("--sync-every", sync_every, "8,64"),
     )  # fmt: skip
     from rueda.errors import ProfileError
     from rueda.files.atomic import check_writable, write_atomically
@@ -296,7 +308,7 @@ def _print_plan(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None
     print_table(_table(plan))
     for table in _failure_tables(plan):
         print_table(table)
-    for table in _form_tables(plan):
+    for table in (*_form_tables(plan), *_exchange_tables(plan)):
         print_table(table)
     if plan.form_reason:
         print_prose(f"parallel form: {plan.form_reason}")
@@ -368,6 +380,16 @@ def _form_tables(plan: Plan) -> list[TextTable]:
     from rueda.report.parallelism import predicted_table
 
     return [table.on_terminal(table.title) for table in [predicted_table(plan)]]
+
+
+def _exchange_tables(plan: Plan) -> list[TextTable]:
+    """Return the intervals between exchanges, as the page has them; nothing where they were not predicted."""
+    if not plan.exchanges:
+        return []
+    from rueda.report.plan_exchanges import by_sync_every
+
+    table = by_sync_every(plan)
+    return [table.on_terminal(table.title)]
 
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:
