@@ -94,7 +94,8 @@ def test_a_plan_for_two_rooms_speaks_of_it_and_one_for_a_fast_link_only_if_asked
     plan = make_plan(large, rooms, workers=[1, 16])
     assert [row.sync_every for row in plan.exchanges] == [8, 64, 512] and plan.exchanges[0].workers == 16
     (told,) = [text for text in plan.advice if "sync_every" in text]
-    assert "accuracy is not predicted" in told and "--workers 16 --rehearse --set sync_every=" in told
+    assert "accuracy is not predicted" in told and "--workers 16 --rehearse --set batch=" in told
+    assert "the latency alone is worth it" in told
     assert Plan.from_json(plan.to_json()) == plan
     plan.save(tmp_path / "plan.json")
     (section,) = collect([tmp_path])

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rueda.errors import ProfileError
-from rueda.plan.cluster import Cluster
+from rueda.plan.cluster import THIS_MACHINE, Cluster
 from rueda.plan.collectives import all_reduce
 from rueda.plan.prediction import INTERFERENCE, predict
 from rueda.records.plan import ExchangePrediction, Plan, Prediction
@@ -139,7 +139,8 @@ def advice_on_exchanges(plan: Plan) -> list[str]:
             f"Exchanging parameters less often than gradients saves less than {percent(1 - NOTICEABLE, places=0)} of "
             f"an update of {where} ({each}): average the gradients at every update."
         ]
-    settings = f"--set sync_every={taken.sync_every}" + f" --set sync_delay={taken.delay}" * (taken.delay > 0)
+    settings = f"--set batch={taken.local_batch} --set sync_every={taken.sync_every}"
+    settings += f" --set sync_delay={taken.delay}" * (taken.delay > 0)
     text = (
         f"Over this link sync_every = {taken.sync_every} takes {digits(taken.share, 2)} of the time of an update: "
         f"{milliseconds(taken.step_seconds)} instead of {each} for {where}, and sends {amount(taken.bytes_per_update)} "
@@ -148,6 +149,8 @@ def advice_on_exchanges(plan: Plan) -> list[str]:
     if taken.worth_below is not None:
         text += f" From {bits_per_second(taken.worth_below)} on it would save less than "
         text += f"{percent(1 - NOTICEABLE, places=0)}."
+    elif plan.cluster != THIS_MACHINE:
+        text += " More bandwidth would not change that: the latency alone is worth it."
     task = plan.task if plan.task_file is None else plan.task_file.argument()
     return [
         f"{text} What it does to the accuracy is not predicted: rehearse it with `rueda train {task} --workers "

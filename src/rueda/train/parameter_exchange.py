@@ -24,8 +24,8 @@ The anchors, and the outer optimizer's momentum, are the same on all workers at 
 
 torch's ``PeriodicModelAverager`` is local SGD alone: it has neither an outer optimizer nor fragments nor a delay, and
 averages the model of a process, not those of virtual workers; the numbers are the same. The outer step is
-``torch.optim.SGD``. torchft's ``DiLoCo`` computes what this does, but exchanges through a manager that needs a service
-of its own, requires that F divides H, and knows no workers in one process.
+``torch.optim.SGD``. torchft's ``DiLoCo`` computes the same numbers, but exchanges through a manager that needs a
+service of its own, requires that F divides H, and knows no workers in one process.
 """
 
 from __future__ import annotations
