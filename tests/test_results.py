@@ -44,10 +44,9 @@ OLDER = {
     "docs/results/examine-fashion-mnist/curvature.json": "3c41dd788f70133f",
     "docs/results/examine-fashion-mnist/landscape.json": "2a997b656c9f1400",
     "docs/results/forecast-fashion-mnist/forecast.json": "baee1c9213170764",
-    "docs/results/forecast-glyphs/forecast.json": "4e0bd8677e619ac4",
 }
 """made before a result had to name a clean commit, with the beginning of their SHA-256; take a file out when it is made
-anew, and add none; the forecasts have another checksum since their laws were fitted anew to the same points"""
+anew, and add none; the forecast has another checksum since its law was fitted anew to the same points"""
 
 
 def name_of(file: Path) -> str:

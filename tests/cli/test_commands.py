@@ -53,8 +53,9 @@ def test_train_one_and_two_workers(task_file: Path, tmp_path: Path, monkeypatch:
             done = rueda_without_torch(*words, "--recipe", "/dev/stdin", input=recipe)
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"run: {run}\nnext: rueda report {run}\n"
-        shared = "which they share"  # the warning of two workers on one core
-        title, headings, *epochs = (line for line in done.stderr.splitlines() if shared not in line)
+        # the warnings of two workers on one core, and on cores that others use more than half of the time
+        busy = ("which they share", "is a straggler since", "keeps up with the others")
+        title, headings, *epochs = (line for line in done.stderr.splitlines() if not any(one in line for one in busy))
         assert title == f"clouds on {workers} worker{'s' * (workers != '1')}"
         assert "examples/s" in headings and "test loss" in headings and "accuracy" in headings
         assert [line.split()[0] for line in epochs] == ["1/2", "2/2"]

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from rueda.data import Arrays
-from rueda.measure.layers import count_layers, layers_of, split_plan
+from rueda.measure.layers import count_layers
 from rueda.tasks import Task
 from rueda.tasks.models.transformer import decoder
+from rueda.train.parallel.layer_names import layers_of
+from rueda.train.parallel.tensor_plan import split_plan
 
 BATCH = 6
 
@@ -28,7 +30,8 @@ def test_a_perceptron() -> None:
     assert first.flops == 2 * 2 * 4 * 8  # the gradient of the inputs is not computed
     assert second.flops == 3 * 2 * 8 * 3
     assert first.saved_bytes == 4 * (4 + 8)  # the inputs, and the result of relu, which the next layer keeps as well
-    assert first.split_parameters == second.split_parameters == 0
+    assert (first.split_parameters, second.split_parameters) == (40, 24)  # all but the bias of the second
+    assert second.split_saved_bytes == 4 * 8  # the result of relu
 
 
 def test_a_transformer_is_split_as_megatron_does() -> None:

@@ -61,6 +61,15 @@ def num_examples(batch: Any) -> int:
     raise DataError("batch", expected="at least one tensor whose first dimension counts examples", got=batch, do=do)
 
 
+def num_bytes(values: Any) -> int:
+    """Return the bytes of all tensors in values of any structure; a sparse tensor counts as a dense one.
+
+    >>> num_bytes({"images": torch.zeros(4, 7), "labels": [torch.zeros(4, dtype=torch.int64)]})
+    144
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(values))
+
+
 def select(batch: Any, chosen: slice) -> Any:
     """Return the chosen examples of a batch in which every tensor with a dimension counts examples in its first one.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from rueda.files.user_folder import user_folder
 
 
 def state_folder() -> Path:
     """Return the folder: ``RUEDA_STATE``, else ``rueda`` in ``XDG_STATE_HOME``, else ``~/.local/state/rueda``."""
-    if os.environ.get("RUEDA_STATE"):
-        return Path(os.environ["RUEDA_STATE"])
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "rueda"
+    return user_folder("RUEDA_STATE", "XDG_STATE_HOME", ".local/state")

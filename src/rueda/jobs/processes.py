@@ -23,7 +23,7 @@ from rueda.world.cores import usable_cores
 from rueda.world.job_slot import JOB_SLOT
 from rueda.world.launch.grace import time_to_save
 from rueda.world.launch.processes import catches
-from rueda.world.signals import SAVING, shell_status
+from rueda.world.signals import SAVING, shell_status, signal_name
 
 _POLL_SECONDS = 0.03
 _LAST_LINES = 60
@@ -150,7 +150,7 @@ class Process:
 
     def _reason(self, status: int) -> str:
         if status < 0:  # the last line that it wrote is not the reason
-            return f"killed by {signal.Signals(-status).name}"
+            return f"killed by {signal_name(-status)}"
         written = [line.strip() for line in self.lines if line.strip()]
         return written[-1] if written else f"status {status}"
 

@@ -1,66 +1,28 @@
 """Count the layers of a model for the parallel forms: parameters, activations and work of each, on the *meta* device.
 
-A layer is a module in which a form keeps everything together: containers (``nn.Sequential``, ``nn.ModuleList`` and the
-model itself) are opened, other modules are not; what has no parameters, such as a ReLU, belongs to the layer before it.
-Work outside any layer, such as the output layer of a language model that shares the embedding's weights, counts for
-the last one.
+The layers are those of :mod:`rueda.train.parallel.layer_names`. Work outside any layer, such as the output layer of a
+language model that shares the embedding's weights, counts for the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
-from rueda.data.nest import map_tensors, tensors
+from rueda.data.nest import map_tensors, num_bytes, tensors
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
-from rueda.tasks.models.transformer import Block
 from rueda.tasks.step import Losses
 from rueda.train.counting import SavedTensors, on_meta, without_statistics
+from rueda.train.parallel.layer_names import layers_of
+from rueda.train.parallel.tensor_plan import COLUMNS, split_plan
 from rueda.train.step_module import StepModule
 from rueda.train.training import Training
 from rueda.world.gathering import gathering_alone
-
-COLUMNS, ROWS = "columns", "rows"
-_BLOCK = {"attention.qkv": COLUMNS, "attention.out": ROWS, "mlp.0": COLUMNS, "mlp.2": ROWS}
-
-
-def split_plan(model: nn.Module) -> dict[str, str]:
-    """Return how tensor parallelism splits the linear layers of transformer blocks, as Megatron does.
-
-    The first of two matrices is split by columns and the second by rows, so that only the results of the second are
-    summed up (Shoeybi et al. 2019).
-    """
-    blocks = [name for name, module in model.named_modules() if isinstance(module, Block)]
-    return {f"{block}.{part}": how for block in blocks for part, how in _BLOCK.items()}
-
-
-def layers_of(model: nn.Module) -> dict[str, list[str]]:
-    """Return the layers by name, each with the modules that belong to it.
-
-    >>> layers_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2)))
-    {'0': ['0', '1'], '2.0': ['2.0', '2.1'], '3': ['3']}
-    """
-    found: dict[str, list[str]] = {}
-    for name, module in _opened(model, ""):
-        if any(parameter.requires_grad for parameter in module.parameters()) or not found:
-            found[name] = [name]
-        else:
-            next(reversed(found.values())).append(name)
-    return found
-
-
-def _opened(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    is_container = not name or isinstance(module, (nn.Sequential, nn.ModuleList))
-    if not is_container or not any(True for _ in module.children()):
-        yield name, module
-        return
-    for child_name, child in module.named_children():
-        yield from _opened(child, f"{name}.{child_name}" if name else child_name)
 
 
 def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tuple[LayerWork, ...]:
@@ -74,7 +36,7 @@ def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tup
     """
     from torch.utils.flop_counter import FlopCounterMode  # only here: most trainings do not need it
 
-    layers, plan = layers_of(model), split_plan(model)
+    layers, plan = layers_of(model), split_plan(model, task.tensor_plan)
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {f"model.{name}": on_meta(tensor) for name, tensor in named.items()}
     saved = SavedTensors(shapes.values())
@@ -86,9 +48,10 @@ def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tup
         counter = stack.enter_context(FlopCounterMode(display=False))
         for name, layer in owner.items():
             stack.enter_context(_watched(model.get_submodule(name), seen[layer], saved))
+        between = _Between()
         for name, how in plan.items():
             layer = next(one for one in layers if name == one or name.startswith(f"{one}."))
-            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved))
+            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved, between))
         with saved.hooks():
             step = StepModule(task, model)
             result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
@@ -139,7 +102,14 @@ class _Seen:
 
     def __init__(self) -> None:
         self.output = self.saved = self.split_saved = self.exchanged = 0
-        self.before = self.after_columns = 0
+        self.before = 0
+
+
+class _Between:
+    """What was kept when the last layer split by columns had ended."""
+
+    def __init__(self) -> None:
+        self.saved = 0
 
 
 def _num_split(module: nn.Module, how: str) -> int:
@@ -150,33 +120,37 @@ def _num_split(module: nn.Module, how: str) -> int:
 
 @contextmanager
 def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
-    """Note what a module keeps and what it returns."""
+    """Add up the bytes that a module keeps for the backward pass, and those that it returns, while the block runs."""
 
     def before(_: nn.Module, inputs: Any) -> None:
         seen.before = saved.num_bytes
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         seen.saved += saved.num_bytes - seen.before
-        seen.output = _size(output)
+        seen.output = num_bytes(output)
 
     with _hooked(module, before, after):
         yield
 
 
 @contextmanager
-def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
-    """Note what lies between a layer split by columns and one split by rows, and what both exchange."""
+def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors, between: _Between) -> Iterator[None]:
+    """Add up what tensor parallelism divides and exchanges, while the block runs.
+
+    Divided are the activations kept between a layer split by columns and the next one split by rows. Exchanged are the
+    gradient of the first one's inputs and the results of the second.
+    """
 
     def before(_: nn.Module, inputs: Any) -> None:
         if how == COLUMNS:
-            seen.exchanged += sum(one.numel() * one.element_size() for one in tensors(inputs) if one.requires_grad)
+            seen.exchanged += num_bytes([one for one in tensors(inputs) if one.requires_grad])
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         if how == COLUMNS:
-            seen.after_columns = saved.num_bytes
+            between.saved = saved.num_bytes
         else:
-            seen.split_saved += saved.num_bytes - seen.after_columns
-            seen.exchanged += _size(output)
+            seen.split_saved += saved.num_bytes - between.saved
+            seen.exchanged += num_bytes(output)
 
     with _hooked(module, before, after):
         yield
@@ -190,8 +164,3 @@ def _hooked(module: nn.Module, before: Callable[..., None], after: Callable[...,
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _size(value: Any) -> int:
-    found: list[Tensor] = list(tensors(value if not isinstance(value, Mapping) else list(value.values())))
-    return sum(one.numel() * one.element_size() for one in found)

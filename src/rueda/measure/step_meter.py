@@ -25,9 +25,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rueda.errors import ProfileError
+from rueda.data.nest import num_examples
+from rueda.errors import DataError, ProfileError
 from rueda.measure.clock import STAGES, StageClock
 from rueda.measure.memory import device_bytes, largest_batch, peak_bytes, usable_bytes
 from rueda.measure.steps import Block, summary
@@ -181,14 +182,12 @@ def describe(
 
 def _count(item: object) -> int:
     """Return the number of examples in a batch: the length of its first tensor."""
-    if isinstance(item, Tensor):
-        return int(item.shape[0])
-    values = list(item.values()) if isinstance(item, dict) else item
-    if isinstance(values, (list, tuple)) and values:
-        return _count(values[0])
-    raise ProfileError(
-        "a batch", expected="a tensor as its first value", got=type(item).__name__, do="call meter(loader, batch=N)"
-    )
+    try:
+        return num_examples(item)
+    except DataError:
+        raise ProfileError(
+            "a batch", expected="a tensor as its first value", got=type(item).__name__, do="call meter(loader, batch=N)"
+        ) from None
 
 
 def _device_name(device: torch.device, threads: int, processor: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from rueda.data.nest import num_bytes
 from rueda.measure.communication import slowest
 from rueda.measure.fit import fit_overlap
 from rueda.measure.steps import BLOCK_SECONDS, FEWEST_ROUNDS, Block, Stepper, more_rounds, summary
@@ -104,4 +105,4 @@ def _mean(blocks: Sequence[Sequence[Block]]) -> list[Block]:
 
 def gradient_bytes(model: nn.Module) -> int:
     """Return the bytes of the model's gradients."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return num_bytes([one for one in model.parameters() if one.requires_grad])

@@ -27,14 +27,13 @@ A group of one rank sends nothing. What a library adds (headers, chunks, a tree 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rueda.data.nest import num_bytes
 from rueda.records.parallelism import sent_bytes
 
 
@@ -129,7 +128,7 @@ class WireBytes(TorchDispatchMode):
         key = Carried(operator.kind, tuple(dist.get_process_group_ranks(group)), functional)
         self.calls[key] += 1
         if operator.argument >= 0:
-            own = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(args[operator.argument]))
+            own = num_bytes(args[operator.argument])
             self.tensors[key] += own * (group.size() if operator.times_size else 1)
 
     def num_calls(self, kind: str) -> int:
@@ -147,14 +146,6 @@ class WireBytes(TorchDispatchMode):
             for key, count in self.tensors.items()
             if kind in (None, key.kind)
         )
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:

@@ -18,9 +18,9 @@ from rueda.files.start_directory import located
 from rueda.jobs import Job
 from rueda.plan.cluster import this_machine
 from rueda.plan.form_choice import predict_form
-from rueda.plan.parallel_forms import Mesh
 from rueda.records.environment import environment
 from rueda.records.parallelism import MeasuredForm, Parallelism
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.study.form_jobs import FormAnswer, FormRequest, OneWorkerAnswer
 from rueda.tasks.half_precision import protect_before_loading
 from rueda.terminal.phases import PhasesProgress

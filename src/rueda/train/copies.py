@@ -50,7 +50,7 @@ class StateCopy(NamedTuple):
     contents: dict[str, Any]
     """what the checkpoint of this step holds, in the memory of the host"""
     is_finite: bool
-    """whether all numbers are known to be finite; False says nothing, such as on a GPU"""
+    """whether all numbers were found to be finite; False if some are not, or if they were not tested, as on a GPU"""
 
 
 class StateCopies:

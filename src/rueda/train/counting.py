@@ -26,7 +26,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from rueda.data.nest import map_tensors, tensors
+from rueda.data.nest import map_tensors, num_bytes
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.step_module import StepModule
@@ -102,12 +102,7 @@ def update_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     True
     """
     trained = [one for one in model.parameters() if one.requires_grad]
-    state = tensors(list(optimizer.state.values()))
-    return 2 * sum(map(_size, trained)) + sum(map(_size, state))
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return 2 * num_bytes(trained) + num_bytes(list(optimizer.state.values()))
 
 
 def on_meta(tensor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ so on, on this worker alone: which examples are its share does not change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from rueda.data.nest import check_divisible, num_examples, select
 from rueda.errors import DataError, TaskError
 from rueda.records import Recipe
-from rueda.records.metric import MetricInfo
+from rueda.records.metric import LOSS, MetricInfo
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train import layout
@@ -71,6 +72,22 @@ class Evaluation:
     def value(self, name: str | None = None) -> float | None:
         """Return the deciding value of a metric, or of the primary one."""
         return self.deciding.values.get(name or self.metric.name)
+
+    @property
+    def score(self) -> float:
+        """The deciding value of the primary metric, with its sign such that higher is better; -inf if it is unknown."""
+        value = self.value()
+        return -math.inf if value is None or math.isnan(value) else self.metric.score(value)
+
+    def reaches_target(self, recipe: Recipe) -> bool:
+        """Return whether the target of a recipe is reached; False if it has none."""
+        target = recipe.target if recipe.target is not None else recipe.target_accuracy
+        if target is None:
+            return False
+        info = next((one for one in self.test.metrics if one.name == recipe.target_metric), self.metric)
+        if recipe.target_metric == LOSS.name:
+            info = LOSS
+        return info.reaches(self.value(info.name), target)
 
 
 @torch.inference_mode()
@@ -189,7 +206,10 @@ class Evaluator:
             name: evaluation_loader(task.load(name), batch, training.data_world, training.dtype, task.collate)
             for name in (names[:1] if deciding_only else names)
         }
-        self._recalibration = Recalibration(task, recipe, world, training.model, training.train_data)
+        self._recalibration = Recalibration(
+            task, recipe, world, training.model, training.train_data, place=training.data_world,
+            compute=training.updater.compute,
+        )  # fmt: skip
         self._autocast = autocast_for(recipe, world)
         self._memory = FittingBatch()
         self._memory_format = layout.memory_format(training.model, recipe)
@@ -213,7 +233,8 @@ class Evaluator:
         training.updater.synchronize_buffers()
         recalibrated = self._recalibration.wanted(state.step - state.recalibrated_at)
         if recalibrated:
-            self._recalibration.run()
+            with training.updater.gathered():
+                self._recalibration.run()
             state.recalibrated_at = state.step
         try:
             found = {name: self._evaluate(loader, interruption) for name, loader in self._loaders.items()}
@@ -230,7 +251,7 @@ class Evaluator:
         return evaluate(
             training.task, training.model, loader if interruption is None else interruption.until_stopped(loader),
             training.world, autocast=self._autocast, memory_format=self._memory_format, memory=self._memory,
-            losses=None if training.pipelines is None else training.updater.losses,
+            losses=training.updater.losses if training.mesh.divides_model else None,
         )  # fmt: skip
 
 

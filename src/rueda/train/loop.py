@@ -29,7 +29,8 @@ from rueda.train.divergence import ADVICE
 from rueda.train.evaluate import Evaluator
 from rueda.train.generations import Generations, WorldChanges, guard_of, is_run_of_this_job
 from rueda.train.interruption import EvaluationStopped, Interruption
-from rueda.train.recorder import Recorder, RolledBack
+from rueda.train.recorder import Recorder
+from rueda.train.recording.recovery import RolledBack
 from rueda.train.trackers import checked_names
 from rueda.train.training import Training
 from rueda.world import World, elastic, open_world
@@ -270,7 +271,7 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
     recipe, evaluator = training.recipe, Evaluator(training)
     row: Row | None = None
     status = "finished"
-    with Interruption(training.world) as interruption, recorder.progress, recorder.finishing():
+    with Interruption(training.world) as interruption, recorder.display.progress, recorder.finishing():
         while not training.is_over:
             try:
                 if not train_epoch(training, recorder, interruption):
@@ -291,7 +292,7 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
             except RolledBack:  # the workers were no longer equal: the training is at its last checkpoint again
                 continue
             if row.diverged:
-                if recorder.roll_back():
+                if recorder.recovery.roll_back():
                     continue
                 status = "diverged"
                 break
@@ -315,19 +316,19 @@ def run_epochs(training: Training, recorder: Recorder) -> Result:
 def train_epoch(training: Training, recorder: Recorder, interruption: Interruption) -> bool:
     """Make the remaining updates of an epoch; return False if a signal stopped it, after writing a checkpoint."""
     training.begin_epoch()
-    recorder.begin_epoch()
+    recorder.epoch.begin()
     ended = training.epoch_ended
     while not ended:
         try:
             result = training.step(timer=recorder.comparison.clock)
         except NonFiniteError as error:  # gradients are averaged, so all workers raise it at the same step
-            recorder.note_divergence(error)
+            recorder.recovery.divergence = str(error)
             break
         recorder.record_step(result)
         if recorder.divergence is not None:  # found when a checkpoint was to be written
             break
         request = interruption.agreed(
-            recorder.seconds_per_step, due=recorder.checkpoint_due, commit=recorder.commit_due
+            recorder.epoch.seconds_per_step, due=recorder.checkpoint_due, commit=recorder.commit_due
         )  # fmt: skip
         if request is not None:
             if not recorder.save_on_request(request):

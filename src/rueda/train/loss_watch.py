@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+from rueda.terminal.numbers import digits
+
 FACTOR = 10.0
 """how many times the running mean a loss must be"""
 FRACTION_OF_FIRST = 0.1
@@ -73,7 +75,7 @@ class LossWatch:
         if is_high and not self._is_high:
             self._is_high = True
             return (
-                f"update {step:,}: the loss is {loss:.4g}, {loss / usual:.0f} times {of} {usual:.4g}; "
+                f"update {step:,}: the loss is {loss:.4g}, {digits(loss / usual, 2)} times {of} {usual:.4g}; "
                 "lower the learning rate, warm up, or clip the gradients"
             )
         if not is_high:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rueda.files.remote import AnyPath
 from rueda.train.checkpoint import list_checkpoints, save_checkpoint, step_of
 from rueda.train.copies import StateCopies, StateCopy, holders_of_copies, recall
-from rueda.train.divergence import nonfinite_in_state, nonfinite_tensors
+from rueda.train.divergence import nonfinite_in_contents, nonfinite_in_state, nonfinite_tensors
 from rueda.train.resume import read_for_all
 from rueda.train.state import checkpoint_contents
 from rueda.train.writer import CheckpointWriter
@@ -42,7 +42,7 @@ class Saver:
         world = training.world
         self._copies_all = elastic or training.recipe.asynchronous_checkpoints
         self._asynchronous = training.recipe.asynchronous_checkpoints
-        self._holders = holders_of_copies(world, elastic=elastic) if training.pipelines is None else {0}
+        self._holders = {0} if training.mesh.divides_model else holders_of_copies(world, elastic=elastic)
         num_kept = 2 if elastic else min(2, world.size)
         self.copies: StateCopies = StateCopies(world.device, num_kept) if former is None else former.copies
         """those of this rank"""
@@ -51,7 +51,9 @@ class Saver:
         self._written: StateCopy | None = None if former is None else former._written  # the last copy to be written
         self._intact: set[AnyPath] = set()
         self._num_commits, self._commit_seconds = 0, 0.0
-        self._committed_at = time.monotonic()
+        self._committed_at = self._saved_at = time.monotonic()
+        self.saved_step: int | None = None
+        """the step of the last checkpoint that this saver began to write"""
 
     def copy(self) -> dict[str, Any]:
         """Copy the state into memory, without writing it; every worker must call it, and rank 0 gets the copy."""
@@ -109,7 +111,20 @@ class Saver:
             self.writer.begin(lambda: save_checkpoint(folder, contents, **options))
         if not self._asynchronous:
             self.finish()
+        self.saved_step = step
+        self.restart_clock()
         return None
+
+    def restart_clock(self) -> None:
+        """Count ``checkpoint_minutes`` from here on."""
+        self._saved_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether the last checkpoint is ``checkpoint_minutes`` old or was not written; then :meth:`save` raises it."""
+        minutes = self._training.recipe.checkpoint_minutes
+        is_old = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return is_old or self.writer.failed
 
     def _nonfinite(self, contents: dict[str, Any]) -> str | None:
         """Wait until the checkpoint before is written, and return which tensors of the state are not finite."""
@@ -119,6 +134,8 @@ class Saver:
             return None
         if contents.get("local") is not None and (found := nonfinite_tensors(contents["model"])) is not None:
             return f"the workers' mean of {found}"
+        if self._training.mesh.divides_model:  # rank 0 has all tensors in the copy only
+            return nonfinite_in_contents(self._training.model, contents)
         return nonfinite_in_state(self._training.model, self._training.optimizer)
 
     def finish(self) -> None:

@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from rueda.data.nest import map_tensors
-from rueda.errors import WorldError
 from rueda.records import Recipe
 from rueda.tasks import Task
 from rueda.train.counting import count_pass, first_line, on_meta
 from rueda.train.micro_batches import MicroBatch
+from rueda.world.variables import read_number
 
 PEAK = "RUEDA_PEAK_TFLOPS"
 
@@ -115,13 +115,10 @@ def peak_flops(name: str, recipe: Recipe) -> float | None:
 def worker_peak(device: torch.device, recipe: Recipe, environ: Mapping[str, str]) -> float | None:
     """Return the peak flops per second of one worker: that of the variable, or of its GPU; None if it is unknown."""
     if text := environ.get(PEAK):
-        try:
-            peak = float(text)
-        except ValueError:
-            peak = math.nan
-        if not 0 < peak < math.inf:
-            raise WorldError(PEAK, expected="the peak teraflops of one worker", got=text, do="correct or unset it")
-        return peak * 1e12
+        return 1e12 * read_number(
+            PEAK, text, lambda peak: 0 < peak < math.inf, expected="the peak teraflops of one worker",
+            do="correct or unset it",
+        )  # fmt: skip
     return peak_flops(torch.cuda.get_device_name(device), recipe) if device.type == "cuda" else None
 
 

@@ -141,8 +141,8 @@ def _local_rank_and_size(
     if variables.local_size is not None and variables.local_size in environ:
         local_size = _number(environ, variables.local_size, variables.local_size, lowest=1)
     elif variables.launcher == "Slurm" and "SLURM_TASKS_PER_NODE" in environ:
-        counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", environ["SLURM_TASKS_PER_NODE"]))
-        local_size = counts[min(int(environ.get("SLURM_NODEID", 0)), len(counts) - 1)]
+        counts, node = slurm_nodes(environ)
+        local_size = counts[node]
     else:
         # Old launchers do not set it. There are at least local_rank + 1 workers on this machine; if the rank equals the
         # local rank, assume that all workers are on it.
@@ -199,6 +199,21 @@ def first_host(nodelist: str) -> str:
     # Commas inside brackets separate numbers, not hosts.
     first = re.split(r",(?![^\[]*\])", nodelist.strip())[0]
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
+def slurm_nodes(environ: Mapping[str, str], default: str = "") -> tuple[list[int], int]:
+    """Return the number of Slurm's tasks on each node of the step, and the number of this node.
+
+    >>> slurm_nodes({"SLURM_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"})
+    ([4, 4, 3], 2)
+
+    Args:
+        environ: the environment of a task.
+        default: the counts if Slurm states none.
+    """
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_TASKS_PER_NODE", ""))
+    counts = tasks_per_node(text or default)
+    return counts, min(int(environ.get("SLURM_NODEID", 0)), len(counts) - 1)
 
 
 def tasks_per_node(text: str) -> list[int]:

@@ -25,6 +25,7 @@ from rueda.world.shared_memory import world_group
 from rueda.world.stall import watcher
 from rueda.world.stall.flight_recorder import group_timeout, torch_variables
 from rueda.world.stall.limits import read_limits
+from rueda.world.variables import read_number
 from rueda.world.world import World
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
@@ -243,11 +244,5 @@ def adopted_identity() -> Identity:
 
 
 def _timeout(given: float | None) -> float:
-    text = os.environ.get("RUEDA_TIMEOUT")
-    try:
-        seconds = given if given is not None else float(text) if text else DEFAULT_TIMEOUT_SECONDS
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise WorldError("RUEDA_TIMEOUT", expected="a positive number of seconds", got=text or given, do="correct it")
-    return seconds
+    value = given if given is not None else os.environ.get("RUEDA_TIMEOUT") or DEFAULT_TIMEOUT_SECONDS
+    return read_number("RUEDA_TIMEOUT", value, lambda seconds: seconds > 0, expected="a positive number of seconds")

@@ -70,10 +70,14 @@ def exchange_at_once(environ: MutableMapping[str, str]) -> None:
     environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
 
 
+def interface_address(environ: Mapping[str, str]) -> str | None:
+    """Return this machine's address on the interface that Gloo uses, if it is known."""
+    return interfaces().get(environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0])
+
+
 def chosen_address(environ: Mapping[str, str]) -> str | None:
     """Return this machine's address on the interface that Gloo uses between hosts, if that is known."""
-    name = environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    address = interfaces().get(name)
+    address = interface_address(environ)
     return None if address is None or is_loopback(address) else address
 
 

@@ -28,7 +28,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from rueda.errors import WorldError
+from rueda.world.variables import read_number
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 SAVING = signal.SIGUSR1
@@ -95,6 +95,18 @@ def shell_status(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; those for real-time programs have none.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def grace_seconds(environ: Mapping[str, str]) -> float:
     """Return how many seconds the workers have to save after a signal: ``RUEDA_GRACE``, by default 30.
 
@@ -105,10 +117,7 @@ def grace_seconds(environ: Mapping[str, str]) -> float:
     rueda.errors.WorldError: RUEDA_GRACE (--grace): expected seconds from 0 to 86,400, got 'nan'; correct it
     """
     text = environ.get("RUEDA_GRACE", "")
-    try:
-        seconds = float(text) if text else GRACE_SECONDS
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_GRACE:
-        raise WorldError("RUEDA_GRACE (--grace)", expected="seconds from 0 to 86,400", got=text, do="correct it")
-    return seconds
+    return read_number(
+        "RUEDA_GRACE (--grace)", text or GRACE_SECONDS, lambda seconds: 0 <= seconds <= _LONGEST_GRACE,
+        expected="seconds from 0 to 86,400",
+    )  # fmt: skip

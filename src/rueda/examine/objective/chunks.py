@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from rueda.data.nest import num_bytes
 from rueda.examine.objective.examples import Inputs, each, parts, take
 from rueda.records import Recipe
 from rueda.train.layout import memory_format, to_memory_format
@@ -53,8 +54,8 @@ def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
 
     def measure(module: nn.Module, given: tuple[Any, ...], outputs: Any) -> None:
         nonlocal largest, weights
-        largest = max(largest, (_bytes(given) + _bytes(outputs)) // num_probed)
-        weights = max(weights, _bytes(list(module.parameters())))
+        largest = max(largest, (num_bytes(given) + num_bytes(outputs)) // num_probed)
+        weights = max(weights, num_bytes(list(module.parameters())))
 
     leaves = [module for module in model.modules() if not any(module.children())]
     hooks = [module.register_forward_hook(measure) for module in leaves]
@@ -71,9 +72,3 @@ def best_chunk(model: nn.Module, inputs: Inputs, num_examples: int) -> int:
 def arranged(inputs: Inputs, order: torch.memory_format) -> Inputs:
     """Convert inputs to a memory format."""
     return each(lambda part: to_memory_format(part, order), inputs)
-
-
-def _bytes(values: Any) -> int:
-    if isinstance(values, Tensor):
-        return values.numel() * values.element_size()
-    return sum(_bytes(value) for value in values) if isinstance(values, (list, tuple)) else 0

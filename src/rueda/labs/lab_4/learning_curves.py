@@ -175,7 +175,7 @@ def needs_table(name: str) -> Table:
             "examples processed": need("processed", _round),
             "time on one worker": need("seconds", predicted_time),
         },
-        note="Time at the speed of the machine that trained the subsets, one worker.",
+        note="Time at the speed at which the subsets were trained: one worker, on a machine with other work beside it.",
     )
 
 

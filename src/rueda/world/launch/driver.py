@@ -34,7 +34,7 @@ from typing import Any
 from rueda.errors import LaunchError
 from rueda.world.authentication import new_key
 from rueda.world.cores import usable_cores
-from rueda.world.launch.failure import Failure, describe, first_of, ranks
+from rueda.world.launch.failure import Failure, describe, first_of
 from rueda.world.launch.failure import exit_status as job_status
 from rueda.world.launch.grace import time_to_save
 from rueda.world.launch.hosts import Host
@@ -43,6 +43,7 @@ from rueda.world.launch.plan import LaunchPlan
 from rueda.world.launch.processes import signal_group
 from rueda.world.launch.protocol import MESSAGE, Message, Receiver, encode
 from rueda.world.launch.remote import ssh_addresses, ssh_command, start_agent, why_no_agent
+from rueda.world.rank_names import name_ranks
 from rueda.world.signals import HANDLED, SAVING, Request, SignalFilter, exit_status
 
 STOP_SECONDS = 5.0
@@ -162,7 +163,7 @@ class Driver:
         return number
 
     def _ranks(self, numbers: Iterable[int]) -> str:
-        return ranks({self._rank_of(number) for number in numbers})
+        return name_ranks({self._rank_of(number) for number in numbers})
 
     def _drain(self) -> None:
         """Wait until the reader of the output has taken it; after a signal only for a moment."""

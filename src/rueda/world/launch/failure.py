@@ -16,7 +16,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rueda.world.signals import shell_status
+from rueda.world.rank_names import name_ranks
+from rueda.world.signals import shell_status, signal_name
 from rueda.world.stall.limits import EXIT_STATUS, PREFIX
 
 _MOST_LINES = 60
@@ -103,11 +104,7 @@ def summary(failure: Failure, stderr: str = "") -> str:
     'rank 0 on server1 failed with exit status 1 (rank 1 had left with exit status 0)'
     """
     if failure.status < 0:
-        try:
-            name = signal.Signals(-failure.status).name
-        except ValueError:
-            name = f"signal {-failure.status}"
-        how = f"was ended by {name}"
+        how = f"was ended by {signal_name(-failure.status)}"
         if -failure.status == signal.SIGKILL:
             how += " (if no user sent it, the host probably ran out of memory)"
     else:
@@ -115,7 +112,7 @@ def summary(failure: Failure, stderr: str = "") -> str:
     who = f"rank {failure.rank} on {failure.host}"
     if not failure.left:
         return f"{who} {how}"
-    left = ranks(failure.left)
+    left = name_ranks(failure.left)
     if -failure.status not in _OWN_FAULT and _LOST_PEER.search("\n".join(last_traceback(stderr))):
         them = "it" if len(failure.left) == 1 else "them"
         return f"{left} {LEFT_EARLY}; {who}, which still needed {them}, {how}"
@@ -140,17 +137,6 @@ def exit_status(failure: Failure, stderr: str) -> int:
     """
     is_stall = failure.status == 1 and any(_STALL.match(line) for line in last_traceback(stderr))
     return EXIT_STATUS if is_stall else failure.exit_status
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """Return a list of ranks in words.
-
-    >>> ranks([3]), ranks([2, 0, 1]), ranks(range(100))
-    ('rank 3', 'ranks 0, 1, 2', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more')
-    """
-    known = sorted(numbers)
-    text = ", ".join(map(str, known[:8])) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-    return f"rank{'s' * (len(known) > 1)} {text}"
 
 
 def last_traceback(stderr: str) -> list[str]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from rueda.errors import LaunchError
-from rueda.world.identity import Identity, tasks_per_node
+from rueda.world.identity import Identity, slurm_nodes
 from rueda.world.launch import environment, program
 from rueda.world.launch.hosts import Host
 from rueda.world.launch.plan import LaunchPlan
@@ -58,9 +58,7 @@ def task_variables(plan: LaunchPlan, identity: Identity, environ: Mapping[str, s
     found = environment.for_workers(environ, identity.local_size)
     found |= environment.python_path(environ, plan.additions.packages)
     if identity.address is not None and identity.port is not None:
-        counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_TASKS_PER_NODE", "")) or
-                                str(identity.local_size))  # fmt: skip
-        node = min(int(environ.get("SLURM_NODEID", 0)), len(counts) - 1)
+        counts, node = slurm_nodes(environ, default=str(identity.local_size))
         hosts = [Host(name=socket.gethostname(), slots=count) for count in counts]
         found |= {
             "RANK": str(identity.rank), "WORLD_SIZE": str(identity.size),

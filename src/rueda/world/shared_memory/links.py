@@ -297,5 +297,4 @@ def _connect(store: Store, other: int, key: bytes, host: int, deadline: float) -
 
 def _own_address(environ: Mapping[str, str]) -> str:
     """Return the address to listen at: that of Gloo's interface; empty, for all of them, if that is not known."""
-    name = environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    return network.interfaces().get(name, "")
+    return network.interface_address(environ) or ""

@@ -213,7 +213,11 @@ def _refusals(store: Store, keys: Sequence[str]) -> list[str]:
 
 
 def _is_yes(store: Store, key: str) -> bool:
-    """Return what the first rank has decided; an error if it cannot have written this, since it may be the opposite."""
+    """Return whether the first rank has decided for shared memory.
+
+    Raises:
+        WorldError: the key holds neither answer, so another program has written it.
+    """
     content = store.get(key)
     if content not in (b"yes", b"no"):
         raise _foreign(key, "yes or no", content)

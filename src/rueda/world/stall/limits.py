@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from rueda.errors import WorldError
+from rueda.world.variables import read_number
 
 WARNING, TIMEOUT, DUMP = "RUEDA_STALL_WARNING", "RUEDA_STALL_TIMEOUT", "RUEDA_STALL_DUMP"
 EXIT_STATUS = 124  # as timeout(1) has it
@@ -44,13 +44,9 @@ def read_limits(environ: Mapping[str, str]) -> StallLimits:
 
 def check_seconds(name: str, value: str | float) -> float:
     """Return a limit as a number; ``name`` is the variable or option that gave it."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise WorldError(name, expected="seconds, 0 for never", got=value, do="correct or unset it")
-    return seconds
+    return read_number(
+        name, value, lambda seconds: 0 <= seconds < math.inf, expected="seconds, 0 for never", do="correct or unset it"
+    )
 
 
 def stall_variables(warning: float | None, timeout: float | None, dump: Path | None = None) -> dict[str, str]:

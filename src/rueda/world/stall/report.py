@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from rueda.world.rank_names import name_ranks
 from rueda.world.stall.limits import PREFIX
 from rueda.world.stall.peers import Peer
 from rueda.world.stall.stacks import process_state, silent_process
 from rueda.world.stall.waits import Wait
 
-_MOST_RANKS = 8
 _MOST_STACKS = 3
 
 
@@ -90,7 +90,7 @@ def summary(wait: Wait, seconds: float, states: list[RankState], *, brief: bool 
     if not missing:
         return f"{wait.what} has waited {seconds:.0f} s although all ranks have begun it; is their network broken?"
     why = f", which {missing[0].text}" if len(missing) == 1 and not brief else ""
-    return f"{wait.what} has waited {seconds:.0f} s for {_ranks([state.rank for state in missing])}{why}"
+    return f"{wait.what} has waited {seconds:.0f} s for {name_ranks([state.rank for state in missing])}{why}"
 
 
 def report(
@@ -113,7 +113,7 @@ def report(
     for state in sorted(states, key=lambda state: not state.missing):
         where = f" (process {peers[state.rank].pid} on {peers[state.rank].host})" if state.missing and peers else ""
         by_text.setdefault(f"{where}: {state.text}", []).append(state.rank)
-    lines += [f"  {_ranks(ranks)}{text}" for text, ranks in by_text.items()]
+    lines += [f"  {name_ranks(ranks)}{text}" for text, ranks in by_text.items()]
     if not peers:
         lines.append("  the other ranks are not known: the store of rank 0 did not answer at the start")
     lines += [f"  {dumps}"] * bool(dumps)
@@ -127,14 +127,3 @@ def report(
         else:
             lines.append(f"Python stack of rank {state.rank}: none")
     return "".join(f"{PREFIX}{line}\n" for line in lines)
-
-
-def _ranks(ranks: list[int]) -> str:
-    """Name ranks.
-
-    >>> _ranks([3]), _ranks([0, 2]), _ranks(list(range(20)))
-    ('rank 3', 'ranks 0, 2', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more')
-    """
-    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
-    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}{more}"
