@@ -158,9 +158,10 @@ def test_the_table_of_a_small_task(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_row_that_diverges_is_a_result(tmp_path: Path) -> None:
     settings = ["rate=1e39"]
     study = study_techniques(
-        tiny_task(), 4, rows=["naive"], epochs=2, folder=tmp_path, settings=settings, progress=False
+        tiny_task(), 4, rows=["naive+batch=6"], epochs=2, folder=tmp_path, settings=settings, progress=False
     )  # fmt: skip
     row = study.rows[0]
+    assert (row.name, row.global_batch, row.runs) == ("naive+batch=6", 24, ("runs/naive+batch=6-seed0",))
     assert row.diverged == 1 and row.verdict == "diverged" and row.test_accuracy is None
     assert verdict(row) == "diverged" and verdict(replace(row, seeds=(0, 1))) == "diverged, 1 of 2"
     assert Study.load(tmp_path) == study
@@ -188,10 +189,15 @@ def test_combinations_are_applied_one_after_the_other() -> None:
     assert (both.ghost_batch, both.scaling, both.warmup_epochs, both.workers) == (32, "linear", 2.0, 8)
     with pytest.raises(RecipeError, match=r"row linear-scaling\+adascale-x: .*did you mean adascale"):
         condition("linear-scaling+adascale-x", Recipe(), 8)
+    rare = condition("local-sgd+sync_every=64 + model.width=2", Recipe(), 8)
+    assert (rare.recipe.sync_every, rare.recipe.model, rare.recipe.workers) == (64, {"width": 2}, 8)
+    assert rare.summary.endswith("(Stich 2018); sync_every = 64; model.width = 2")
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown row": ({"rows": ["lamp"]}, "did you mean lamb?"),
+    "a row with an unknown field": ({"rows": ["naive+bacth=3"]}, "row naive+bacth=3: "),
+    "a row with workers of its own": ({"rows": ["workers=2"]}, "row workers=2: workers=2 is the same for all rows"),
     "no seeds": ({"seeds": 0}, "seeds: expected 1 or more, got 0"),
     "no workers": ({"workers": 0}, "workers: expected 1 or more, got 0"),
     "no jobs": ({"jobs": 0}, "jobs: expected 1 or more"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ CASES: dict[str, dict[str, Any]] = {
     "local SGD": {"sync_every": 3, "clip": 0.5},
     "DiLoCo in fragments": {"sync_every": 4, "outer_optimizer": "nesterov", "sync_fragments": 2, "optimizer": "adamw"},
     "post-local SGD": {"sync_every": 3, "sync_from_epoch": 1, "gradient_noise": 1.0},
-}
+    "streaming DiLoCo": {
+        "sync_every": 4, "outer_optimizer": "nesterov", "sync_fragments": 2, "sync_delay": 3, "sync_mix": 0.25,
+        "optimizer": "adamw",
+    },
+}  # fmt: skip
 
 
 def compare(changes: dict[str, Any]) -> None:
@@ -111,19 +116,63 @@ def test_local_sgd_follows_the_closed_form_of_quadratics() -> None:
     assert len(order) == 8 and parameters(job.model).item() == pytest.approx(weight, abs=1e-10)
 
 
-def test_the_outer_optimizer_is_that_of_the_paper() -> None:
+@pytest.mark.parametrize("delay", [0, 2])
+def test_the_outer_optimizer_is_that_of_the_paper(delay: int) -> None:
+    """DiLoCo; with a delay streaming DiLoCo, of which a worker keeps a quarter of its own parameters."""
     generator = torch.Generator().manual_seed(0)
-    weights = {"w": nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))}
-    exchange = ParameterExchange(Recipe(workers=2, sync_every=2, outer_optimizer="nesterov"), weights)
-    x, momentum = weights["w"].detach().clone(), torch.zeros(5, dtype=torch.float64)
-    for update in range(1, 9):
-        moved = torch.randn(5, generator=generator, dtype=torch.float64)
-        assert exchange.exchange(update, weights, lambda mine, moved=moved: moved)  # type: ignore[misc]
-        if update % 2 == 0:
-            slope = x - moved
+
+    def numbers() -> torch.Tensor:
+        return torch.randn(5, generator=generator, dtype=torch.float64)
+
+    weights = {"w": nn.Parameter(numbers())}
+    recipe = Recipe(workers=2, sync_every=3, outer_optimizer="nesterov", sync_delay=delay, sync_mix=0.25)
+    exchange = ParameterExchange(recipe, weights)
+    x, momentum, own = weights["w"].detach().clone(), torch.zeros(5, dtype=torch.float64), weights["w"].detach().clone()
+    sent, share = torch.zeros(5, dtype=torch.float64), 0.25 if delay else 0.0
+    for update in range(1, 13):
+        own, other = own - 0.1 * numbers(), numbers()
+        with torch.no_grad():
+            weights["w"].copy_(own)
+        assert exchange.exchange(update, [weights], lambda mine, other=other: lambda: (mine[0] + other) / 2)  # type: ignore[misc]
+        if update % 3 == 0:
+            sent = (own + other) / 2
+        if update >= 3 and update % 3 == delay % 3:
+            slope = x - sent
             momentum = 0.9 * momentum + slope
             x = x - 0.7 * (slope + 0.9 * momentum)
-        assert torch.allclose(weights["w"].detach(), x, rtol=1e-12, atol=1e-12)
+            own = share * own + (1 - share) * x
+        assert torch.allclose(weights["w"].detach(), own, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(exchange.anchors["w"], x, rtol=1e-12, atol=1e-12)
+
+
+@workers(2)
+def test_local_sgd_is_that_of_torch() -> None:
+    """torch's averager counts from 0 and averages at once, so that a warm-up of H - 1 gives the updates H, 2 H, ..."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    task, world = tiny_task(12 * 11 * 2), current()
+    recipe = Recipe(batch=12, epochs=1, rate=0.05, precision="float64", sync_every=3)
+    job = training(task, recipe)
+    model = copy.deepcopy(job.model)
+    order: list[Any] = []
+    original = job.next_batches
+
+    def watched() -> Any:
+        order.append(original())
+        return order[-1]
+
+    job.next_batches = watched  # type: ignore[method-assign]
+    run(job)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    averager = PeriodicModelAverager(period=3, warmup_steps=2)
+    for parts in order:
+        inputs, targets = parts[0][0].batch
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        averager.average_parameters(model.parameters())
+    mean = world.all_reduce(parameters(model), "mean")
+    assert len(order) == 11 and float((parameters(job.model) - mean).abs().max()) < 1e-10
 
 
 def test_fragments_are_consecutive_and_about_equal() -> None:
@@ -140,8 +189,10 @@ def test_a_resumed_training_continues_with_each_workers_own_state() -> None:
 
     world = current()
     root = Path(world.broadcast_object(mkdtemp()))
-    recipe = BASE.change(workers=2, sync_every=5, outer_optimizer="nesterov", sync_fragments=2, keep=20)
-    task = tiny_task(12 * 7 * 2)  # 7 updates in an epoch: it ends between two exchanges
+    recipe = BASE.change(
+        workers=2, sync_every=5, outer_optimizer="nesterov", sync_fragments=2, sync_delay=3, keep=20
+    )  # fmt: skip
+    task = tiny_task(12 * 7 * 2)  # 7 updates in an epoch: it ends while an exchange is under way
     through = rueda.fit(task, recipe, folder=root / "through", progress=False)
     rueda.fit(task, recipe.change(epochs=1), folder=root / "stopped", progress=False)
     resumed = rueda.fit(task, recipe, folder=root / "stopped", resume=True, progress=False)
@@ -150,7 +201,7 @@ def test_a_resumed_training_continues_with_each_workers_own_state() -> None:
 
 
 def test_a_rehearsal_resumes_too(tmp_path: Path) -> None:
-    recipe = BASE.change(workers=3, sync_every=5)
+    recipe = BASE.change(workers=3, sync_every=5, sync_delay=3)
     task = tiny_task(12 * 7 * 3)
     through = rueda.fit(task, recipe, rehearse=True, progress=False)
     rueda.fit(task, recipe.change(epochs=1), folder=tmp_path, rehearse=True, progress=False)
@@ -161,9 +212,9 @@ def test_a_rehearsal_resumes_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [{"adascale": True}, {"noise_scale_every": 2}, {"sync_batch_norm": True}, {"ema_decay": 0.9},
-     {"on_divergence": "skip"}, {"sync_fragments": 9}],
+     {"on_divergence": "skip"}, {"sync_fragments": 9}, {"sync_delay": 4}, {"sync_delay": 1, "sync_mix": 1.0}],
 )  # fmt: skip
-def test_what_needs_equal_workers_is_refused(changes: dict[str, Any]) -> None:
+def test_what_does_not_fit_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):
         Recipe(workers=2, sync_every=4, **changes)
 

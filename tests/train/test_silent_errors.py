@@ -144,6 +144,34 @@ def test_three_workers_repair_one(tmp_path: Path, name: str) -> None:
         assert Run(tmp_path / "run").rows("epoch")[-1].step == 26  # nothing was repeated or left out
 
 
+def flip_anchor(training: Training) -> None:
+    assert training.updater.exchange is not None
+    flip(training.updater.exchange.anchors["3.weight"], 5, 22)
+
+
+@workers(3)
+def test_the_common_parameters_of_workers_with_updates_of_their_own_are_repaired(tmp_path: Path) -> None:
+    """The repaired worker goes on as a copy of the right one; an exchange is under way, from update 5 to 9."""
+    recipe = Recipe(
+        batch=12, epochs=2, rate=0.05, compare_every=4, sync_every=5, sync_delay=4, outer_optimizer="nesterov"
+    )
+    equal: list[tuple[bool, bool]] = []
+
+    def compare_own(training: Training) -> None:
+        assert training.updater.exchange is not None
+        common = torch.cat([one.flatten() for one in training.updater.exchange.anchors.values()])
+        equal.append((all_equal(common), all_equal(parameters(training.model))))
+
+    with disturbed(6, on_rank(1, flip_anchor)), disturbed(9, compare_own):
+        result = rueda.fit(tiny_task(480), recipe, folder=tmp_path / "run", progress=False)
+    assert result.status == "finished" and all_equal(parameters(result.model)) and equal == [(True, False)]
+    if current().is_main:
+        (found,) = errors_of(tmp_path / "run")
+        assert (found.step, found.ranks, found.parameters) == (8, (1,), ("3.weight",))
+        assert "repaired with the parameters and the optimizer state of rank 0" in found.text
+        assert Run(tmp_path / "run").rows("epoch")[-1].step == 26
+
+
 @workers(2)
 def test_two_workers_go_back(tmp_path: Path) -> None:
     """The bit flips after update 9; the comparison after update 12 finds it: back to the checkpoint of update 6."""

@@ -71,6 +71,17 @@ def plan(
             help="Also predict sharded, pipeline and tensor parallelism; shown anyway if the model does not fit.",
         ),
     ] = False,
+    sync_every: Annotated[
+        str | None,
+        typer.Option(
+            "--sync-every",
+            help="Also predict exchanges of parameters every so many updates, e.g. 8,64; shown anyway if they save a "
+            "fifth of the time.",
+        ),
+    ] = None,
+    sync_delay: Annotated[
+        int, typer.Option("--sync-delay", help="Updates that are computed while such an exchange is under way.")
+    ] = 0,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +131,8 @@ def plan(
     found = make_plan(
         measured, _with_failures(machines, own), workers=whole_numbers("--workers", workers, "1,2,4,8"),
         epochs=epochs, batch=batch, batch_norm=batch_norm, hours=hours, always_failures=bool(own),
-        parallelism=parallelism, environment=environment(),
+        parallelism=parallelism, environment=environment(), sync_delay=sync_delay,
+        sync_every=() if sync_every is None else whole_numbers("--sync-every", sync_every, "8,64"),
     )  # fmt: skip
     file, kept = save_plan(found, recipe_output)
     if html is not None:

@@ -41,7 +41,7 @@ def print_plan(plan: Plan, recipe: Path, file: Path, html: Path | None) -> None:
     print_table(_table(plan))
     for table in _failure_tables(plan):
         print_table(table)
-    for table in _form_tables(plan):
+    for table in (*_form_tables(plan), *_exchange_tables(plan)):
         print_table(table)
     if plan.form_reason:
         print_prose(f"parallel form: {plan.form_reason}")
@@ -127,6 +127,16 @@ def _form_tables(plan: Plan) -> list[TextTable]:
     from rueda.report.parallelism import predicted_table
 
     return [table.on_terminal(table.title) for table in [predicted_table(plan)]]
+
+
+def _exchange_tables(plan: Plan) -> list[TextTable]:
+    """Return the intervals between exchanges, as the page has them; nothing where they were not predicted."""
+    if not plan.exchanges:
+        return []
+    from rueda.report.plan_exchanges import by_sync_every
+
+    table = by_sync_every(plan)
+    return [table.on_terminal(table.title)]
 
 
 def _cells(plan: Plan, row: PlanRow) -> list[str]:

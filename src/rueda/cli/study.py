@@ -26,7 +26,8 @@ def study(
     rows: Annotated[
         str | None,
         typer.Option(
-            help="Named recipes, separated by commas, combined by +; by default all of them and some combinations.",
+            help="Named recipes or fields (sync_every=8), separated by commas, combined by +; by default all recipes "
+            "and some combinations.",
             autocompletion=completion.rows,
         ),
     ] = None,

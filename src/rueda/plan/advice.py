@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from rueda.optim.batch_growth import BatchGrowth
 from rueda.plan.choice import choose_recipe
 from rueda.plan.cluster import Cluster
+from rueda.plan.exchange_interval import advice_on_exchanges
 from rueda.plan.failure_advice import (
     advice_on_failures,
     assumed_of_failures,
@@ -86,11 +87,14 @@ def advise(plan: Plan, profile: Profile, cluster: Cluster, base: Recipe, *, batc
         on_failures = advice_on_failures(plan.failures, recipe)
     return replace(
         plan,
-        advice=(_workers(plan), *_useful(plan), _batch(plan), *_joining(plan), _rate(recipe), *on_failures),
+        advice=(
+            _workers(plan), *_useful(plan), _batch(plan), *_joining(plan), _rate(recipe), *on_failures,
+            *advice_on_exchanges(plan),
+        ),
         warnings=(*_assumption(profile, cluster), *_warnings(plan)),
         unknown=tuple(_unknown(plan, profile, cluster)),
         recipe=recipe.to_toml(),
-    )
+    )  # fmt: skip
 
 
 def _workers(plan: Plan) -> str:

@@ -27,6 +27,7 @@ from rueda.optim.batch_growth import BatchGrowth, num_updates
 from rueda.plan.advice import advise, allowed_batch, cost, fastest_worth_it
 from rueda.plan.choice import knows_batch_norm
 from rueda.plan.cluster import Cluster
+from rueda.plan.exchange_interval import ADVISABLE, INTERVALS, compare_exchanges
 from rueda.plan.failure_planning import plan_failures
 from rueda.plan.form_choice import compare_forms, predict_form, reason
 from rueda.plan.joining import joining_of
@@ -40,7 +41,7 @@ from rueda.plan.rules import (
     growth_range,
     growth_to,
 )
-from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
+from rueda.records.plan import CurvePoint, ExchangePrediction, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
 from rueda.records.recipe.parallel_form import Mesh
 from rueda.records.recipe.recipe import Recipe
@@ -57,6 +58,8 @@ def make_plan(
     hours: float | None = None,
     always_failures: bool = False,
     parallelism: bool = False,
+    sync_every: Sequence[int] = (),
+    sync_delay: int = 0,
     environment: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Plan a training.
@@ -72,6 +75,9 @@ def make_plan(
         always_failures: plan checkpoints and spare nodes also where failures are negligible.
         parallelism: also predict the other parallel forms (:mod:`rueda.plan.parallel_forms`); they are predicted in any
             case if the model does not fit into the memory of a worker.
+        sync_every: intervals between exchanges of parameters to predict (:mod:`rueda.plan.exchange_interval`); without
+            any, some are predicted where they would save a fifth of the time.
+        sync_delay: updates that are computed while such an exchange is under way.
         environment: machine, versions and command line, for the record.
 
     Raises:
@@ -115,6 +121,9 @@ def make_plan(
         command=(environment or {}).get("command", ""), environment=dict(environment or {}),
         task_file=profile.task_file, joining=joining_of(taken, profile, cluster, base),
         failures=failures, **_forms(profile, cluster, taken, asked, always=parallelism),
+        exchanges=_exchanges(
+            profile, cluster, taken if taken.workers > 1 else best[max(asked)], sync_every, sync_delay
+        ),
     )  # fmt: skip
     return advise(plan, profile, cluster, base, batch_norm=batch_norm)
 
@@ -143,6 +152,25 @@ def _forms(profile: Profile, cluster: Cluster, taken: PlanRow, asked: Sequence[i
         "forms": tuple(found), "forms_batch": batch, "form_reason": reason(found, profile, cluster),
         "refused_forms": tuple(refused),
     }  # fmt: skip
+
+
+def _exchanges(
+    profile: Profile, cluster: Cluster, row: PlanRow, intervals: Sequence[int], delay: int
+) -> tuple[ExchangePrediction, ...]:
+    """Return updates with other intervals between exchanges; unless they are asked for, only where they save a fifth.
+
+    Raises:
+        ProfileError: they are asked for, and no number of workers is more than 1, or an interval is none.
+    """
+    is_asked = bool(intervals) or delay > 0
+    if row.workers == 1 and is_asked:
+        raise ProfileError("sync_every", expected="2 or more workers", got=1, do="give e.g. --workers 2")
+    if min(intervals, default=2) < 2:
+        raise ProfileError("sync_every", expected="intervals of 2 or more", got=min(intervals), do="correct it")
+    if row.workers == 1 or (cluster.is_profiled and not is_asked):
+        return ()
+    found = compare_exchanges(profile, cluster, row, intervals or INTERVALS, delay=delay)
+    return tuple(found) if is_asked or min(one.share for one in found) <= ADVISABLE else ()
 
 
 def _with_times_of(other: Profile, profile: Profile) -> Profile:

@@ -103,6 +103,30 @@ class PlanRow(Prediction):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExchangePrediction:
+    """The predicted update of workers that exchange parameters every ``sync_every`` updates."""
+
+    workers: PositiveInt
+    local_batch: PositiveInt
+    sync_every: PositiveInt
+    fragments: PositiveInt = 1
+    delay: NotNegativeInt = 0
+    """``sync_delay``: updates that are computed while an exchange is under way"""
+    exchange_seconds: NotNegative
+    """all fragments, one after the other"""
+    exposed_seconds: NotNegative
+    """by how much the exchanges lengthen an update, on average"""
+    step_seconds: Positive
+    share: Positive
+    """``step_seconds``, divided by the update with gradients averaged each time"""
+    bytes_per_update: NotNegative
+    """what a worker sends, on average"""
+    worth_below: Positive | None = None
+    """bytes per second of the slowest link below which at least 5 % of the time is saved; None: at any bandwidth, at
+    none, or not known, as on the profiled machine"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CurvePoint:
     """The least predicted time to one worker's result with a number of workers."""
 
@@ -223,6 +247,8 @@ class Plan(JsonRecord):
     """which of ``forms``, and why"""
     refused_forms: tuple[tuple[str, str], ...] = ()
     """forms that cannot be, and why"""
+    exchanges: tuple[ExchangePrediction, ...] = ()
+    """updates of the recommended workers with other ``sync_every``; empty: not asked for, and little would be saved"""
     currency: str | None = None
     """currency of ``money``, if the cluster has a price"""
     advice: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from rueda.records.plan import CurvePoint, JoiningPhase, Plan, PlanRow
 from rueda.report.figures.parts import colour, curve, log_axis, shade
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.report.parallelism import predicted_table
+from rueda.report.plan_exchanges import by_sync_every
 from rueda.report.plan_failures import by_interval, by_spares, interval_plot, spares_plot
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import count, digits, milliseconds, money, percent, predicted_time, things
@@ -20,7 +21,7 @@ def to_section(plan: Plan) -> Section:
     section.told += [f"Parallel form: {plan.form_reason}."] * bool(plan.form_reason)
     section.told += [*plan.advice, *(f"Beware: {text.removesuffix('.')}." for text in plan.warnings)]
     section.tables += [
-        _table(plan), *_forms(plan), *_joining(plan), *_failures(plan), _scaling(plan),
+        _table(plan), *_forms(plan), *_exchanges(plan), *_joining(plan), *_failures(plan), _scaling(plan),
         Table.of("What this plan does not know", plan.unknown, {"not known": str}),
         Table.of("Sources of the cluster's figures", plan.sources, {"source": str}),
     ]  # fmt: skip
@@ -97,6 +98,10 @@ def _failures(plan: Plan) -> list[Table]:
 
 def _forms(plan: Plan) -> list[Table]:
     return [predicted_table(plan)] if plan.forms else []
+
+
+def _exchanges(plan: Plan) -> list[Table]:
+    return [by_sync_every(plan)] if plan.exchanges else []
 
 
 def _scaling(plan: Plan) -> Table:

@@ -1,8 +1,9 @@
 """The conditions of a study: every named recipe on its own, and some of them combined.
 
-A name such as ``batch-norm+linear-warmup`` applies the changes of both recipes, one after the other. A condition with
-``one-worker`` among its parts is a control: it trains one worker with the other changes. It distinguishes a technique
-that helps any training from one that helps only with large batches.
+A name such as ``batch-norm+linear-warmup`` applies the changes of both recipes, one after the other. A part such as
+``sync_every=64`` sets a field of the recipe. A condition with ``one-worker`` among its parts is a control: it trains
+one worker with the other changes. It distinguishes a technique that helps any training from one that helps only with
+large batches.
 """
 
 from __future__ import annotations
@@ -57,17 +58,32 @@ def condition(name: str, base: Recipe, workers: int) -> Condition:
     >>> decayed = condition("one-worker+decay", Recipe(epochs=12), workers=8).recipe
     >>> decayed.workers, decayed.milestones, decayed.decay  # a batch that grows to that of 8 doubles thrice
     (1, (3.0, 6.0, 9.0), 0.5)
+    >>> rare = condition("diloco+sync_every=8", Recipe(), workers=8)
+    >>> rare.recipe.outer_optimizer, rare.recipe.sync_every, rare.recipe.workers
+    ('nesterov', 8, 8)
     """
     parts = [part.strip() for part in name.split("+")]
     own = 1 if BASELINE in parts else workers
-    recipe = base
+    recipe = base.change(workers=own)
     for part in parts:
         is_control = part in NAMED and NAMED[part].is_control
         try:
-            recipe = named_recipe(part, recipe, workers if is_control else own).change(workers=own)
+            if "=" in part:
+                recipe = _with_setting(recipe, part)
+            else:
+                recipe = named_recipe(part, recipe, workers if is_control else own).change(workers=own)
         except RecipeError as error:
             raise RecipeError(f"row {name}: {error}") from None
-    return Condition("+".join(parts), "; ".join(NAMED[part].summary for part in parts), recipe)
+    summary = "; ".join(NAMED[part].summary if part in NAMED else part.replace("=", " = ", 1) for part in parts)
+    return Condition("+".join(parts), summary, recipe)
+
+
+def _with_setting(recipe: Recipe, setting: str) -> Recipe:
+    """Return a recipe with a field set, unless the study itself sets it."""
+    changed = recipe.with_settings([setting])
+    if changed.workers != recipe.workers or changed.seed != recipe.seed:
+        raise RecipeError(f"{setting} is the same for all rows; give it as --workers, or with --set for the first seed")
+    return changed
 
 
 def conditions(

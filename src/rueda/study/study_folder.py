@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def runs_of(root: Path, one: Condition, seeds: Sequence[int]) -> list[PlannedRun
 
 def _seeds_in(root: Path, name: str) -> list[int]:
     """Return the seeds with which the folder holds runs of a row."""
-    texts = [folder.name.removeprefix(f"{name}-seed") for folder in (root / "runs").glob(f"{name}-seed*")]
+    texts = [folder.name.removeprefix(f"{name}-seed") for folder in (root / "runs").glob(f"{escape(name)}-seed*")]
     return sorted(int(text) for text in texts if text.isdigit())
 
 

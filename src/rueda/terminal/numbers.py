@@ -189,3 +189,15 @@ def amount(num_bytes: float) -> str:
             value = num_bytes / size
             return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+def bits_per_second(bandwidth: float) -> str:
+    """Write a bandwidth, given in bytes per second, in Gbit/s, Mbit/s or kbit/s, as links are named.
+
+    >>> bits_per_second(0.125e9), bits_per_second(12.5e6), bits_per_second(3.1e3)
+    ('1 Gbit/s', '100 Mbit/s', '24.8 kbit/s')
+    """
+    for size, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if 8 * bandwidth >= size:
+            return f"{digits(8 * bandwidth / size)} {unit}"
+    return f"{digits(8 * bandwidth / 1e3)} kbit/s"

@@ -9,12 +9,12 @@ averaged at every update (``sync_from_epoch``), the virtual workers share one mo
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rueda.data.nest import map_tensors
 from rueda.errors import NonFiniteError, RecipeError
@@ -80,18 +80,13 @@ class LocalRehearsal(Rehearsal):
             self._streams.enter(rank, step)
             worker.totals, worker.timer, worker.sigma = self.totals, self.timer, self.sigma
             worker.update_own(batches[rank], rate=rate, step=step, rank=rank)
-        is_finite = True
-        for number in self.exchange.due(step + 1):
-            names = self.exchange.fragments[number]
-            total = sum((flat([one.named[name] for name in names]) for one in self._workers[1:]),
-                        flat([self._workers[0].named[name] for name in names]))  # fmt: skip
-            is_finite &= self.exchange.replace(number, total / self._size)
-            with torch.no_grad():
-                for worker in self._workers:
-                    for name in names:
-                        worker.named[name].copy_(self.exchange.anchors[name])
-        if not is_finite:
+        if not self.exchange.exchange(step + 1, [worker.named for worker in self._workers], self._begin_mean):
             raise NonFiniteError(f"nan or inf in the parameters of a worker: {ADVICE}")
+
+    def _begin_mean(self, own: list[Tensor]) -> Callable[[], Tensor]:
+        """Return the mean of the virtual workers' vectors, as soon as it is asked for."""
+        mean = sum(own[1:], own[0]) / self._size
+        return lambda: mean
 
     def synchronize_buffers(self) -> None:
         """Write the mean of the workers' running statistics into the model, and rank 0's other buffers into all."""

@@ -5,7 +5,7 @@ Nothing here synchronises with the device: sums of losses and correct answers st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
@@ -214,8 +214,12 @@ class Updater:
             write_flat(tensors, own)
 
     def settle(self) -> None:
-        """Leave the mean of the workers' parameters in the model, at the end of a training; all must call it."""
+        """Leave the mean of the workers' parameters in the model, at the end of a training; all must call it.
+
+        Exchanges under way end unused: the result is the mean that was evaluated.
+        """
         if self.exchange is not None and self._world.size > 1:
+            self.exchange.wait()
             tensors = list(self.named.values())
             write_flat(tensors, self._world.all_reduce(flat(tensors), "mean"))
 
@@ -325,7 +329,7 @@ class Updater:
         self.reading = None
         if self.exchange is not None:
             self.update_own(batches[0], rate=rate, step=step, rank=self._world.rank)
-            if not self.exchange.exchange(step + 1, self.named, self._mean):
+            if not self.exchange.exchange(step + 1, [self.named], self._begin_mean):
                 raise NonFiniteError(f"nan or inf in the parameters of a worker: {ADVICE}")
             return
         self._mean_share = None if num_examples is None else num_examples / self._place.size
@@ -354,8 +358,12 @@ class Updater:
         finally:
             self.optimizer.zero_grad(set_to_none=True)
 
-    def _mean(self, values: Tensor) -> Tensor:
-        return self._world.all_reduce(values, "mean") if self._world.size > 1 else values
+    def _begin_mean(self, own: list[Tensor]) -> Callable[[], Tensor]:
+        """Begin the mean of the workers' vectors, of which this process has one; without a delay nothing overlaps."""
+        if self._recipe.sync_delay == 0:
+            return lambda: self._world.all_reduce(own[0], "mean")  # in shared memory, where the workers have some
+        finish = self._world.begin_all_reduce(own[0])
+        return lambda: finish() / self._world.size
 
     def _gradients(self, batches: WorkerBatches, step: int, measure: bool) -> None:
         with self._gathering():

@@ -14,7 +14,7 @@ from rueda.report.model import Table, field_as
 from rueda.report.plot import Plot
 from rueda.terminal.numbers import count, milliseconds, percent
 
-CLUSTERS = tuple(name for name in cluster_names() if name != THIS_MACHINE)
+CLUSTERS = tuple(name for name in cluster_names() if name not in (THIS_MACHINE, "two-rooms"))  # each in one room
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 PARTS = (
     ("computing", "compute_seconds", "@blue"),

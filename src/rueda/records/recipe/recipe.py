@@ -106,6 +106,10 @@ class Recipe:
     """momentum of the outer nesterov"""
     sync_fragments: int = 1
     """exchange the parameters in so many fragments of about equal bytes, in turn, each every `sync_every` updates"""
+    sync_delay: int = 0
+    """updates that are computed while an exchange is under way, after which its result is used; 0: wait for it"""
+    sync_mix: float = 0.5
+    """with `sync_delay`: share of its own parameters, updated meanwhile, that a worker keeps when the result is used"""
 
     # The network.
     model: Mapping[str, Scalar] = field(default_factory=dict)

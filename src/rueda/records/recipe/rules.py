@@ -40,7 +40,7 @@ _POSITIVE = (
 )
 _NOT_NEGATIVE = (
     *("momentum", "weight_decay", "warmup_epochs", "final_rate", "gradient_noise", "additive_noise", "seed"),
-    *("compare_every", "sync_from_epoch", "outer_momentum"),
+    *("compare_every", "sync_from_epoch", "outer_momentum", "sync_delay", "sync_mix"),
 )
 _GRADIENTS_NEEDED = (
     *("adascale", "noise_scale_every", "sync_batch_norm", "ema_decay", "static_graph", "gradient_compression"),
@@ -157,6 +157,10 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
         "'stop' or 'roll-back'": r.is_local and r.on_divergence == "skip",
         f"sync_fragments = {r.sync_fragments} are exchanged in turn within sync_every = {r.sync_every} updates, one "
         "after an update at most; lower it": r.sync_fragments > r.sync_every,
+        f"sync_delay = {r.sync_delay} would begin an exchange before the last one is used, after sync_every = "
+        f"{r.sync_every} updates; lower it": r.sync_delay >= max(1, r.sync_every),
+        f"sync_mix = {r.sync_mix:g} keeps a worker's own parameters and drops the exchange; give less than 1":
+            r.sync_mix >= 1,
         f"outer_momentum = {r.outer_momentum} never decays; give less than 1": r.outer_momentum >= 1,
         f"sync_from_epoch = {r.sync_from_epoch} needs sync_every, the updates between two exchanges from then on; set "
         "it to 2 or more": r.sync_from_epoch > 0 and not r.is_local,
