@@ -114,6 +114,8 @@ class MeasuredForm:
     """highest memory of a worker's process or device during the steps, less what it had before the training was made"""
     idle: Fraction | None = None
     """measured share of the step in which a worker waits for a stage of the pipeline; None: there is no pipeline"""
+    schedule_idle: Fraction | None = None
+    """the same of the schedule alone, executed with the measured seconds of the passes of each stage"""
     images_per_second: Positive
     spread: NotNegative = 0.0
     """half the interquartile range over the blocks of steps"""

@@ -48,37 +48,93 @@ class SavedTensors:
 
     >>> saved, weight, inputs = SavedTensors(), torch.ones(3, requires_grad=True), torch.ones(5, 3)
     >>> with saved.hooks():
-    ...     _ = ((inputs * weight).relu() * weight).sum()  # keeps inputs, weight and the result of relu
-    >>> saved.num_bytes == 4 * (5 * 3 + 3 + 5 * 3)
+    ...     total = ((inputs * weight).relu() * weight).sum()  # keeps inputs, weight and the result of relu
+    >>> saved.num_bytes == saved.peak_bytes == saved.kept_bytes == 4 * (5 * 3 + 3 + 5 * 3)
     True
+    >>> del total
+    >>> saved.num_bytes == saved.peak_bytes, saved.kept_bytes
+    (True, 0)
     """
 
     def __init__(self, own: Iterable[Tensor] = ()) -> None:
         self._own = {_storage(tensor) for tensor in own}
-        self._seen: dict[int, int] = {}
-        self._kept: list[torch.UntypedStorage] = []  # so that no later storage gets the number of a freed one
+        self._kept: dict[int, _KeptStorage] = {}
+        self.num_bytes = 0
+        """the bytes of all tensors that were kept at any time"""
+        self.kept_bytes = 0
+        """those of the tensors that are kept now"""
+        self.peak_bytes = 0
+        """the most that were kept at once, such as those of the micro-batches in flight in a pipeline"""
+
+    def leave_out(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out more tensors that exist anyway, such as parameters that sharding has gathered."""
+        self._own.update(_storage(tensor) for tensor in tensors)
 
     def hooks(self) -> saved_tensors_hooks:
         """Return the context in which tensors are seen."""
-        return saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        return saved_tensors_hooks(self._pack, lambda held: held.tensor)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def times_kept(self, tensor: Tensor) -> int:
+        """Return how often a tensor, or one with the same storage, is kept now."""
+        found = self._kept.get(_storage(tensor))
+        return 0 if found is None else found.num_holders
+
+    def _pack(self, tensor: Tensor) -> _Held:
         where = _storage(tensor)
-        if where not in self._own:
-            # A view may be a part of its storage, or repeat it.
-            size = min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
-            self._seen[where] = max(size, self._seen.get(where, 0))
-            self._kept.append(tensor.untyped_storage())
-        return tensor.detach()  # an operation that kept its own output by itself would never be freed
+        tensor = tensor.detach()  # an operation that kept its own output by itself would never be freed
+        if where in self._own:
+            return _Held(tensor, None, where)
+        found = self._kept.setdefault(where, _KeptStorage())
+        before = found.num_bytes
+        found.add(tensor)
+        found.num_holders += 1
+        self.num_bytes += found.num_bytes - before
+        self.kept_bytes += found.num_bytes - before
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+        return _Held(tensor, self, where)
 
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all tensors that were kept."""
-        return sum(self._seen.values())
+    def _release(self, where: int) -> None:
+        found = self._kept[where]
+        found.num_holders -= 1
+        if found.num_holders == 0:
+            self.kept_bytes -= found.num_bytes
+            del self._kept[where]
+
+
+class _KeptStorage:
+    """A storage of which one operation keeps all or several keep parts, such as query, key and value side by side."""
+
+    def __init__(self) -> None:
+        self.num_bytes = self.num_holders = 0
+        self._parts: dict[int, int] = {}
+
+    def add(self, tensor: Tensor) -> None:
+        """Add a view, which may be a part of the storage, or repeat it."""
+        own = _local(tensor)
+        size, start = own.numel() * own.element_size(), int(own.storage_offset())
+        self._parts[start] = max(size, self._parts.get(start, 0))
+        self.num_bytes = min(sum(self._parts.values()), own.untyped_storage().nbytes())
+
+
+class _Held:
+    """A tensor that autograd keeps; it tells when autograd lets it go."""
+
+    def __init__(self, tensor: Tensor, saved: SavedTensors | None, where: int) -> None:
+        self.tensor, self._saved, self._where = tensor, saved, where
+
+    def __del__(self) -> None:
+        if self._saved is not None:
+            self._saved._release(self._where)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the part of a ``DTensor`` that this worker has."""
+    found: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return int(_local(tensor).untyped_storage()._cdata)
 
 
 def count_pass(task: Task, model: nn.Module, batch: Any) -> PassCount:
