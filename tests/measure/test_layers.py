@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from rueda.data import Arrays
-from rueda.measure.layers import count_layers, layers_of, split_plan
+from rueda.measure.layers import count_layers
 from rueda.tasks import Task
 from rueda.tasks.models.transformer import decoder
+from rueda.train.parallel.layer_names import layers_of
+from rueda.train.parallel.tensor_plan import split_plan
 
 BATCH = 6
 
@@ -22,7 +24,9 @@ def classifier(model: nn.Module) -> Task:
 
 def test_a_perceptron() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    first, function, second = count_layers(classifier(model), model, (torch.ones(BATCH, 4), torch.zeros(BATCH).long()), BATCH)
+    first, function, second = count_layers(
+        classifier(model), model, (torch.ones(BATCH, 4), torch.zeros(BATCH).long()), BATCH
+    )
     assert (first.name, first.shapes, first.parameters) == ("0", ((8, 4), (8,)), 40)
     assert (first.output_bytes, function.output_bytes, second.output_bytes) == (4 * 8, 4 * 8, 4 * 3)
     assert first.flops == 2 * 2 * 4 * 8  # the gradient of the inputs is not computed

@@ -8,10 +8,11 @@ from plan.profiles import profile, step
 from rueda.errors import ProfileError
 from rueda.plan.cluster import Cluster, Link
 from rueda.plan.form_choice import best_form, compare_forms, predict_form, reason
-from rueda.plan.parallel_forms import Mesh, Schedule, cut_into_stages, worker_memory
+from rueda.plan.parallel_forms import Schedule, cut_into_stages, worker_memory
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import FormPrediction
 from rueda.records.profile import Profile, StepWork
+from rueda.records.recipe.parallel_form import Mesh
 
 ROOM = Link(latency=0.0, bandwidth=1e9)
 BOX = Cluster(name="box", devices_per_node=4, max_nodes=1, inside=ROOM, speed=1.0, jitter=0.0, memory=1e9)

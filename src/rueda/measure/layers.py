@@ -1,9 +1,7 @@
 """Count the layers of a model for the parallel forms: parameters, activations and work of each, on the *meta* device.
 
-The layers are those between which a pipeline cuts the model. If it cannot be cut, a layer is a module in which a form
-keeps everything together: containers (``nn.Sequential``, ``nn.ModuleList`` and the model itself) are opened, other
-modules are not; what has no parameters, such as a ReLU, belongs to the layer before it. Work outside any layer, such as
-the loss, counts for the last one.
+The layers are those between which a pipeline cuts the model, or else those of
+:mod:`rueda.train.parallel.layer_names`. Work outside any layer, such as the loss, counts for the last one.
 """
 
 from __future__ import annotations
@@ -18,51 +16,16 @@ from torch.func import functional_call
 from rueda.data.nest import map_tensors, tensors
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
-from rueda.tasks.models.transformer import Block
 from rueda.tasks.step import Losses
 from rueda.train.counting import SavedTensors, on_meta, without_statistics
+from rueda.train.parallel.layer_names import layers_of
+from rueda.train.parallel.sharding import sharded_layers
 from rueda.train.parallel.stages import Stage
 from rueda.train.parallel.stages import layers_of as pipeline_layers
+from rueda.train.parallel.tensor_plan import COLUMNS, split_plan
 from rueda.train.step_module import StepModule
 from rueda.train.training import Training
 from rueda.world.gathering import gathering_alone
-
-COLUMNS, ROWS = "columns", "rows"
-_BLOCK = {"attention.qkv": COLUMNS, "attention.out": ROWS, "mlp.0": COLUMNS, "mlp.2": ROWS}
-
-
-def split_plan(model: nn.Module) -> dict[str, str]:
-    """Return how tensor parallelism splits the linear layers of transformer blocks, as Megatron does.
-
-    The first of two matrices is split by columns and the second by rows, so that only the results of the second are
-    summed up (Shoeybi et al. 2019).
-    """
-    blocks = [name for name, module in model.named_modules() if isinstance(module, Block)]
-    return {f"{block}.{part}": how for block in blocks for part, how in _BLOCK.items()}
-
-
-def layers_of(model: nn.Module) -> dict[str, list[str]]:
-    """Return the layers by name, each with the modules that belong to it.
-
-    >>> layers_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2)))
-    {'0': ['0', '1'], '2.0': ['2.0', '2.1'], '3': ['3']}
-    """
-    found: dict[str, list[str]] = {}
-    for name, module in _opened(model, ""):
-        if any(parameter.requires_grad for parameter in module.parameters()) or not found:
-            found[name] = [name]
-        else:
-            next(reversed(found.values())).append(name)
-    return found
-
-
-def _opened(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    is_container = not name or isinstance(module, (nn.Sequential, nn.ModuleList))
-    if not is_container or not any(True for _ in module.children()):
-        yield name, module
-        return
-    for child_name, child in module.named_children():
-        yield from _opened(child, f"{name}.{child_name}" if name else child_name)
 
 
 def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tuple[LayerWork, ...]:
@@ -117,7 +80,7 @@ def _counted(
     seen = {name: _Seen() for name in layers}
     owner = {module: layer for layer, modules in layers.items() for module in modules}
     modules = {name: [computed.get_submodule(module) for module in of] for name, of in layers.items()}
-    plan = _planned(split_plan(model), model, modules)
+    plan = _planned(split_plan(model, task.tensor_plan), model, modules)
     with ExitStack() as stack:
         stack.enter_context(without_statistics(model))
         stack.enter_context(gathering_alone())
@@ -138,6 +101,7 @@ def _counted(
     rest_flops = int(counter.get_total_flops()) - sum(flops.get(name, 0) for name in owner)
     rest_saved = saved.num_bytes - sum(one.saved for one in seen.values())
     had: dict[int, str] = {}  # by the id of a parameter, the first layer that has it
+    in_layers = {id(one) for layer in sharded_layers(model, task.layers) for one in layer.parameters()}
     for name in layers:
         own_flops = sum(flops.get(module, 0) for module in layers[name]) + rest_flops * (name == last)
         trained = [one for module in modules[name] for one in module.parameters() if one.requires_grad]
@@ -146,6 +110,7 @@ def _counted(
         found.append(
             LayerWork(
                 name=name, shapes=tuple(tuple(one.shape) for one in own),
+                gathered_once=tuple(tuple(one.shape) for one in own if id(one) not in in_layers),
                 tied_to=had[id(tied[0])] if tied else "", tied_parameters=sum(one.numel() for one in tied),
                 element_bytes=trained[0].element_size() if trained else 4,
                 output_bytes=seen[name].output / examples, saved_input_bytes=seen[name].saved_again / examples,

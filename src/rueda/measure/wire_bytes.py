@@ -116,8 +116,6 @@ class WireBytes(TorchDispatchMode):
         """how often each kind was called in each group"""
         self.tensors: Counter[Carried] = Counter()
         """bytes of the tensors of each kind in each group: S in the table of :mod:`rueda.measure.wire_bytes`"""
-        self.largest: dict[Carried, int] = {}
-        """bytes of the largest single collective of each kind in each group"""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -141,7 +139,6 @@ class WireBytes(TorchDispatchMode):
             return
         self.calls[key] += 1
         self.tensors[key] += size
-        self.largest[key] = max(size, self.largest.get(key, 0))
 
     def num_calls(self, kind: str) -> int:
         """Return how many collectives of a kind there were."""

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rueda.data.nest import tensors
+from rueda.optim.engine.lanes import local
 from rueda.records.parallelism import WorkerMemory
 from rueda.train.counting import SavedTensors
 from rueda.train.training import Training
@@ -25,8 +27,7 @@ def local_bytes(of: Iterable[Tensor]) -> int:
     >>> local_bytes([torch.ones(3), torch.ones(2, 2, dtype=torch.float64)])
     44
     """
-    parts = [one.to_local() if hasattr(one, "to_local") else one for one in of]
-    return sum(one.numel() * one.element_size() for one in parts)
+    return sum(local(one).numel() * one.element_size() for one in of)
 
 
 def state_of_worker(training: Training) -> WorkerMemory:
@@ -39,21 +40,48 @@ def state_of_worker(training: Training) -> WorkerMemory:
     return WorkerMemory(parameters=trained, gradients=trained, optimizer=local_bytes(state))
 
 
-@contextmanager
-def activations_of(model: nn.Module) -> Iterator[SavedTensors]:
-    """Count what the steps inside the block keep for their backward passes, without parameters and buffers.
+class StepTensors:
+    """Counts what a step holds besides the state of the worker: activations, and parameters that sharding gathers.
 
-    Parameters are left out as each module has them when it begins: sharding has gathered them by then.
+    Args:
+        model: the model that trains.
+
+    ::
+
+        tensors = StepTensors(training.model)
+        with tensors.counted():
+            training.step()
+        tensors.activations.peak_bytes, tensors.gathered_bytes
     """
-    saved = SavedTensors([*model.parameters(), *model.buffers()])
 
-    def leave_out(module: nn.Module, inputs: Any) -> None:
-        saved.leave_out(module.parameters(recurse=False))
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        own = [*model.parameters(), *model.buffers()]
+        self.activations = SavedTensors(own)
+        """what the forward passes keep for the backward passes"""
+        self.gathered_bytes = 0
+        """the most that was gathered at once when a module began its forward pass"""
+        self._own = {_storage(one)._cdata for one in own}
+        self._gathered: dict[int, torch.UntypedStorage] = {}
 
-    handles = [module.register_forward_pre_hook(leave_out) for module in model.modules()]
-    try:
-        with saved.hooks():
-            yield saved
-    finally:
-        for handle in handles:
-            handle.remove()
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the steps inside the block."""
+        handles = [module.register_forward_pre_hook(self._begins) for module in self._model.modules()]
+        try:
+            with self.activations.hooks():
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _begins(self, module: nn.Module, inputs: Any) -> None:
+        """Note the parameters of a module as it has them when it begins: sharding has gathered them by then."""
+        self.activations.leave_out(module.parameters(recurse=False))
+        found = [_storage(one) for one in module.parameters(recurse=False)]
+        self._gathered |= {one._cdata: one for one in found if one._cdata not in self._own}
+        self.gathered_bytes = max(self.gathered_bytes, sum(one.nbytes() for one in self._gathered.values()))
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    return local(tensor.detach()).untyped_storage()

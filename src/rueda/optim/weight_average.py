@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.errors import RecipeError
+from rueda.optim.engine.lanes import local
 
 
 def scaled_decay(decay: float, scale: float) -> float:
@@ -36,7 +37,8 @@ class WeightAverage:
     """Keeps the exponential moving average of a model's parameters.
 
     Call :meth:`update` after each step of the optimizer, and evaluate and export the model within :meth:`applied`. The
-    workers of a data-parallel training have the same weights, so each has the same average and nothing is exchanged.
+    workers of a data-parallel training have the same weights, so each has the same average and nothing is exchanged; of
+    a sharded model each averages its own parts.
     Buffers, such as the running statistics of batch norm, are not averaged.
 
     Args:
@@ -71,8 +73,8 @@ class WeightAverage:
         Args:
             scale: the batch of this update divided by the batch for which the decay was chosen.
         """
-        weights = [one.detach() for one in self._parameters.values()]
-        torch._foreach_lerp_(self._averages, weights, 1 - scaled_decay(self.decay, scale))
+        averages = [local(one) for one in self._averages]
+        torch._foreach_lerp_(averages, self._weights(), 1 - scaled_decay(self.decay, scale))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -86,10 +88,14 @@ class WeightAverage:
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange the weights of the model and the average."""
-        weights = [one.detach() for one in self._parameters.values()]
+        weights, averages = self._weights(), [local(one) for one in self._averages]
         before = [one.clone() for one in weights]
-        torch._foreach_copy_(weights, self._averages)
-        torch._foreach_copy_(self._averages, before)
+        torch._foreach_copy_(weights, averages)
+        torch._foreach_copy_(averages, before)
+
+    def _weights(self) -> list[Tensor]:
+        """Return the weights; of a sharded model, this worker's parts."""
+        return [local(one.detach()) for one in self._parameters.values()]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the average by the names of the parameters."""

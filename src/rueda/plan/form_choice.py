@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from rueda.errors import ProfileError
 from rueda.plan.cluster import Cluster
 from rueda.plan.form_times import step_times
-from rueda.plan.parallel_forms import Mesh, Schedule, all_meshes, cut_into_stages, traffic_of, worker_memory
+from rueda.plan.parallel_forms import Schedule, all_meshes, cut_into_stages, traffic_of, worker_memory
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import FormPrediction, WorkerMemory
 from rueda.records.profile import Profile
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.terminal.numbers import amount, milliseconds
 
 HEADROOM = 0.9

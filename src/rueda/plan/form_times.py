@@ -24,10 +24,11 @@ from dataclasses import replace
 
 from rueda.plan.cluster import Cluster, Link
 from rueda.plan.collectives import all_reduce
-from rueda.plan.parallel_forms import Exchange, Mesh, Schedule, cut_bytes, exchanges_of
+from rueda.plan.parallel_forms import Exchange, Schedule, cut_bytes, exchanges_of
 from rueda.plan.prediction import INTERFERENCE, contention, predict
 from rueda.records.model_layers import LayerWork
 from rueda.records.profile import Profile
+from rueda.records.recipe.parallel_form import Mesh
 
 
 def group_cluster(cluster: Cluster, stride: int) -> Cluster:

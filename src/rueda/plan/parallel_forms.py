@@ -35,37 +35,7 @@ from typing import NamedTuple
 from rueda.errors import ProfileError
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import Traffic, WorkerMemory, sent_bytes
-
-
-class Mesh(NamedTuple):
-    """How many workers each form has; their product is the number of workers."""
-
-    data: int = 1
-    sharded: int = 1
-    pipeline: int = 1
-    tensor: int = 1
-
-    @property
-    def workers(self) -> int:
-        """The number of workers."""
-        return self.data * self.sharded * self.pipeline * self.tensor
-
-    @property
-    def replicas(self) -> int:
-        """How many parts the global batch has: each pipeline or tensor group computes one of them."""
-        return self.data * self.sharded
-
-    @property
-    def form(self) -> str:
-        """The form as a recipe writes it.
-
-        >>> Mesh(sharded=4).form, Mesh(data=2, tensor=2).form, Mesh().form
-        ('sharded', 'data 2 x tensor 2', 'data')
-        """
-        used = {name: size for name, size in self._asdict().items() if size > 1}
-        if len(used) < 2:
-            return next(iter(used), "data")
-        return " x ".join(f"{name} {size}" for name, size in used.items())
+from rueda.records.recipe.parallel_form import COMBINATIONS, SINGLE_FORMS, Mesh
 
 
 def all_meshes(workers: int) -> list[Mesh]:
@@ -78,13 +48,10 @@ def all_meshes(workers: int) -> list[Mesh]:
     """
     if workers == 1:
         return [Mesh()]
-    found = [Mesh(**{name: workers}) for name in Mesh._fields]
-    for inner in range(2, workers):
-        if workers % inner == 0:
-            outer = workers // inner
-            found += [Mesh(data=outer, **{name: inner}) for name in Mesh._fields if name != "data"]
-            found.append(Mesh(sharded=outer, tensor=inner))
-    return found
+    inner = [size for size in range(2, workers) if workers % size == 0]
+    return [Mesh(**{kind: workers}) for kind in SINGLE_FORMS] + [
+        Mesh(**{first: workers // size, second: size}) for size in inner for first, second in COMBINATIONS
+    ]
 
 
 class Schedule(NamedTuple):

@@ -31,7 +31,6 @@ from rueda.plan.failure_planning import plan_failures
 from rueda.plan.form_choice import compare_forms, predict_form, reason
 from rueda.plan.joining import joining_of
 from rueda.plan.noise import is_early, noise_of, statistical_efficiency
-from rueda.plan.parallel_forms import Mesh
 from rueda.plan.prediction import predict
 from rueda.plan.rules import (
     FEWEST_UPDATES,
@@ -43,6 +42,7 @@ from rueda.plan.rules import (
 )
 from rueda.records.plan import CurvePoint, Plan, PlanNoise, PlanRow, Prediction
 from rueda.records.profile import Profile
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.records.recipe.recipe import Recipe
 
 

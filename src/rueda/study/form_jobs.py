@@ -10,6 +10,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,13 +23,13 @@ from rueda.measure.spread import median_and_spread
 from rueda.measure.step_meter import describe
 from rueda.measure.steps import Stepper, measure_steps
 from rueda.measure.work import work_of
-from rueda.measure.worker_tensors import activations_of, state_of_worker
-from rueda.plan.parallel_forms import Mesh
+from rueda.measure.worker_tensors import StepTensors, state_of_worker
 from rueda.records import Recipe
 from rueda.records.parallelism import Traffic, WorkerMemory
 from rueda.records.profile import Communication, Profile
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.records.throughput import counted_unit
-from rueda.study.form_traffic import counted, gathered_bytes, mean_traffic, sent
+from rueda.study.form_traffic import Sent, counted, mean_traffic, sent
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
 from rueda.train.parallel.pipeline_updater import PipelineUpdater
@@ -50,7 +51,7 @@ class FormRequest:
     workers: int
     """workers that share the global batch of one worker's recipe"""
     mesh: tuple[int, int, int, int] = Mesh()
-    """the form: :class:`rueda.plan.parallel_forms.Mesh`"""
+    """the form: :class:`rueda.records.recipe.parallel_form.Mesh`"""
     num_steps: int
     folder: Path
     """where the parameters of one worker are kept"""
@@ -117,11 +118,7 @@ def one_form(request: FormRequest) -> FormAnswer:
     before = peak_bytes(world.device)
     training = _trained(task, recipe, world, request.num_steps)
     apart = _difference(training, request.folder / _REFERENCE)
-    with counted() as wire, activations_of(training.model) as saved:
-        training.step(rate=recipe.rate)
-    memory = replace(
-        state_of_worker(training), activations=saved.peak_bytes, gathered=gathered_bytes(wire, mesh, world.rank)
-    )
+    counts = count_step(training, mesh)
     reset_peak(world.device)
     seconds = []
     for _ in range(_BLOCKS):
@@ -136,10 +133,11 @@ def one_form(request: FormRequest) -> FormAnswer:
     peak = None if before is None or highest is None else max(0, highest - before)
     median, spread = median_and_spread(seconds)
     speed = recipe.batch * mesh.replicas / median
-    everybody = world.all_gather_object((sent(wire, mesh, world.rank), memory, peak))
+    everybody = world.all_gather_object((counts, peak))
     answer = FormAnswer(
-        traffic=mean_traffic([each[0] for each in everybody]), memory=max((each[1] for each in everybody), key=_total),
-        peak_bytes=None if peak is None else max(each[2] or 0 for each in everybody),
+        traffic=mean_traffic([each[0].sent for each in everybody]),
+        memory=max((each[0].memory for each in everybody), key=_total),
+        peak_bytes=None if peak is None else max(each[1] or 0 for each in everybody),
         images_per_second=speed, spread=speed * spread / median, difference=apart,
     )  # fmt: skip
     if mesh.pipeline > 1:
@@ -150,17 +148,42 @@ def one_form(request: FormRequest) -> FormAnswer:
     return answer
 
 
+class StepCounts(NamedTuple):
+    """What one worker sent and held in a step."""
+
+    sent: Sent
+    memory: WorkerMemory
+
+
+def count_step(training: Training, mesh: Mesh) -> StepCounts:
+    """Make one step and count it; every worker must call this."""
+    tensors = StepTensors(training.model)
+    with counted() as wire, tensors.counted():
+        training.step(rate=training.recipe.rate)
+    memory = replace(
+        state_of_worker(training), activations=tensors.activations.peak_bytes,
+        gathered=2 * tensors.gathered_bytes,  # with the gradients
+    )  # fmt: skip
+    return StepCounts(sent(wire, mesh, training.world.rank), memory)
+
+
 def _of_pipeline(answer: FormAnswer, training: Training) -> FormAnswer:
     """Add what only pipelines have: how long their workers wait, and where the model is cut."""
     assert isinstance(training.updater, PipelineUpdater)
     pipeline = training.updater.pipeline
     found = measure_idle(training, rate=training.recipe.rate)
-    own = {number: len(stage.layers) for number, stage in pipeline.own.items()}
-    counts = {key: count for one in training.world.all_gather_object(own) for key, count in one.items()}
     return replace(
         answer, idle=found.measured, schedule_idle=found.predicted, micro_batches=found.micro_batches,
-        is_1f1b=pipeline.schedule != "gpipe", stage_layers=tuple(counts[number] for number in sorted(counts)),
+        is_1f1b=pipeline.schedule != "gpipe", stage_layers=stage_layers(training),
     )  # fmt: skip
+
+
+def stage_layers(training: Training) -> tuple[int, ...]:
+    """Return how many layers each stage of a pipeline has; every worker must call this."""
+    assert isinstance(training.updater, PipelineUpdater)
+    own = {number: len(stage.layers) for number, stage in training.updater.pipeline.own.items()}
+    counts = {key: count for one in training.world.all_gather_object(own) for key, count in one.items()}
+    return tuple(counts[number] for number in sorted(counts))
 
 
 def recipe_of(task: Task, settings: tuple[str, ...], *, workers: int, parts: int) -> Recipe:

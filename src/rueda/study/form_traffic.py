@@ -1,7 +1,7 @@
 """What the collectives of a step carry, by the group of workers among which they run.
 
-The workers of a form are a mesh (:class:`rueda.plan.parallel_forms.Mesh`); a collective among the tensor slices of a
-layer carries activations, one among replicas or among the owners of a shared parameter carries gradients:
+The workers of a form are a mesh (:class:`rueda.records.recipe.parallel_form.Mesh`); a collective among the tensor
+slices of a layer carries activations, one among replicas or the owners of a shared parameter carries gradients:
 
 ==================  ==================  ==========================================================================
 collective          among               carries
@@ -20,8 +20,8 @@ import statistics
 from collections.abc import Sequence
 
 from rueda.measure.wire_bytes import WireBytes
-from rueda.plan.parallel_forms import Mesh
 from rueda.records.parallelism import Traffic, sent_bytes
+from rueda.records.recipe.parallel_form import Mesh
 
 SMALL_BYTES = 256
 """collectives of at most so many bytes are counts, losses and norms of the loop, not a part of the model"""
@@ -79,15 +79,6 @@ def sent(wire: WireBytes, mesh: Mesh, rank: int) -> Sent:
         if size := sent_bytes(key.kind, num_bytes, len(key.ranks)):
             found[what] = found.get(what, 0.0) + size
     return found
-
-
-def gathered_bytes(wire: WireBytes, mesh: Mesh, rank: int) -> int:
-    """Return the bytes of the largest layer as sharding gathers it, and of its gradient; 0 without sharding."""
-    largest: dict[str, int] = {}
-    for key, num_bytes in wire.largest.items():
-        if key.kind in ("all-gather", "reduce-scatter") and carried(key.kind, key.ranks, mesh, rank) != "other":
-            largest[key.kind] = max(num_bytes, largest.get(key.kind, 0))
-    return sum(largest.values())
 
 
 def mean_traffic(of_workers: Sequence[Sent]) -> tuple[Traffic, ...]:

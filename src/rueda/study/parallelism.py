@@ -19,11 +19,12 @@ from rueda.files.start_directory import located
 from rueda.jobs import Job
 from rueda.plan.cluster import Cluster, this_machine
 from rueda.plan.form_choice import predict_form
-from rueda.plan.parallel_forms import Mesh, Schedule, all_meshes
+from rueda.plan.parallel_forms import Schedule, all_meshes
 from rueda.records.environment import environment
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import MeasuredForm, Parallelism
 from rueda.records.profile import Profile
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.study.form_jobs import FormAnswer, FormRequest, OneWorkerAnswer
 from rueda.tasks.half_precision import protect_before_loading
 from rueda.terminal.phases import PhasesProgress
@@ -96,9 +97,9 @@ def study_parallelism(
 
 def _form(mesh: Mesh, answer: FormAnswer, profile: Profile, cluster: Cluster, batch: int) -> MeasuredForm:
     """Return what was measured of a form beside what is predicted for it, with the cut that a pipeline has chosen."""
-    stages = _stages(profile.layers, answer.stage_layers)
+    stages = stages_of(profile.layers, answer.stage_layers)
     predicted = predict_form(
-        profile, cluster, mesh, batch=batch, stages=stages,
+        profile, cluster, mesh, batch=batch, stages=stages or None,
         schedule=Schedule(answer.micro_batches, is_1f1b=answer.is_1f1b) if stages else None,
     )  # fmt: skip
     return MeasuredForm(
@@ -108,16 +109,16 @@ def _form(mesh: Mesh, answer: FormAnswer, profile: Profile, cluster: Cluster, ba
     )  # fmt: skip
 
 
-def _stages(layers: Sequence[LayerWork], counts: Sequence[int]) -> list[Sequence[LayerWork]] | None:
-    """Return the layers of each stage of a pipeline; None without one."""
-    return [layers[start:end] for start, end in pairwise(accumulate(counts, initial=0))] or None
+def stages_of(layers: Sequence[LayerWork], counts: Sequence[int]) -> list[Sequence[LayerWork]]:
+    """Return the layers of each stage of a pipeline; none without one."""
+    return [layers[start:end] for start, end in pairwise(accumulate(counts, initial=0))]
 
 
 def _holds(
-    mesh: Mesh, layers: Sequence[LayerWork], stages: Sequence[Sequence[LayerWork]] | None
+    mesh: Mesh, layers: Sequence[LayerWork], stages: Sequence[Sequence[LayerWork]]
 ) -> tuple[tuple[str, ...], ...]:
     """Return the layers that each worker holds, or parts of."""
-    if stages is None:
+    if not stages:
         return (tuple(layer.name for layer in layers),) * mesh.workers
     places = [rank // mesh.tensor % mesh.pipeline for rank in range(mesh.workers)]
     own = [[layer.name for stage in stages[place :: mesh.pipeline] for layer in stage] for place in places]

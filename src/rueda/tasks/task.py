@@ -102,6 +102,9 @@ class Task:
     layers: Callable[[Any], Sequence[nn.Module]] | None = None
     """model -> its layers, in the order in which a batch passes through them, so that a pipeline can cut it into stages
     (:mod:`rueda.train.parallel.stages`); an ``nn.Sequential`` and the built-in transformers need none"""
+    tensor_plan: Mapping[str, Any] | None = None
+    """name of a module -> a style of ``torch.distributed.tensor.parallel``, how tensor parallelism splits the model
+    (:mod:`rueda.train.parallel.tensor_plan`); pairs of linear layers and the built-in transformers need none"""
     phases: tuple[Phase, ...] = ()
     """several updates from each batch, each of other parameters, as a GAN needs them (:mod:`rueda.tasks.phase`); an
     evaluation computes the losses by ``step``, or by the step of the first phase if the task has none"""

@@ -43,7 +43,7 @@ class Comparison:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        comparable = training.world.size > 1 and training.pipelines is None  # stages have different parameters
+        comparable = training.world.size > 1 and not training.mesh.divides_model  # parts are not the same
         self._every = training.recipe.compare_every if comparable else 0
         measures = self._every > 0 and training.world.device.type == "cpu"
         self.clock = ComputeClock(training.model) if measures else None

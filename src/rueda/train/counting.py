@@ -27,6 +27,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from rueda.data.nest import map_tensors, tensors
+from rueda.optim.engine.lanes import local
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.step_module import StepModule
@@ -110,7 +111,7 @@ class _KeptStorage:
 
     def add(self, tensor: Tensor) -> None:
         """Add a view, which may be a part of the storage, or repeat it."""
-        own = _local(tensor)
+        own = local(tensor)
         size, start = own.numel() * own.element_size(), int(own.storage_offset())
         self._parts[start] = max(size, self._parts.get(start, 0))
         self.num_bytes = min(sum(self._parts.values()), own.untyped_storage().nbytes())
@@ -127,14 +128,8 @@ class _Held:
             self._saved._release(self._where)
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """Return the part of a ``DTensor`` that this worker has."""
-    found: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return found
-
-
 def _storage(tensor: Tensor) -> int:
-    return int(_local(tensor).untyped_storage()._cdata)
+    return int(local(tensor.detach()).untyped_storage()._cdata)
 
 
 def count_pass(task: Task, model: nn.Module, batch: Any) -> PassCount:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from rueda.errors import NonFiniteError
+from rueda.optim.engine.lanes import local
 from rueda.optim.engine.late import LateFlags
 
 MOST_SKIPPED = 50
@@ -114,10 +116,7 @@ def nonfinite_in_state(*parts: object) -> str | None:
     """
     tensors: dict[str, Tensor] = {}
     for model in [part for part in parts if isinstance(part, nn.Module)]:
-        tensors |= dict(model.named_parameters())
-        for prefix, module in model.named_modules():
-            if isinstance(module, _NormBase):
-                tensors |= {f"{prefix}.{name}": buffer for name, buffer in module.named_buffers(recurse=False)}
+        tensors |= _tested(model)
     names = {id(tensor): name for name, tensor in tensors.items()}
     for optimizer in [part for part in parts if isinstance(part, Optimizer)]:
         for parameter, state in optimizer.state.items():
@@ -126,13 +125,39 @@ def nonfinite_in_state(*parts: object) -> str | None:
     return nonfinite_tensors(tensors)
 
 
+def nonfinite_in_contents(model: nn.Module, contents: Mapping[str, Any]) -> str | None:
+    """Return which tensors of a checkpoint are not finite, where this worker has parts of the model only.
+
+    Args:
+        model: names the tensors that are tested.
+        contents: the state of the whole model and of its optimizer, as a checkpoint holds them.
+    """
+    tensors = {name: contents["model"][name] for name in _tested(model)}
+    optimizer = contents["optimizer"]
+    for group in optimizer["param_groups"]:
+        for name, index in zip(group["param_names"], group["params"], strict=True):
+            state = optimizer["state"].get(index, {})
+            tensors |= {f"{key} of {name}": value for key, value in state.items() if isinstance(value, Tensor)}
+    return nonfinite_tensors(tensors)
+
+
+def _tested(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a model and the running statistics of its normalisation layers, by name."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for prefix, module in model.named_modules():
+        if isinstance(module, _NormBase):
+            found |= {f"{prefix}.{name}": buffer for name, buffer in module.named_buffers(recurse=False)}
+    return found
+
+
 def nonfinite_tensors(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, and how many more do; None if none does."""
     found = []
     for name, tensor in tensors.items():
         if tensor.is_meta:  # of another worker of a pipeline
             continue
-        values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+        own = local(tensor.detach())
+        values = own.coalesce().values() if own.is_sparse else own
         if values.is_floating_point() and not _is_finite(values):
             found.append(name)
     return f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0] if found else None

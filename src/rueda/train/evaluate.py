@@ -189,7 +189,10 @@ class Evaluator:
             name: evaluation_loader(task.load(name), batch, training.data_world, training.dtype, task.collate)
             for name in (names[:1] if deciding_only else names)
         }
-        self._recalibration = Recalibration(task, recipe, world, training.model, training.train_data)
+        self._recalibration = Recalibration(
+            task, recipe, world, training.model, training.train_data, place=training.data_world,
+            compute=training.updater.compute,
+        )  # fmt: skip
         self._autocast = autocast_for(recipe, world)
         self._memory = FittingBatch()
         self._memory_format = layout.memory_format(training.model, recipe)
@@ -213,7 +216,8 @@ class Evaluator:
         training.updater.synchronize_buffers()
         recalibrated = self._recalibration.wanted(state.step - state.recalibrated_at)
         if recalibrated:
-            self._recalibration.run()
+            with training.updater.gathered():
+                self._recalibration.run()
             state.recalibrated_at = state.step
         try:
             found = {name: self._evaluate(loader, interruption) for name, loader in self._loaders.items()}
@@ -230,7 +234,7 @@ class Evaluator:
         return evaluate(
             training.task, training.model, loader if interruption is None else interruption.until_stopped(loader),
             training.world, autocast=self._autocast, memory_format=self._memory_format, memory=self._memory,
-            losses=None if training.pipelines is None else training.updater.losses,
+            losses=training.updater.losses if training.mesh.divides_model else None,
         )  # fmt: skip
 
 

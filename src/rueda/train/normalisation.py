@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -62,10 +62,23 @@ class Recalibration:
         world: the workers.
         model: the model whose statistics are recomputed.
         data: the training data.
+        place: this worker's place among those that divide the data; by default among all.
+        compute: runs the model on a batch; by default the task does.
     """
 
-    def __init__(self, task: Task, recipe: Recipe, world: World, model: nn.Module, data: Data) -> None:
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        model: nn.Module,
+        data: Data,
+        *,
+        place: World | None = None,
+        compute: Callable[[nn.Module, Any], object] | None = None,
+    ) -> None:
         self._recipe, self._world, self._model, self._data = recipe, world, model, data
+        self._place, self._compute = place or world, compute or task.run_step
         self._task, self._memory_format = task, memory_format(model, recipe)
         self._has_norm = any(isinstance(m, BatchNorm) and m.running_mean is not None for m in model.modules())
 
@@ -91,7 +104,7 @@ class Recalibration:
         if self._recipe.sync_batch_norm:
             size = max(size, min(self._recipe.global_batch, SYNCHRONISED_EXAMPLES, len(data)))
         batches = spread_batches(len(data), size)
-        mine = [index for one in batches[self._world.rank :: self._world.size] for index in one]
+        mine = [index for one in batches[self._place.rank :: self._place.size] for index in one]
         alone = World(device=self._world.device)
         collate = self._task.collate
         with gathering_alone():
@@ -103,7 +116,7 @@ class Recalibration:
             )
 
     def _forward(self, model: nn.Module, item: Sequence[Any]) -> object:
-        return self._task.run_step(model, arranged(without_weights(item), self._memory_format))
+        return self._compute(model, arranged(without_weights(item), self._memory_format))
 
 
 def spread_batches(num_examples: int, batch: int) -> list[list[int]]:

@@ -46,9 +46,11 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     trust: dict[str, Any] = {} if recipe.trust is None else {"trust": recipe.trust}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     fused: dict[str, Any] = {"fused": all(parameter.device.type in _FUSED_DEVICES for parameter in trained)}
+    is_divided = any(hasattr(parameter, "placements") for parameter in trained)
+    sgd_options = {"foreach": True} if is_divided else fused  # torch 2.13 has no fused SGD of a DTensor
     match recipe.optimizer:
         case "sgd":
-            return torch.optim.SGD(groups, **options, **momentum, **fused)
+            return torch.optim.SGD(groups, **options, **momentum, **sgd_options)
         case "adam":
             return torch.optim.Adam(groups, **options, **fused)
         case "adamw":
@@ -56,7 +58,7 @@ def _build(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
         case "lars":
             return LARS(groups, **options, **momentum, **trust)
         case "larc":
-            return LARC(torch.optim.SGD(groups, **options, **momentum, **fused), **trust)
+            return LARC(torch.optim.SGD(groups, **options, **momentum, **sgd_options), **trust)
         case "lamb":
             return LAMB(groups, **options)
         case "novograd":

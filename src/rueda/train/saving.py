@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rueda.files.remote import AnyPath
 from rueda.train.checkpoint import list_checkpoints, save_checkpoint, step_of
 from rueda.train.copies import StateCopies, StateCopy, holders_of_copies, recall
-from rueda.train.divergence import nonfinite_in_state, nonfinite_tensors
+from rueda.train.divergence import nonfinite_in_contents, nonfinite_in_state, nonfinite_tensors
 from rueda.train.resume import read_for_all
 from rueda.train.state import checkpoint_contents
 from rueda.train.writer import CheckpointWriter
@@ -42,7 +42,7 @@ class Saver:
         world = training.world
         self._copies_all = elastic or training.recipe.asynchronous_checkpoints
         self._asynchronous = training.recipe.asynchronous_checkpoints
-        self._holders = holders_of_copies(world, elastic=elastic) if training.pipelines is None else {0}
+        self._holders = {0} if training.mesh.divides_model else holders_of_copies(world, elastic=elastic)
         num_kept = 2 if elastic else min(2, world.size)
         self.copies: StateCopies = StateCopies(world.device, num_kept) if former is None else former.copies
         """those of this rank"""
@@ -119,6 +119,8 @@ class Saver:
             return None
         if contents.get("local") is not None and (found := nonfinite_tensors(contents["model"])) is not None:
             return f"the workers' mean of {found}"
+        if self._training.mesh.divides_model:  # rank 0 has all tensors in the copy only
+            return nonfinite_in_contents(self._training.model, contents)
         return nonfinite_in_state(self._training.model, self._training.optimizer)
 
     def finish(self) -> None:

@@ -20,6 +20,7 @@ from rueda.records import Recipe
 from rueda.records.recipe.differences import describe_differences
 from rueda.tasks.phase import OPTIONS
 from rueda.train.buffers import running_statistics, write_running_statistics
+from rueda.train.parallel.whole_state import IMPLEMENTATION
 from rueda.train.random_state import random_state, restore_random_state
 from rueda.train.resume import MAY_CHANGE
 from rueda.train.totals import Sums, added, former_sums
@@ -83,13 +84,16 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
     world, model = training.world, training.model
     own = running_statistics(model)
     of_workers = None
-    divided = training.pipelines is not None
-    if own is not None and not divided and 1 < world.size <= MOST_STATISTICS_BYTES // own.nbytes:
+    is_whole = training.mesh.pipeline == 1  # the buffers are, which are not divided otherwise
+    if own is not None and is_whole and 1 < world.size <= MOST_STATISTICS_BYTES // own.nbytes:
         of_workers = torch.stack(world.all_gather(own)).cpu()
     training.updater.synchronize_buffers()
     local = _local_state(training)
     with training.updater.mean_parameters():
         state, optimizer = training.updater.model_state(), training.updater.optimizer_state()
+        average = None
+        if training.average is not None:
+            average = training.updater.whole_tensors(training.average.state_dict())
         if local is not None:  # what follows the block are this worker's own parameters
             state = {name: tensor.clone() for name, tensor in state.items()}
     if of_workers is not None and own is not None:
@@ -106,7 +110,7 @@ def checkpoint_contents(training: Training, holders: Container[int] = (0,)) -> d
         "recipe": training.given_toml,
         "place": {**asdict(training.state), "epoch_sums": sums},
         "model": state,
-        "average": None if training.average is None else training.average.state_dict(),
+        "average": average,
         "statistics": of_workers,
         "local": local,
         "optimizer": optimizer,
@@ -156,11 +160,12 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
     try:
         training.updater.load_model_state(contents["model"])
         of_workers = contents.get("statistics")
-        same_form = training.pipelines is None and former.parallel == training.recipe.parallel
+        same_form = training.mesh.pipeline == 1 and former.parallel == training.recipe.parallel
         if of_workers is not None and same_form and len(of_workers) == training.world.size:
             write_running_statistics(training.model, of_workers[training.world.rank].to(training.world.device))
         if training.average is not None:  # of a training without one, its weights
-            training.average.load_state_dict(contents.get("average") or contents["model"])
+            averages = contents.get("average") or contents["model"]
+            training.updater.load_whole_tensors(training.average.state_dict(), averages)
         of_phases = [{name: contents[name] for name in ("optimizer", "scaler")}, *contents.get("phases", [])]
         changes = _changes_of_phases(training, file, contents)
         for updater, state, changed in zip(training.updaters, of_phases, changes, strict=True):
@@ -224,6 +229,8 @@ def _restore_optimizer(optimizer: Optimizer, state: dict[str, Any], changes: Map
     """
     given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)  # with the options that the checkpoint holds
+    for group, options in zip(optimizer.param_groups, given, strict=True):
+        group.update({name: options[name] for name in IMPLEMENTATION if name in options})
     if changes.keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
         for group, options in zip(optimizer.param_groups, given, strict=True):
             group.update(options)

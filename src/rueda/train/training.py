@@ -15,17 +15,17 @@ import os
 import time
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from rueda.data import DatasetLoader
 from rueda.optim import AdaScale
 from rueda.optim.batch_growth import BatchSplit
-from rueda.optim.meters import Reading, layer_groups
+from rueda.optim.meters import Groups, Reading, layer_groups
 from rueda.optim.rates import adapted, build_schedule
 from rueda.optim.weight_average import WeightAverage
 from rueda.optim.wrapper import raise_late
 from rueda.records import Recipe
-from rueda.records.recipe.parallel_form import pipelines_of
 from rueda.records.run import NoiseRow
 from rueda.tasks import Task
 from rueda.tasks.half_precision import protect_for
@@ -35,12 +35,14 @@ from rueda.train.loaders import training_loader
 from rueda.train.micro_batches import WorkerBatches, next_micro_batches
 from rueda.train.noise_log import NoiseLog
 from rueda.train.normalisation import convert
-from rueda.train.parallel.building import check_pipeline, data_place, for_pipelines, pipeline_updater
+from rueda.train.parallel.building import pipeline_updater
+from rueda.train.parallel.dividing import divided_updater
+from rueda.train.parallel.division import data_place, in_mesh, mesh_for
 from rueda.train.phases import build_updaters, training_only
 from rueda.train.regime import batch_at, grown_batch, growth_rate_factor, micro_batch_of, noise_sigma
 from rueda.train.rehearsal import Rehearsal
 from rueda.train.state import TrainingState
-from rueda.train.update import StepTimer
+from rueda.train.update import StepTimer, Updater
 from rueda.train.utilisation import Utilisation, worker_peak
 from rueda.world import World
 from rueda.world.device import wait_for
@@ -77,12 +79,11 @@ class Training:
         self.given_recipe, self.world, self.rehearsed = recipe, world, rehearse
         self.given_toml = recipe.to_toml()
         """the recipe as it was given, as checkpoints hold it"""
-        self.pipelines = None if world.size == 1 else pipelines_of(recipe.parallel, world.size)
-        """the number of pipelines, and the workers of each; None if every worker has the whole model"""
-        if self.pipelines is not None or (rehearse and recipe.parallel != "data"):
-            check_pipeline(task, recipe, rehearse=rehearse)
-            recipe = for_pipelines(recipe, world, self.pipelines)
-        self.data_world: World = world if self.pipelines is None else data_place(world, self.pipelines)
+        self.mesh = mesh_for(task, recipe, world, rehearse=rehearse)
+        """the workers of each form; those of data parallelism on one worker and in a rehearsal"""
+        if self.mesh.divides_model:
+            recipe = in_mesh(recipe, self.mesh)
+        self.data_world: World = world if self.mesh.sharers == 1 else data_place(world, self.mesh)
         """this worker's place among those that divide the data"""
         self.recipe = recipe = numerics.settled(adapted(recipe), world.device)
         numerics.apply(recipe, world.device)
@@ -97,11 +98,7 @@ class Training:
         order = memory_format(model, recipe)
         self.model = model.to(device=world.device, dtype=self.dtype).to(memory_format=order)  # type: ignore[call-overload]
         groups = layer_groups(self.model) if recipe.noise_scale_groups else {}
-        self.updaters = (
-            build_updaters(task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse)
-            if self.pipelines is None
-            else [pipeline_updater(task, recipe, world, self.model, self.train_data, self.pipelines, self.dtype, order)]
-        )
+        self.updaters = self._build_updaters(groups, order)
         """one for each phase of the task"""
         self.updater = self.updaters[0]
         """the first phase's, or the only one; its sums and its noise scale are those of the training"""
@@ -114,6 +111,8 @@ class Training:
             self.loader.read_for_workers(recipe.workers, self.updater.reading_as)
         if (line := numerics.remark(self.given_recipe, recipe)) is not None:
             self.updater.remarks.append(line)
+        if rehearse and recipe.parallel != "data":
+            self.updater.remarks.append(f"rehearsed with parallel = data, whose numbers are those of {recipe.parallel}")
         if recipe.adascale and recipe.optimizer != "sgd":
             self.updater.remarks.append(f"AdaScale's gain is derived for SGD; with {recipe.optimizer} it has no theory")
         num_examples = self.loader.num_examples
@@ -130,7 +129,7 @@ class Training:
         self.rate = self.schedule(0.0)
         """the last update's rate, AdaScale's gain included"""
         self.state = TrainingState()
-        peak = worker_peak(world.device, recipe, os.environ) if self.pipelines is None else None
+        peak = None if self.mesh.divides_model else worker_peak(world.device, recipe, os.environ)
         self.utilisation = None if peak is None else Utilisation(task, self.model, peak=peak, workers=world.size)
         """the model flops utilisation, where the peak of the device is known"""
         self._fixed_batch: int | None = None
@@ -216,9 +215,9 @@ class Training:
         self._epoch_begun = None
 
     def whole_model(self) -> nn.Module:
-        """Return the model; of a pipeline, rank 0 gets a copy with all layers. All workers must call it."""
+        """Return the model; if workers have parts of it, rank 0 gets a whole copy. All workers must call it."""
         model: nn.Module = self.model
-        if self.pipelines is None:
+        if not self.mesh.divides_model:
             return model
         state = self.updater.model_state()
         if not self.world.is_main:
@@ -228,6 +227,17 @@ class Training:
         )
         whole.load_state_dict(state)
         return whole
+
+    def _build_updaters(self, groups: Groups, order: torch.memory_format) -> list[Updater]:
+        task, recipe, world = self.task, self.recipe, self.world
+        if self.mesh.pipeline > 1:
+            return [
+                pipeline_updater(task, recipe, world, self.model, self.train_data, self.mesh, self.dtype, order)
+            ]  # fmt: skip
+        if self.mesh.divides_model:
+            return [divided_updater(task, recipe, world, self.model, self.mesh, order)]
+        rehearse = self.rehearsed
+        return build_updaters(task, recipe, world, self.model, groups=groups, memory_format=order, rehearse=rehearse)
 
     # Epochs.
 

@@ -79,6 +79,7 @@ class Updater:
             :meth:`rueda.World.wrap`.
         optimizer: the optimizer of the model's parameters.
         groups: parameter groups whose noise scale is measured separately.
+        place: this worker's place among those that divide the data; by default among all.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class Updater:
         step: nn.Module,
         optimizer: Optimizer,
         groups: Groups,
+        *,
+        place: World | None = None,
     ) -> None:
         self.recipe = recipe
         """the recipe of this phase"""
@@ -129,7 +132,10 @@ class Updater:
         """the model itself"""
         self.named = {name: one for name, one in model.named_parameters() if one.requires_grad}
         """the trained parameters by name"""
-        self._rank = world.rank
+        self._place = place or world
+        self._rank = self._place.rank
+        # Of workers that compute the same losses together, neighbours in rank order, the first one counts them.
+        self._counts = world.rank % (world.size // self._place.size) == 0
         self._finite = FiniteTest(model, MOST_SKIPPED if self.scaler.is_enabled() else 0)
         self._rates = rate_ratios(optimizer, recipe.rate)
         self._exchange: ExchangeMeter | None = None
@@ -163,7 +169,7 @@ class Updater:
 
     def begin(self, step: int) -> None:
         """Seed this worker's random numbers for a step, before its batch is read from the data set."""
-        seed_worker(self._recipe.seed, self._world.rank, step)
+        seed_worker(self._recipe.seed, self._place.rank, step)
 
     def synchronize_buffers(self) -> None:
         """Make the model's buffers equal on all workers, before an evaluation or a checkpoint; all must call it."""
@@ -228,7 +234,16 @@ class Updater:
 
     def model_state(self) -> dict[str, Any]:
         """Return the state of the whole model, at least on rank 0; all workers must call it."""
-        return self._model.state_dict()
+        return self.whole_tensors(self._model.state_dict())
+
+    def whole_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return whole tensors, at least on rank 0, from this worker's by parameter; all workers must call it."""
+        return tensors
+
+    def load_whole_tensors(self, own: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Copy what belongs to this worker of the whole tensors of a state into its own, by name."""
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's state of the whole model, at least on rank 0; all workers must call it."""
@@ -242,9 +257,17 @@ class Updater:
         """Return this worker's part of the optimizer's state of the whole model."""
         return state
 
+    def gathered(self) -> AbstractContextManager[None]:
+        """Return a context in which this worker has the whole model, if it has parts of all tensors otherwise."""
+        return nullcontext()
+
+    def compute(self, model: nn.Module, batch: Any) -> Losses:
+        """Compute the losses of a batch on all workers at once, or within :meth:`gathered` on this one."""
+        return self._task.run_step(model, batch)
+
     def losses(self, model: nn.Module, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
         """Compute the losses of a batch in an evaluation, by parts: losses, batch and number of examples."""
-        return [(self._task.run_step(model, batch), batch, num_examples)]
+        return [(self.compute(model, batch), batch, num_examples)]
 
     def form_buckets(self, batches: WorkerBatches) -> None:
         """Compute gradients and drop them, as the first thing that a resumed training does on several workers.
@@ -290,7 +313,7 @@ class Updater:
             if not self.exchange.exchange(step + 1, self.named, self._mean):
                 raise NonFiniteError(f"nan or inf in the parameters of a worker: {ADVICE}")
             return
-        self._mean_share = None if num_examples is None else num_examples / self._world.size
+        self._mean_share = None if num_examples is None else num_examples / self._place.size
         try:
             self._gradients(batches, step, measure)
             self._step(rate, step)
@@ -444,7 +467,7 @@ class Updater:
                 noisy = with_noise(result, noise, start, part.num_examples)
                 self._backward(noisy.total() / total)
             self._mark("backward")
-            self.totals.add(result, part.batch, part.num_examples)
+            self.totals.add(result, part.batch, part.num_examples, counted=self._counts)
             if meter is not None:
                 meter.take(part.num_examples)
             start += part.num_examples

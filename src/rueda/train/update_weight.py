@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rueda.errors import RecipeError
+from rueda.optim.engine.lanes import local
 from rueda.tasks.step import Losses
 from rueda.world import World
 from rueda.world.device import widest_dtype
@@ -65,7 +66,7 @@ class UpdateWeight:
 
 def rescale(parameters: Sequence[nn.Parameter], factor: Tensor | float) -> None:
     """Multiply the gradients by a factor."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     if not gradients or (not isinstance(factor, Tensor) and factor == 1.0):
         return
     if isinstance(factor, Tensor):

@@ -64,7 +64,7 @@ class Lanes:
     def add(self, group: dict[str, Any], p: Tensor, grad: Tensor, state: State, adapted: bool, decay: float) -> None:
         """Add a parameter to the lane of its kind; a full lane is followed by another one."""
         options = [(k, id(v) if isinstance(v, Tensor) else repr(v)) for k, v in group.items() if k not in _APART]
-        shards = _shards(p)
+        shards = shards_of(p)
         key = (p.device, p.dtype, shards, *options)
         part = local(p)
         self.num_tensors += 1
@@ -146,7 +146,7 @@ def _local_gradient(p: Tensor, grad: Tensor) -> Tensor:
     return local(grad)
 
 
-def _shards(p: Tensor) -> tuple[ProcessGroup, ...]:
+def shards_of(p: Tensor) -> tuple[ProcessGroup, ...]:
     """Return the process groups over which a sharded parameter's squares must be summed."""
     if not hasattr(p, "placements"):
         return ()

@@ -26,7 +26,7 @@ from rueda.errors import RecipeError, read_failure, suggest
 from rueda.files.atomic import write_atomically
 from rueda.files.text import read_text
 from rueda.records.recipe.default_rates import DEFAULT_RATES, INSTEAD
-from rueda.records.recipe.parallel_form import pipelines_of
+from rueda.records.recipe.parallel_form import mesh_of
 from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
 
@@ -151,8 +151,8 @@ class Recipe:
     static_graph: bool = False
     """promise that every step uses the same parameters, so that the all-reduce needs no search for unused ones"""
     parallel: str = "data"
-    """what the workers divide: data (each has the whole model), pipeline (each has some of its layers), or both, such
-    as data 2 x pipeline 2"""
+    """what the workers divide: data (each has the whole model), sharded (the same, but each keeps a part of every
+    parameter), pipeline (some layers), tensor (a part of every matrix), or two of them, such as data 2 x tensor 2"""
     pipeline_schedule: str = "1f1b"
     """the schedule of a pipeline: gpipe, 1f1b or interleaved"""
     micro_batches: int | None = None
@@ -226,13 +226,14 @@ class Recipe:
         return self.workers * self.local_batch
 
     def in_data_workers(self) -> Recipe:
-        """Return the recipe whose workers are those that divide the data: of a pipeline, one for all of its stages.
+        """Return the recipe whose workers are those that divide the data: of a pipeline or a tensor group, one for all.
 
         >>> Recipe(workers=4, batch=8, parallel="data 2 x pipeline 2").in_data_workers().global_batch
         16
         """
-        found = pipelines_of(self.parallel, self.workers)
-        return self if found is None else self.change(workers=found[0])
+        if self.workers == 1:  # one worker has the whole model in each form
+            return self
+        return self.change(workers=mesh_of(self.parallel, self.workers).replicas)
 
     @property
     def is_local(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.errors import RecipeError
 from rueda.records.recipe.default_rates import DEFAULT_RATES
-from rueda.records.recipe.parallel_form import is_known_form
+from rueda.records.recipe.parallel_form import KNOWN_FORMS, is_known_form
 
 if TYPE_CHECKING:
     from rueda.records.recipe.recipe import Recipe
@@ -68,8 +68,7 @@ def check(recipe: Recipe, names: Iterable[str]) -> None:
             expected = f"one of {', '.join(choices)}"
             raise RecipeError(name, expected=expected, got=getattr(recipe, name), do="choose one")
     if not (isinstance(recipe.parallel, str) and is_known_form(recipe.parallel)):
-        expected = "data, pipeline, or both as in 'data 2 x pipeline 2'"
-        raise RecipeError("parallel", expected=expected, got=recipe.parallel, do="choose one")
+        raise RecipeError("parallel", expected=KNOWN_FORMS, got=recipe.parallel, do="choose one")
     for message, contradicts in _contradictions(recipe).items():
         if contradicts:
             raise RecipeError(message)

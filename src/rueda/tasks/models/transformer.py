@@ -32,17 +32,19 @@ class Attention(nn.Module):
         if heads < 1 or width % heads:
             raise TaskError("heads", expected=f"a divisor of width = {width}", got=heads, do="choose another number")
         self.heads, self.causal = heads, causal
+        self.head_width = width // heads
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend to all positions, only to earlier ones if causal; ``mask`` [B, T] is False for padding."""
-        batch, length, width = inputs.shape
-        heads = self.qkv(inputs).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        batch, length, _ = inputs.shape
+        # All heads, or with tensor parallelism those of this worker.
+        heads = self.qkv(inputs).view(batch, length, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)
         seen = None if mask is None else mask[:, None, None, :]
         query, key, value = heads.unbind(0)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=self.causal)
-        joined: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        joined: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return joined
 
 

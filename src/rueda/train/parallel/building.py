@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 from rueda.data.nest import select
-from rueda.errors import RecipeError
 from rueda.records import Recipe
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks import Task
 from rueda.tasks.task import Data
 from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
+from rueda.train.parallel.division import data_place, device_mesh
 from rueda.train.parallel.layer_times import best_cuts, measure_layers
 from rueda.train.parallel.pipeline import CHUNKS, Pipeline
 from rueda.train.parallel.pipeline_updater import PipelineUpdater
@@ -25,28 +24,7 @@ from rueda.train.parallel.stages import build_stages, check_num_stages, keep_sta
 from rueda.train.parallel.stand_in import inputs_of
 from rueda.train.parallel.tied import TiedParameters, owners_of
 from rueda.train.step_module import arranged
-from rueda.world import World, elastic
-
-
-def for_pipelines(recipe: Recipe, world: World, pipelines: tuple[int, int] | None) -> Recipe:
-    """Return the recipe whose workers are the pipelines, which divide the data.
-
-    Raises:
-        RecipeError: there are not as many workers as the form needs.
-    """
-    assert pipelines is not None
-    if pipelines[0] * pipelines[1] != world.size:
-        expected, do = f"{pipelines[0] * pipelines[1]} workers", "start as many, or change parallel"
-        raise RecipeError(f"parallel = {recipe.parallel!r}", expected=expected, got=world.size, do=do)
-    if recipe.recalibrate == "always":
-        raise RecipeError("recalibrate = always needs the whole model on each worker; leave it out")
-    return recipe.change(workers=pipelines[0], recalibrate="never")
-
-
-def data_place(world: World, pipelines: tuple[int, int]) -> World:
-    """Return a world whose rank and size are those of this worker's pipeline among all; it reads data, no more."""
-    identity = replace(world.identity, rank=world.rank // pipelines[1], size=pipelines[0])
-    return World(identity=identity, device=world.device, seed=world.seed)
+from rueda.world import World
 
 
 def pipeline_updater(
@@ -55,7 +33,7 @@ def pipeline_updater(
     world: World,
     model: nn.Module,
     data: Data,
-    pipelines: tuple[int, int],
+    mesh: Mesh,
     dtype: torch.dtype,
     memory_format: torch.memory_format,
 ) -> PipelineUpdater:
@@ -63,12 +41,12 @@ def pipeline_updater(
     loader = evaluation_loader(data, recipe.local_batch, World(device=world.device), dtype, task.collate)
     item = next(iter(loader))
     sample = MicroBatch(arranged(without_weights(item), memory_format), len(item[-1]))
-    groups = pipeline_groups(world, pipelines[0])
+    groups = pipeline_groups(world, mesh)
     return build_pipeline_updater(task, recipe, world, model, sample, groups)
 
 
 class PipelineGroups(NamedTuple):
-    """The process groups of a worker in ``num_pipelines`` pipelines side by side."""
+    """The process groups of a worker in pipelines side by side, and its place among the pipelines."""
 
     pipeline: dist.ProcessGroup | None
     """the workers of its own pipeline, in the order of their stages"""
@@ -76,41 +54,16 @@ class PipelineGroups(NamedTuple):
     """the workers that have the same stages; None if there is one pipeline"""
     members: list[list[int]]
     """the ranks of all pipelines"""
+    place: World
+    """its rank and size are those of the worker's pipeline among all"""
 
 
-def check_pipeline(task: Task, recipe: Recipe, *, rehearse: bool = False) -> None:
-    """Refuse what a pipeline cannot do.
-
-    Raises:
-        RecipeError: the recipe asks for something that needs the whole model on each worker; the message names it.
-    """
-    needs_whole_model = {
-        "adascale": recipe.adascale,
-        "noise_scale_every": recipe.noise_scale_every is not None,
-        "additive_noise": recipe.additive_noise > 0,
-        "ema_decay": recipe.ema_decay is not None,
-        "compile": recipe.compile,
-        "precision = fp16": recipe.precision == "fp16",
-        "on_divergence = skip": recipe.on_divergence == "skip",
-        "a task with phases": bool(task.phases),
-        "a rehearsal": rehearse,
-        "an elastic job": elastic.is_elastic(),
-    }
-    for name, asked in needs_whole_model.items():
-        if asked:
-            raise RecipeError(f"{name} needs the whole model on each worker, which a pipeline divides; leave it out")
-
-
-def pipeline_groups(world: World, num_pipelines: int) -> PipelineGroups:
-    """Make the process groups on a mesh of (data, pipeline); every worker must call it."""
-    length = world.size // num_pipelines
-    if length * num_pipelines != world.size or length < 2:
-        expected, do = f"workers for {num_pipelines} pipelines of 2 stages or more", "start more or fewer workers"
-        raise RecipeError("parallel = pipeline", expected=expected, got=world.size, do=do)
-    members = [list(range(start, start + length)) for start in range(0, world.size, length)]
-    mesh = init_device_mesh(world.device.type, (num_pipelines, length), mesh_dim_names=("data", "pipeline"))
-    data = mesh.get_group("data") if num_pipelines > 1 else None
-    return PipelineGroups(mesh.get_group("pipeline"), data, members)
+def pipeline_groups(world: World, mesh: Mesh) -> PipelineGroups:
+    """Make the process groups of pipelines beside each other; every worker must call it."""
+    members = [list(range(start, start + mesh.pipeline)) for start in range(0, world.size, mesh.pipeline)]
+    devices = device_mesh(world, mesh)
+    data = devices.get_group("data") if mesh.data > 1 else None
+    return PipelineGroups(devices.get_group("pipeline"), data, members, data_place(world, mesh))
 
 
 def default_micro_batches(recipe: Recipe, length: int) -> int:
@@ -133,7 +86,6 @@ def build_pipeline_updater(
         sample: a batch on which the layers are measured.
         groups: the process groups of this worker.
     """
-    check_pipeline(task, recipe)
     length = len(groups.members[0])
     chunks = CHUNKS if recipe.pipeline_schedule == "interleaved" else 1
     layers = layers_of(model, task.layers, task=task.name)
@@ -154,7 +106,7 @@ def build_pipeline_updater(
     optimizer = build_optimizer(recipe, model, task.optimizer)
     updater = PipelineUpdater(
         task, recipe, world, model, optimizer, pipeline=pipeline, tied=tied, pipeline_group=groups.pipeline,
-        data_group=groups.data,
+        data_group=groups.data, place=groups.place,
     )  # fmt: skip
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     updater.remarks.append(
