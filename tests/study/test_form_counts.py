@@ -37,7 +37,7 @@ def transformer() -> Task:
 def cnn() -> Task:
     generator = torch.Generator().manual_seed(0)
     data = rueda.Arrays(torch.randn(32, 1, 12, 12, generator=generator), torch.arange(32) % 10)
-    model = partial(small_cnn, image_size=12, width=5)
+    model = partial(small_cnn, image_size=12, width=7)
     return Task(name="cnn", model=model, train=lambda: data, test=lambda: data)
 
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rueda.data.nest import map_tensors, tensors
+from rueda.measure.fused_attention import FusedAttention
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
@@ -74,9 +74,6 @@ def _counted(
     """Count the layers of ``computed``, which computes what the model does and has its parameters."""
     from torch.utils.flop_counter import FlopCounterMode  # only here: most trainings do not need it
 
-    named = {**dict(computed.named_parameters()), **dict(computed.named_buffers())}
-    shapes = {f"model.{name}": on_meta(tensor) for name, tensor in named.items()}
-    saved = SavedTensors(shapes.values())
     seen = {name: _Seen() for name in layers}
     owner = {module: layer for layer, modules in layers.items() for module in modules}
     modules = {name: [computed.get_submodule(module) for module in of] for name, of in layers.items()}
@@ -84,22 +81,25 @@ def _counted(
     with ExitStack() as stack:
         stack.enter_context(without_statistics(model))
         stack.enter_context(gathering_alone())
-        counter = stack.enter_context(FlopCounterMode(display=False))
+        saved = SavedTensors(stack.enter_context(_without_values(computed)))
+        step, given = StepModule(task, computed), map_tensors(on_meta, batch)
+        with FlopCounterMode(display=False) as counter:
+            step(given).total().backward()
         for name, of in modules.items():
             for module in of:
                 stack.enter_context(_watched(module, seen[name], saved))
             for split, how in plan[name]:
                 stack.enter_context(_split(split, how, seen[name], saved))
-        with saved.hooks():
-            step = StepModule(task, computed)
-            result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
+        with saved.hooks(), FusedAttention():
+            result: Losses = step(given)
             total = result.total()
-        total.backward()  # type: ignore[no-untyped-call]
+        kept = saved.num_bytes
+        del result, total
     flops = {name.partition(".model.")[2]: sum(count.values()) for name, count in counter.get_flop_counts().items()}
     found: list[LayerWork] = []
     last = next(reversed(layers))
     rest_flops = int(counter.get_total_flops()) - sum(flops.get(name, 0) for name in owner)
-    rest_saved = saved.num_bytes - sum(one.saved for one in seen.values())
+    rest_saved = kept - sum(one.saved for one in seen.values())
     had: dict[int, str] = {}  # by the id of a parameter, the first layer that has it
     in_layers = {id(one) for layer in sharded_layers(model, task.layers) for one in layer.parameters()}
     for name in layers:
@@ -122,6 +122,33 @@ def _counted(
             )
         )  # fmt: skip
     return tuple(found)
+
+
+@contextmanager
+def _without_values(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Replace the parameters and buffers inside the block by those of the *meta* device, and yield them.
+
+    ``torch.func.functional_call`` would leave them there where one module has two places in the model.
+    """
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for own, make in ((module._parameters, _empty_parameter), (module._buffers, on_meta)):
+            for name, tensor in own.items():
+                if tensor is not None:
+                    kept.append((own, name, tensor))
+                    made.setdefault(id(tensor), make(tensor))
+    for own, name, tensor in kept:
+        own[name] = made[id(tensor)]
+    try:
+        yield list(made.values())
+    finally:
+        for own, name, tensor in kept:
+            own[name] = tensor
+
+
+def _empty_parameter(parameter: Tensor) -> nn.Parameter:
+    return nn.Parameter(on_meta(parameter).detach(), requires_grad=parameter.requires_grad)
 
 
 def _planned(

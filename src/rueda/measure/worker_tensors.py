@@ -76,9 +76,9 @@ class StepTensors:
                 handle.remove()
 
     def _begins(self, module: nn.Module, inputs: Any) -> None:
-        """Note the parameters of a module as it has them when it begins: sharding has gathered them by then."""
-        self.activations.leave_out(module.parameters(recurse=False))
-        found = [_storage(one) for one in module.parameters(recurse=False)]
+        """Note the parameters as they are when a module begins: sharding has gathered those that it needs by then."""
+        self.activations.leave_out(self._model.parameters())
+        found = [_storage(one) for one in self._model.parameters()]
         self._gathered |= {one._cdata: one for one in found if one._cdata not in self._own}
         self.gathered_bytes = max(self.gathered_bytes, sum(one.nbytes() for one in self._gathered.values()))
 
