@@ -81,6 +81,7 @@ def _counted(
     with ExitStack() as stack:
         stack.enter_context(without_statistics(model))
         stack.enter_context(gathering_alone())
+<<<<<<< HEAD
         saved = SavedTensors(stack.enter_context(_without_values(computed)))
         step, given = StepModule(task, computed), map_tensors(on_meta, batch)
         with FlopCounterMode(display=False) as counter:
@@ -92,6 +93,18 @@ def _counted(
                 stack.enter_context(_split(split, how, seen[name], saved))
         with saved.hooks(), FusedAttention():
             result: Losses = step(given)
+=======
+        counter = stack.enter_context(FlopCounterMode(display=False))
+        for name, layer in owner.items():
+            stack.enter_context(_watched(model.get_submodule(name), seen[layer], saved))
+        between = _Between()
+        for name, how in plan.items():
+            layer = next(one for one in layers if name == one or name.startswith(f"{one}."))
+            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved, between))
+        with saved.hooks():
+            step = StepModule(task, model)
+            result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
+>>>>>>> forms
             total = result.total()
         kept = saved.num_bytes
         del result, total
@@ -179,9 +192,21 @@ class _Seen:
     """What one forward pass showed of a layer, in bytes of a batch."""
 
     def __init__(self) -> None:
+<<<<<<< HEAD
         self.output = self.saved = self.saved_again = self.split_saved = self.exchanged = 0
         self.before = self.after_columns = 0
         self.inputs: list[tuple[Tensor, int]] = []
+=======
+        self.output = self.saved = self.split_saved = self.exchanged = 0
+        self.before = 0
+
+
+class _Between:
+    """What was kept when the last layer split by columns had ended."""
+
+    def __init__(self) -> None:
+        self.saved = 0
+>>>>>>> forms
 
 
 def _num_split(module: nn.Module, how: str) -> int:
@@ -209,7 +234,7 @@ def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[No
 
 
 @contextmanager
-def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Iterator[None]:
+def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors, between: _Between) -> Iterator[None]:
     """Note what lies between a layer split by columns and one split by rows, and what both exchange."""
 
     def before(_: nn.Module, inputs: Any) -> None:
@@ -218,9 +243,9 @@ def _split(module: nn.Module, how: str, seen: _Seen, saved: SavedTensors) -> Ite
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         if how == COLUMNS:
-            seen.after_columns = saved.num_bytes
+            between.saved = saved.num_bytes
         else:
-            seen.split_saved += saved.num_bytes - seen.after_columns
+            seen.split_saved += saved.num_bytes - between.saved
             seen.exchanged += _size(output)
 
     with _hooked(module, before, after):

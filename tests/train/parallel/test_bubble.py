@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from harness import workers
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task
 from rueda.train.parallel.bubble import Action, StageClock, idle_share, order_of, predicted_step, simulate
@@ -43,7 +44,7 @@ def total(result: Losses, start: int, count: int) -> torch.Tensor:
 @workers(2)
 def test_the_orders_are_those_that_torch_executes() -> None:
     world = current()
-    group = pipeline_groups(world, 1).pipeline
+    group = pipeline_groups(world, Mesh(pipeline=2)).pipeline
     nothing: Any = None
     task = Task(name="chain", model=nn.Identity, train=nothing, test=nothing, loss=lambda out, wanted: out[:, 0])
     batch = (torch.ones(24, 1), torch.ones(24, 1))

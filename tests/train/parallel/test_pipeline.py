@@ -14,21 +14,23 @@ import rueda
 from harness import workers
 from rueda.errors import RecipeError, TaskError
 from rueda.records import Recipe
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks import models
 from rueda.tasks.language import predict_next
 from rueda.tasks.task import Task
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
-from rueda.train.parallel.building import build_pipeline_updater, check_pipeline, pipeline_groups
-from rueda.train.parallel.gather_stages import (
+from rueda.train.parallel.building import build_pipeline_updater, pipeline_groups
+from rueda.train.parallel.pipeline import fitting_micro_batches
+from rueda.train.parallel.pipeline_updater import PipelineUpdater
+from rueda.train.parallel.refusals import REFUSED, check_form
+from rueda.train.parallel.stages import is_kept, layers_of
+from rueda.train.parallel.whole_state import (
     gather_model_state,
     gather_optimizer_state,
     load_model_state,
     own_optimizer_state,
 )
-from rueda.train.parallel.pipeline import fitting_micro_batches
-from rueda.train.parallel.pipeline_updater import PipelineUpdater
-from rueda.train.parallel.stages import is_kept, layers_of
 from rueda.train.step_module import StepModule
 from rueda.train.update import Updater
 from rueda.world import World, current
@@ -89,7 +91,7 @@ def in_pipeline(
     task: Task, recipe: Recipe, dtype: torch.dtype, num_pipelines: int = 1
 ) -> tuple[PipelineUpdater, nn.Module, Any]:
     world = current()
-    groups = pipeline_groups(world, num_pipelines)
+    groups = pipeline_groups(world, Mesh(data=num_pipelines, pipeline=world.size // num_pipelines))
     model = whole_model(task, dtype)
     share = EXAMPLES // num_pipelines
     place = world.rank // (world.size // num_pipelines) * share
@@ -234,7 +236,26 @@ def test_micro_batches_that_fit() -> None:
         fitting_micro_batches("1f1b", 2, 4, 7)
 
 
-@pytest.mark.parametrize("field", [{"adascale": True}, {"ema_decay": 0.9}, {"on_divergence": "skip"}])
-def test_what_a_pipeline_refuses(field: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=f"{next(iter(field))}.* needs the whole model"):
-        check_pipeline(cnn_task(), Recipe(**field))
+ASKED: dict[str, dict[str, Any]] = {
+    "adascale": {"adascale": True},
+    "noise_scale_every": {"noise_scale_every": 2},
+    "additive_noise": {"additive_noise": 0.1},
+    "compile": {"compile": True},
+    "precision = fp16": {"precision": "fp16"},
+    "on_divergence = skip": {"on_divergence": "skip"},
+    "ema_decay": {"ema_decay": 0.9},
+    "recalibrate = always": {"recalibrate": "always"},
+    "a rehearsal": {},
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_the_forms_refuse(name: str) -> None:
+    kinds, _ = REFUSED[name]
+    for mesh in (Mesh(data=4), Mesh(sharded=4), Mesh(pipeline=4), Mesh(tensor=4), Mesh(data=2, sharded=2)):
+        recipe = Recipe(parallel=mesh.form, **ASKED[name])
+        if set(kinds) & set(mesh.kinds):
+            with pytest.raises(RecipeError, match=rf"{name} .* does not go with parallel = '{mesh.form}'"):
+                check_form(cnn_task(), recipe, mesh, rehearse=name == "a rehearsal")
+        else:
+            check_form(cnn_task(), recipe, mesh, rehearse=name == "a rehearsal")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
+from rueda.data.nest import map_tensors
 from rueda.errors import RecipeError
 from rueda.optim.meters import PartsMeter
 from rueda.records import Recipe
@@ -133,7 +134,7 @@ class DividedUpdater(Updater):
     def losses(self, model: nn.Module, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
         """Compute the losses of a batch without gradients; of workers that share a batch, one gets them."""
         with torch.inference_mode(False), torch.no_grad(), self._autocast, gathering_alone():
-            result = self.compute(model, batch)
+            result = map_tensors(torch.clone, self.compute(model, batch))  # of what a collective still brings
         if self._root is not None:
             sharding.reshard(self._root)
         return [(result, batch, num_examples)] if self._counts else []

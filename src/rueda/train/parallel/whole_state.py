@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 
 from rueda.optim.engine.lanes import local
@@ -39,8 +39,11 @@ def whole_tensor(name: str, tensor: Any, order: RowOrder, *, keep: bool = True) 
     """
     if not isinstance(tensor, DTensor):
         return tensor
-    whole = tensor.full_tensor().detach()
-    return order.whole(name, whole.cpu()) if keep else None
+    for dimension in range(tensor.device_mesh.ndim):  # as the tensor was divided last, first: one gather at a time
+        placements = list(tensor.placements)
+        placements[dimension] = Replicate()
+        tensor = tensor.redistribute(placements=placements)
+    return order.whole(name, tensor.to_local().detach().cpu()) if keep else None
 
 
 def own_tensor(name: str, whole: Any, like: Tensor, order: RowOrder) -> Any:

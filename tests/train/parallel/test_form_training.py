@@ -1,0 +1,172 @@
+"""Whole trainings in each parallel form: the figures of one worker, and checkpoints that resume in any other form."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rueda
+from harness import workers
+from rueda.errors import RecipeError, TaskError
+from rueda.records import Recipe, Row
+from rueda.records.recipe.parallel_form import mesh_of
+from rueda.tasks.task import Task
+from rueda.train.parallel.sharding import sharded_layers
+from rueda.train.state import checkpoint_contents, restore
+from rueda.train.training import Training
+from rueda.world import World, current
+from tinytask import network, parameters, rehearsal, run, tiny_task
+
+BATCH = 24
+RECIPE = Recipe(batch=BATCH, epochs=2, rate=0.05, precision="float64", micro_batches=4, clip=1.0, base_batch=BATCH)
+
+
+def in_form(recipe: Recipe, form: str, workers: int) -> Recipe:
+    """Return the recipe in a form, with the same global batch."""
+    return recipe.change(parallel=form, workers=workers, batch=BATCH // mesh_of(form, workers).replicas)
+
+
+def figures(rows: list[Row]) -> list[float]:
+    epochs = [row for row in rows if row.kind == "epoch"]
+    return [value for row in epochs for value in (row.step, row.train_loss, row.test_loss, row.test_accuracy)]  # type: ignore[misc]
+
+
+def trained(task: Task, recipe: Recipe, world: World) -> tuple[list[float], torch.Tensor]:
+    rows: list[Row] = []
+    result = run(Training(task, recipe, world), rows)
+    return figures(rows), parameters(result.model) if world.is_main else torch.zeros(0)
+
+
+def is_that_of_one_worker(task: Task, recipe: Recipe, forms: list[str]) -> None:
+    world = current()
+    wanted = trained(task, recipe, World())
+    for form in forms:
+        found = trained(task, in_form(recipe, form, world.size), world)
+        assert found[0] == pytest.approx(wanted[0], rel=1e-9), form
+        if world.is_main:
+            assert torch.allclose(found[1], wanted[1], rtol=0, atol=1e-10), form
+
+
+@workers(2)
+def test_a_training_is_that_of_one_worker() -> None:
+    is_that_of_one_worker(tiny_task(), RECIPE.change(ema_decay=0.9), ["sharded", "tensor"])
+
+
+@workers(4)
+def test_a_training_in_two_forms_is_that_of_one_worker() -> None:
+    forms = ["data 2 x tensor 2", "sharded 2 x tensor 2", "data 2 x sharded 2"]
+    is_that_of_one_worker(tiny_task(), RECIPE.change(optimizer="lamb", rate=1e-2), forms)
+
+
+@workers(2)
+def test_batch_norm_is_that_of_data_parallelism() -> None:
+    task = replace(tiny_task(), model=partial(network, batch_norm=True))
+    recipe = in_form(RECIPE, "data", 2).change(recalibrate="always")
+    wanted = trained(task, recipe, current())
+    found = trained(task, recipe.change(parallel="sharded"), current())
+    assert found[0] == pytest.approx(wanted[0], rel=1e-9)
+    assert torch.allclose(found[1], wanted[1], rtol=0, atol=1e-10)
+
+
+def contents_of(training: Training) -> dict[str, Any]:
+    """Return a checkpoint on all workers."""
+    return training.world.broadcast_object(checkpoint_contents(training))
+
+
+def resumes_in_other_forms(recipe: Recipe, pairs: list[tuple[str, str]]) -> None:
+    world = current()
+    alone = Training(tiny_task(), recipe, World())
+    kept: dict[str, dict[str, Any]] = {}
+    for form in dict.fromkeys(form for form, _ in pairs):
+        first = Training(tiny_task(), in_form(recipe, form, world.size), world)
+        for _ in range(7):
+            first.step()
+        kept[form] = contents_of(first)
+    for _ in range(7):
+        alone.step()
+    of_one = copy.deepcopy(checkpoint_contents(alone))
+    for _ in range(8):
+        alone.step()
+    of_forms = [(kept[former], former, form) for former, form in pairs]
+    for contents, former, form in [*of_forms, *[(of_one, "one worker", form) for form in kept]]:
+        again = Training(tiny_task(), in_form(recipe, form, world.size), world)
+        restore(again, Path(former), copy.deepcopy(contents))  # as from a file: an optimizer keeps what it loads
+        for _ in range(8):
+            again.step()
+        assert (again.state.step, again.state.clock) == (alone.state.step, alone.state.clock), (former, form)
+        model = again.whole_model()
+        if world.is_main:
+            difference = (parameters(model) - parameters(alone.model)).abs().max().item()
+            assert difference <= 1e-12, (former, form, difference)
+    for former, contents in kept.items():
+        back = Training(tiny_task(), recipe, World())
+        restore(back, Path(former), contents)
+        for _ in range(8):
+            back.step()
+        difference = (parameters(back.model) - parameters(alone.model)).abs().max().item()
+        assert difference <= 1e-12, (former, "one worker", difference)
+
+
+@workers(2)
+def test_checkpoints_of_each_form_resume_in_each_other() -> None:
+    forms = ["data", "sharded", "pipeline", "tensor"]
+    pairs = [(former, form) for former in forms for form in forms]
+    resumes_in_other_forms(RECIPE.change(optimizer="adamw", rate=1e-2), pairs)
+
+
+@workers(4)
+def test_checkpoints_of_combinations_resume_in_others() -> None:
+    forms = ["data", "data 2 x sharded 2", "sharded", "sharded 2 x tensor 2", "data 2 x tensor 2", "tensor"]
+    forms.append("data 2 x pipeline 2")
+    pairs = [*zip(forms, [*forms[1:], forms[0]], strict=True), *zip(forms, [*forms[3:], *forms[:3]], strict=True)]
+    resumes_in_other_forms(RECIPE.change(optimizer="lamb", rate=1e-2), pairs)
+
+
+@workers(2)
+def test_what_is_refused() -> None:
+    lone = replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(8, 3)))
+    wrong_name = replace(tiny_task(), tensor_plan={"none.*": None})
+    for task, recipe, error, message in (
+        (tiny_task(), RECIPE.change(parallel="data 2 x tensor 2"), RecipeError, "expected 4 workers, got 2"),
+        (lone, RECIPE.change(parallel="tensor"), RecipeError, r"expected two linear layers in a row.*tensor_plan"),
+        (wrong_name, RECIPE.change(parallel="tensor"), TaskError, r"expected a style of torch.distributed"),
+        (tiny_task(), RECIPE.change(parallel="sharded", compile=True), RecipeError, "compile is not supported"),
+    ):
+        with pytest.raises(error, match=message):
+            Training(task, recipe.change(workers=2), current())
+
+
+@workers(2)
+def test_a_plan_of_the_task() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    task = replace(tiny_task(), tensor_plan={"0": ColwiseParallel(), "3": RowwiseParallel()})
+    recipe = RECIPE.change(epochs=1)
+    training = Training(task, in_form(recipe, "tensor", 2), current())
+    assert training.updater.remarks == ["tensor: 2 weights split over 2 workers; whole on each: nothing"]
+    is_that_of_one_worker(task, recipe, ["tensor"])
+
+
+def test_a_rehearsal_of_sharded_is_that_of_data() -> None:
+    recipe = in_form(RECIPE.change(epochs=1), "sharded", 4)
+    job, other = rehearsal(tiny_task(), recipe), rehearsal(tiny_task(), recipe.change(parallel="data"))
+    assert any("whose numbers are those of sharded" in line for line in job.updater.remarks)
+    for _ in range(3):
+        job.step()
+        other.step()
+    assert torch.equal(parameters(job.model), parameters(other.model))
+
+
+def test_which_layers_are_gathered_by_themselves() -> None:
+    model = rueda.load_task("text-transformer").model()
+    assert [type(one).__name__ for one in sharded_layers(model)] == ["Block"] * len(model.blocks)
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[2].weight = tied[0].weight
+    assert sharded_layers(tied) == [tied[1]]
