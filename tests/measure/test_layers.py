@@ -31,15 +31,10 @@ def test_a_perceptron() -> None:
     assert (first.output_bytes, function.output_bytes, second.output_bytes) == (4 * 8, 4 * 8, 4 * 3)
     assert first.flops == 2 * 2 * 4 * 8  # the gradient of the inputs is not computed
     assert second.flops == 3 * 2 * 8 * 3
-<<<<<<< HEAD
     assert (first.saved_bytes, function.saved_bytes) == (4 * 4, 4 * 8)  # the inputs, and the result of relu
     assert (function.saved_input_bytes, second.saved_input_bytes) == (0, 4 * 8)  # which the next layer keeps as well
-    assert first.split_parameters == second.split_parameters == 0
-=======
-    assert first.saved_bytes == 4 * (4 + 8)  # the inputs, and the result of relu, which the next layer keeps as well
     assert (first.split_parameters, second.split_parameters) == (40, 24)  # all but the bias of the second
     assert second.split_saved_bytes == 4 * 8  # the result of relu
->>>>>>> forms
 
 
 def test_a_transformer_is_split_as_megatron_does() -> None:

@@ -81,30 +81,18 @@ def _counted(
     with ExitStack() as stack:
         stack.enter_context(without_statistics(model))
         stack.enter_context(gathering_alone())
-<<<<<<< HEAD
         saved = SavedTensors(stack.enter_context(_without_values(computed)))
         step, given = StepModule(task, computed), map_tensors(on_meta, batch)
         with FlopCounterMode(display=False) as counter:
             step(given).total().backward()
+        between = _Between()
         for name, of in modules.items():
             for module in of:
                 stack.enter_context(_watched(module, seen[name], saved))
             for split, how in plan[name]:
-                stack.enter_context(_split(split, how, seen[name], saved))
+                stack.enter_context(_split(split, how, seen[name], saved, between))
         with saved.hooks(), FusedAttention():
             result: Losses = step(given)
-=======
-        counter = stack.enter_context(FlopCounterMode(display=False))
-        for name, layer in owner.items():
-            stack.enter_context(_watched(model.get_submodule(name), seen[layer], saved))
-        between = _Between()
-        for name, how in plan.items():
-            layer = next(one for one in layers if name == one or name.startswith(f"{one}."))
-            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved, between))
-        with saved.hooks():
-            step = StepModule(task, model)
-            result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
->>>>>>> forms
             total = result.total()
         kept = saved.num_bytes
         del result, total
@@ -192,13 +180,9 @@ class _Seen:
     """What one forward pass showed of a layer, in bytes of a batch."""
 
     def __init__(self) -> None:
-<<<<<<< HEAD
         self.output = self.saved = self.saved_again = self.split_saved = self.exchanged = 0
-        self.before = self.after_columns = 0
-        self.inputs: list[tuple[Tensor, int]] = []
-=======
-        self.output = self.saved = self.split_saved = self.exchanged = 0
         self.before = 0
+        self.inputs: list[tuple[Tensor, int]] = []
 
 
 class _Between:
@@ -206,7 +190,6 @@ class _Between:
 
     def __init__(self) -> None:
         self.saved = 0
->>>>>>> forms
 
 
 def _num_split(module: nn.Module, how: str) -> int:
