@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from harness import workers
 from rueda.measure.pipeline_idle import WorkerStep, idle_of
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task
 from rueda.train.parallel import bubble, pipeline
@@ -92,7 +93,7 @@ def test_the_measured_bubble_is_the_predicted_one(
         patch.setattr(pipeline, "MeasuredStage", VirtualStage)
         made = pipeline.Pipeline(
             task, [Stage([Layer(*times)]) for times in zip(forward, backward, strict=True)], schedule=schedule,
-            micro_batches=micro_batches, group=pipeline_groups(world, 1).pipeline, device=world.device,
+            micro_batches=micro_batches, group=pipeline_groups(world, Mesh(pipeline=2)).pipeline, device=world.device,
         )  # fmt: skip
         made.accumulate_gradients(batch, 24, total)  # finds the shapes
         made.clock = clock = StageClock()

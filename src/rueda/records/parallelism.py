@@ -123,7 +123,9 @@ class MeasuredForm:
     """largest difference of a parameter from that of one worker after ``Parallelism.num_steps`` steps, divided by the
     largest parameter"""
     holds: tuple[tuple[str, ...], ...] = ()
-    """of each worker, the layers that it holds"""
+    """of each worker, the layers that it holds, or parts of"""
+    whole: tuple[str, ...] = ()
+    """layers that tensor parallelism does not split"""
 
     @property
     def sent(self) -> float:

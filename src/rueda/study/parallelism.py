@@ -85,7 +85,7 @@ def study_parallelism(
     cluster = this_machine(profile)
     result = Parallelism(
         task=profile.task, workers=workers, global_batch=alone.global_batch, num_steps=num_steps, unit=profile.unit,
-        precision=alone.precision, layers=tuple(layer.name for layer in profile.layers), environment=environment(),
+        precision=alone.precision, layers=names_of(profile.layers), environment=environment(),
         micro_batches=max((answer.micro_batches for answer in found.values()), default=1),
         forms=tuple(_form(mesh, answer, profile, cluster, alone.global_batch) for mesh, answer in found.items()),
         refused=tuple(refused),
@@ -106,6 +106,7 @@ def _form(mesh: Mesh, answer: FormAnswer, profile: Profile, cluster: Cluster, ba
         form=mesh.form, predicted=predicted, traffic=answer.traffic, memory=answer.memory, spread=answer.spread,
         images_per_second=answer.images_per_second, difference=answer.difference, peak_bytes=answer.peak_bytes,
         idle=answer.idle, schedule_idle=answer.schedule_idle, holds=_holds(mesh, profile.layers, stages),
+        whole=names_of([layer for layer in profile.layers if mesh.tensor > 1 and not layer.split_parameters]),
     )  # fmt: skip
 
 
@@ -119,7 +120,11 @@ def _holds(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the layers that each worker holds, or parts of."""
     if not stages:
-        return (tuple(layer.name for layer in layers),) * mesh.workers
+        return (names_of(layers),) * mesh.workers
     places = [rank // mesh.tensor % mesh.pipeline for rank in range(mesh.workers)]
-    own = [[layer.name for stage in stages[place :: mesh.pipeline] for layer in stage] for place in places]
-    return tuple(map(tuple, own))
+    return tuple(names_of([layer for stage in stages[place :: mesh.pipeline] for layer in stage]) for place in places)
+
+
+def names_of(layers: Sequence[LayerWork]) -> tuple[str, ...]:
+    """Return the names of the layers that have parameters, their own or shared ones."""
+    return tuple(layer.name for layer in layers if layer.parameters or layer.tied_parameters)

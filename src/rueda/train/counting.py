@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -84,48 +85,66 @@ class SavedTensors:
         where = _storage(tensor)
         tensor = tensor.detach()  # an operation that kept its own output by itself would never be freed
         if where in self._own:
-            return _Held(tensor, None, where)
+            return _Held(tensor)
         found = self._kept.setdefault(where, _KeptStorage())
         before = found.num_bytes
-        found.add(tensor)
-        found.num_holders += 1
+        start = found.add(local(tensor))
         self.num_bytes += found.num_bytes - before
         self.kept_bytes += found.num_bytes - before
         self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
-        return _Held(tensor, self, where)
+        return _Held(tensor, partial(self._release, where, start))
 
-    def _release(self, where: int) -> None:
+    def _release(self, where: int, start: int) -> None:
         found = self._kept[where]
-        found.num_holders -= 1
+        before = found.num_bytes
+        found.remove(start)
+        self.kept_bytes -= before - found.num_bytes
         if found.num_holders == 0:
-            self.kept_bytes -= found.num_bytes
             del self._kept[where]
 
 
 class _KeptStorage:
-    """A storage of which one operation keeps all or several keep parts, such as query, key and value side by side."""
+    """A storage of which operations keep all or parts: query, key and value side by side, or rows of a batch."""
 
     def __init__(self) -> None:
-        self.num_bytes = self.num_holders = 0
-        self._parts: dict[int, int] = {}
+        self._nbytes = 0
+        self._parts: dict[int, list[int]] = {}
+        """by place, the sizes that operations keep of it: a view may repeat its storage"""
 
-    def add(self, tensor: Tensor) -> None:
-        """Add a view, which may be a part of the storage, or repeat it."""
-        own = local(tensor)
-        size, start = own.numel() * own.element_size(), int(own.storage_offset())
-        self._parts[start] = max(size, self._parts.get(start, 0))
-        self.num_bytes = min(sum(self._parts.values()), own.untyped_storage().nbytes())
+    @property
+    def num_holders(self) -> int:
+        """How many operations keep a part."""
+        return sum(map(len, self._parts.values()))
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that are kept."""
+        return min(sum(map(max, self._parts.values())), self._nbytes)
+
+    def add(self, tensor: Tensor) -> int:
+        """Add a view, and return its place."""
+        start = int(tensor.storage_offset())
+        self._parts.setdefault(start, []).append(tensor.numel() * tensor.element_size())
+        self._nbytes = tensor.untyped_storage().nbytes()
+        return start
+
+    def remove(self, start: int) -> None:
+        """Remove one view at a place; the last one to go decides when the place is free."""
+        sizes = self._parts[start]
+        sizes.remove(min(sizes))
+        if not sizes:
+            del self._parts[start]
 
 
 class _Held:
     """A tensor that autograd keeps; it tells when autograd lets it go."""
 
-    def __init__(self, tensor: Tensor, saved: SavedTensors | None, where: int) -> None:
-        self.tensor, self._saved, self._where = tensor, saved, where
+    def __init__(self, tensor: Tensor, released: Callable[[], None] | None = None) -> None:
+        self.tensor, self._released = tensor, released
 
     def __del__(self) -> None:
-        if self._saved is not None:
-            self._saved._release(self._where)
+        if self._released is not None:
+            self._released()
 
 
 def _storage(tensor: Tensor) -> int:
