@@ -159,7 +159,7 @@ def batches(rank: int, replicas: int) -> Iterator[tuple[Tensor, Tensor]]:
 def by_hand(case: str) -> Step:
     """Return a step of plain torch; the process group is there."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FSDPModule, fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     from rueda.records.recipe.parallel_form import mesh_of
@@ -183,7 +183,7 @@ def by_hand(case: str) -> Step:
             fully_shard(block, mesh=over)
         fully_shard(network, mesh=over)
         for module in network.modules():
-            if hasattr(module, "set_force_sum_reduction_for_comms"):  # Gloo has no average
+            if isinstance(module, FSDPModule):  # Gloo has no average
                 module.set_force_sum_reduction_for_comms(True)
     computing = nn.parallel.DistributedDataParallel(network) if form == "data" else network
     optimizer = optimizer_of(list(network.parameters()))
@@ -210,7 +210,7 @@ def average(parameters: list[Any], group: dist.ProcessGroup) -> None:
     flat = torch.cat([one.reshape(-1) for one in gradients])
     dist.all_reduce(flat, group=group)
     flat /= dist.get_world_size(group)
-    for one, piece in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+    for one, piece in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
         one.copy_(piece.view_as(one))
 
 

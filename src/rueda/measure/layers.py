@@ -134,7 +134,10 @@ def _without_values(model: nn.Module) -> Iterator[list[Tensor]]:
     kept: list[tuple[dict[str, Any], str, Tensor]] = []
     made: dict[int, Tensor] = {}
     for module in model.modules():
-        for own, make in ((module._parameters, _empty_parameter), (module._buffers, on_meta)):
+        places: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
+            (module._parameters, _empty_parameter), (module._buffers, on_meta)
+        ]  # fmt: skip
+        for own, make in places:
             for name, tensor in own.items():
                 if tensor is not None:
                     kept.append((own, name, tensor))

@@ -104,7 +104,7 @@ def forms_table(found: Parallelism) -> Table:
         "Measured, and in parentheses predicted. Highest memory: by how much that of a "
         "worker's process rises. Sent: bytes that a worker sends in a step. Idle: waiting for other "
         "stages; predicted by the measured times of the stages, and if all were equal. "
-        f" Difference: of the parameters after {things(found.num_steps, 'step')}, relative to the largest one."
+        f"Difference: of the parameters after {things(found.num_steps, 'step')}, relative to the largest one."
     )
     title = f"Parallel forms on {things(found.workers, 'worker')}, global batch {count(found.global_batch)}"
     return Table.of(title, found.forms, columns, note)

@@ -42,8 +42,8 @@ def _drawn(found: Parallelism, form: MeasuredForm, number: int) -> Plot:
                 x, y, wide, high = _part(mesh, worker, is_whole=layer in form.whole)
                 colour = _COLOURS[worker % len(_COLOURS)]
                 shapes.append(_box(left + x, level + 0.8 * y, wide, 0.8 * high, colour))
-            if worker == 0 or layer in held or layer == "...":
-                notes.append(_text(left + 0.5, level + 0.4, layer, "@ink"))
+            if worker == 0:
+                notes.append({**_text(-0.1, level + 0.4, layer, "@ink"), "xanchor": "right"})
     if mesh.pipeline > 1:
         notes += _between_stages(form, mesh, layers, workers)
     low = -0.4
@@ -66,7 +66,7 @@ def _drawn(found: Parallelism, form: MeasuredForm, number: int) -> Plot:
     }  # fmt: skip
     hidden = {"visible": False, "fixedrange": True}
     layout = {
-        "xaxis": {**hidden, "range": [-0.2, right + 0.2]}, "yaxis": {**hidden, "range": [low, len(layers) + 0.7]},
+        "xaxis": {**hidden, "range": [-1.7 * workers / 2, right + 0.2]}, "yaxis": {**hidden, "range": [low, len(layers) + 0.7]},
         "shapes": shapes, "annotations": notes,
     }  # fmt: skip
     note = (
