@@ -66,7 +66,8 @@ def _drawn(found: Parallelism, form: MeasuredForm, number: int) -> Plot:
     }  # fmt: skip
     hidden = {"visible": False, "fixedrange": True}
     layout = {
-        "xaxis": {**hidden, "range": [-1.7 * workers / 2, right + 0.2]}, "yaxis": {**hidden, "range": [low, len(layers) + 0.7]},
+        "xaxis": {**hidden, "range": [-0.85 * workers, right + 0.2]},
+        "yaxis": {**hidden, "range": [low, len(layers) + 0.7]},
         "shapes": shapes, "annotations": notes,
     }  # fmt: skip
     note = (
