@@ -308,7 +308,8 @@ class Recorder:
         done = self._num_done_before + state.step - self._step
         self.progress.show_step(
             state.epoch, done, done + training.loader.num_batches_left(), seconds=seconds,
-            speed=count * training.data_world.size / seconds, loss=found.loss, value=found.primary, metric=found.metrics[0],
+            speed=count * training.data_world.size / seconds, loss=found.loss, value=found.primary,
+            metric=found.metrics[0],
         )  # fmt: skip
 
     # The workers.

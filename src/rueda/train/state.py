@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from rueda.errors import CheckpointError
@@ -195,6 +196,18 @@ def restore(training: Training, file: AnyPath, contents: dict[str, Any]) -> None
         restore_random_state(contents["random"][training.world.rank])
 
 
+def _arrange(state: dict[str, Any], parameter: Tensor) -> None:
+    """Store the tensors of a state in the order in which the parameter is stored, such as channels last.
+
+    torch's fused kernels take the numbers in the order of the memory. Another form, or another recipe, may have
+    stored them otherwise.
+    """
+    for name, value in state.items():
+        is_alike = isinstance(value, Tensor) and value.shape == parameter.shape and type(value) is Tensor
+        if is_alike and value.stride() != parameter.stride():
+            state[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
 def _changes_of_phases(training: Training, file: AnyPath, contents: dict[str, Any]) -> list[dict[str, Any]]:
     """Return for each phase the fields of its recipe that differ from those of the checkpoint.
 
@@ -231,6 +244,8 @@ def _restore_optimizer(optimizer: Optimizer, state: dict[str, Any], changes: Map
     optimizer.load_state_dict(state)  # with the options that the checkpoint holds
     for group, options in zip(optimizer.param_groups, given, strict=True):
         group.update({name: options[name] for name in IMPLEMENTATION if name in options})
+        for parameter in group["params"]:
+            _arrange(optimizer.state.get(parameter, {}), parameter)
     if changes.keys() & {"momentum", "nesterov", "betas", "weight_decay", "trust"}:
         for group, options in zip(optimizer.param_groups, given, strict=True):
             group.update(options)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 
 import rueda
 from harness import workers
+from rueda.optim.engine.lanes import local
 from rueda.records import Recipe
 from rueda.records.recipe.parallel_form import mesh_of
 from rueda.tasks import models
@@ -45,12 +47,12 @@ def cnn_task() -> Task:
     return Task(name="cnn", model=model, train=no_data, test=no_data)
 
 
-def text_task() -> Task:
-    model = partial(models.decoder, vocabulary=33, width=16, num_layers=2, heads=2, context=8)
+def text_task(dropout: float = 0.0) -> Task:
+    model = partial(models.decoder, vocabulary=33, width=16, num_layers=2, heads=2, context=8, dropout=dropout)
     return Task(name="text", model=model, train=no_data, test=no_data, step=predict_next)
 
 
-TASKS = {"cnn": cnn_task, "text": text_task}
+TASKS = {"cnn": cnn_task, "text": text_task, "text with dropout": partial(text_task, dropout=0.2)}
 
 
 def batch_of(task: Task, step: int, dtype: torch.dtype) -> Any:
@@ -71,6 +73,7 @@ def one_worker(task: Task, recipe: Recipe, dtype: torch.dtype) -> Updater:
     model = task.model().to(dtype)
     updater = Updater(task, recipe, World(), model, StepModule(task, model), build_optimizer(recipe, model), {})
     for step in range(STEPS):
+        updater.begin(step)
         updater.update([[cut(batch_of(task, step, dtype), 0, EXAMPLES)]], rate=recipe.rate, step=step)
     return updater
 
@@ -88,6 +91,7 @@ def divided(task: Task, recipe: Recipe, dtype: torch.dtype, parts: int) -> Updat
         whole = batch_of(task, step, dtype)
         starts = range(place.rank * share, (place.rank + 1) * share, size)
         own = [cut(whole, start, size) for start in starts]
+        updater.begin(step)
         updater.update([own], rate=recipe.rate, step=step, num_examples=EXAMPLES)
     return updater
 
@@ -125,6 +129,8 @@ def equal_to_one_worker(form: str, name: str, optimizer: str, dtype: torch.dtype
     state, of_optimizer = updater.model_state(), updater.optimizer_state()
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     is_main = current().is_main
+    if form == "sharded":
+        assert_divided(updater)
     if is_main:
         close(state, alone.model.state_dict(), tolerance, f"{form}: model")
         close(without_implementation(of_optimizer), wanted_optimizer, tolerance, f"{form}: {optimizer}")
@@ -137,6 +143,24 @@ def equal_to_one_worker(form: str, name: str, optimizer: str, dtype: torch.dtype
     if is_main:
         close(state, alone.model.state_dict(), 0.0, "model, loaded")
         close(without_implementation(of_optimizer), wanted_optimizer, 0.0, f"{optimizer}, loaded")
+
+
+def assert_divided(updater: Updater) -> None:
+    """Check that a worker of two holds half of the parameters and of the optimizer's state, and a row more at most."""
+    states = [
+        value for state in updater.optimizer.state.values() for value in state.values() if hasattr(value, "shape")
+    ]
+    for tensors in (list(updater.model.parameters()), [one for one in states if one.dim() > 0]):
+        held, whole = sum(local(one).numel() for one in tensors), sum(one.numel() for one in tensors)
+        rows = sum(one[0].numel() for one in tensors)
+        assert abs(held - whole / 2) <= rows, (held, whole)
+
+
+@workers(2)
+def test_a_gradient_that_is_not_finite_is_seen_by_all() -> None:
+    for form in ("sharded", "tensor"):
+        with pytest.raises(rueda.errors.NonFiniteError):
+            divided(cnn_task(), Recipe(batch=EXAMPLES, parallel=form, rate=1e30), torch.float32, 1)
 
 
 @workers(2)
@@ -155,7 +179,7 @@ def test_sharded_on_two_workers() -> None:
 def test_tensor_on_two_workers() -> None:
     for name, optimizer, dtype, parts in (
         ("cnn", "lars", torch.float32, 1),
-        ("text", "adamw", torch.float32, 1),
+        ("text with dropout", "adamw", torch.float32, 1),  # the workers draw the same numbers
         ("text", "lamb", torch.float64, 2),
         ("cnn", "sgd", torch.float64, 2),
     ):

@@ -17,7 +17,9 @@ from harness import workers
 from rueda.errors import RecipeError, TaskError
 from rueda.records import Recipe, Row
 from rueda.records.recipe.parallel_form import mesh_of
+from rueda.tasks import models
 from rueda.tasks.task import Task
+from rueda.train.evaluate import Evaluator
 from rueda.train.parallel.sharding import sharded_layers
 from rueda.train.state import checkpoint_contents, restore
 from rueda.train.training import Training
@@ -62,7 +64,7 @@ def test_a_training_is_that_of_one_worker() -> None:
 @workers(4)
 def test_a_training_in_two_forms_is_that_of_one_worker() -> None:
     forms = ["data 2 x tensor 2", "sharded 2 x tensor 2", "data 2 x sharded 2"]
-    is_that_of_one_worker(tiny_task(), RECIPE.change(optimizer="lamb", rate=1e-2), forms)
+    is_that_of_one_worker(tiny_task(), RECIPE.change(optimizer="lamb", rate=1e-2, epochs=1), forms)
 
 
 @workers(2)
@@ -70,6 +72,7 @@ def test_batch_norm_is_that_of_data_parallelism() -> None:
     task = replace(tiny_task(), model=partial(network, batch_norm=True))
     recipe = in_form(RECIPE, "data", 2).change(recalibrate="always")
     wanted = trained(task, recipe, current())
+    assert Evaluator(Training(task, recipe.change(parallel="sharded"), current())).run().recalibrated  # before a step
     found = trained(task, recipe.change(parallel="sharded"), current())
     assert found[0] == pytest.approx(wanted[0], rel=1e-9)
     assert torch.allclose(found[1], wanted[1], rtol=0, atol=1e-10)
@@ -125,8 +128,42 @@ def test_checkpoints_of_each_form_resume_in_each_other() -> None:
 def test_checkpoints_of_combinations_resume_in_others() -> None:
     forms = ["data", "data 2 x sharded 2", "sharded", "sharded 2 x tensor 2", "data 2 x tensor 2", "tensor"]
     forms.append("data 2 x pipeline 2")
-    pairs = [*zip(forms, [*forms[1:], forms[0]], strict=True), *zip(forms, [*forms[3:], *forms[:3]], strict=True)]
+    pairs = list(zip(forms, [*forms[3:], *forms[:3]], strict=True))
     resumes_in_other_forms(RECIPE.change(optimizer="lamb", rate=1e-2), pairs)
+
+
+def images_task() -> Task:
+    """Return a CNN, which data parallelism stores channels last, and sharding does not."""
+    generator = torch.Generator().manual_seed(0)
+    data = rueda.Arrays(torch.randn(48, 3, 8, 8, generator=generator), torch.randint(0, 4, (48,), generator=generator))
+    model = partial(models.small_cnn, in_channels=3, image_size=8, num_classes=4, width=4)
+    return Task(name="images", model=model, train=lambda: data, test=lambda: data)
+
+
+@workers(2)
+def test_a_checkpoint_resumes_in_another_memory_format() -> None:
+    recipe = RECIPE.change(precision="float32", optimizer="adamw", rate=1e-2, epochs=4)
+    for former, form in (("sharded", "data"), ("data", "sharded")):
+        training = Training(images_task(), in_form(recipe, former, 2), current())
+        for _ in range(3):
+            training.step()
+        again = Training(images_task(), in_form(recipe, form, 2), current())
+        restore(again, Path(former), copy.deepcopy(contents_of(training)))
+        for _ in range(3):
+            training.step()
+            again.step()
+        wanted, found = training.whole_model(), again.whole_model()
+        if current().is_main:
+            assert torch.allclose(parameters(found), parameters(wanted), rtol=0, atol=1e-5), (former, form)
+
+
+@workers(2)
+def test_bf16_is_that_of_data_parallelism() -> None:
+    recipe = RECIPE.change(precision="bf16", epochs=1)
+    wanted = trained(tiny_task(), in_form(recipe, "data", 2), current())[0]
+    for form in ("sharded", "tensor"):
+        found = trained(tiny_task(), in_form(recipe, form, 2), current())[0]
+        assert found[:3] == pytest.approx(wanted[:3], rel=0.02), form
 
 
 @workers(2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import nn
 
@@ -38,7 +40,7 @@ def divided_updater(
     order = RowOrder()
     if mesh.tensor > 1:
         order = split_matrices(model, task.tensor_plan, devices["tensor"], task.name)
-        whole = whole_layers(model)
+        whole = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in whole_layers(model))
         remarks.append(
             f"tensor: {things(_num_split(model), 'weight')} split over {mesh.tensor} workers; whole on "
             f"each: {', '.join(whole) or 'nothing'}"

@@ -42,7 +42,7 @@ def in_mesh(recipe: Recipe, mesh: Mesh) -> Recipe:
     changes: dict[str, object] = {"workers": mesh.replicas}
     if mesh.pipeline > 1:
         changes["recalibrate"] = "never"
-    if mesh.divides_model:
+    if mesh.sharded > 1 or mesh.pipeline > 1:
         changes["channels_last"] = False
     return recipe.change(**changes)
 
