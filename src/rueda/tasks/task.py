@@ -101,7 +101,8 @@ class Task:
     parameter groups alike"""
     layers: Callable[[Any], Sequence[nn.Module]] | None = None
     """model -> its layers, in the order in which a batch passes through them, so that a pipeline can cut it into stages
-    (:mod:`rueda.train.parallel.stages`); an ``nn.Sequential`` and the built-in transformers need none"""
+    (:mod:`rueda.train.parallel.stages`); an ``nn.Sequential`` and the built-in transformers need none; those that are
+    modules of the model are gathered one by one if it is sharded"""
     tensor_plan: Mapping[str, Any] | None = None
     """name of a module -> a style of ``torch.distributed.tensor.parallel``, how tensor parallelism splits the model
     (:mod:`rueda.train.parallel.tensor_plan`); pairs of linear layers and the built-in transformers need none"""

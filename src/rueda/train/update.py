@@ -57,6 +57,14 @@ def refuse_local(tensor: Tensor) -> Tensor:
     )
 
 
+def refuse_gather(tensor: Tensor) -> Tensor:
+    """Raise RecipeError: a step gathers tensors of all workers, of which several have the same examples."""
+    raise RecipeError(
+        "the step gathers tensors of all workers, but those of a pipeline or of a tensor group share their examples; "
+        "use parallel = data or sharded"
+    )
+
+
 class StepTimer(Protocol):
     """Measures the stages of a step, such as :class:`rueda.measure.clock.StageClock`."""
 
@@ -341,8 +349,14 @@ class Updater:
         return self._world.all_reduce(values, "mean") if self._world.size > 1 else values
 
     def _gradients(self, batches: WorkerBatches, step: int, measure: bool) -> None:
-        with gathering_alone() if self._world.size == 1 else nullcontext():
+        with self._gathering():
             self._worker_gradients(batches[0], step, measure)
+
+    def _gathering(self) -> AbstractContextManager[None]:
+        """Return the context in which a step of the task gathers tensors of the workers that divide the data."""
+        if self._place.size == 1:
+            return gathering_alone()
+        return nullcontext() if self._place.size == self._world.size else gathering_by(refuse_gather)
 
     def _worker_gradients(self, parts: list[MicroBatch], step: int, measure: bool) -> None:
         local_batch = sum(part.num_examples for part in parts)

@@ -191,6 +191,34 @@ def test_a_plan_of_the_task() -> None:
     is_that_of_one_worker(task, recipe, ["tensor"])
 
 
+class ReadsWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.second(nn.functional.linear(inputs, self.first.weight))
+        return outputs
+
+
+def gathers(model: nn.Module, batch: Any) -> torch.Tensor:
+    return rueda.gather(model(batch[0])).square().sum(1)
+
+
+@workers(2)
+def test_a_step_that_reads_the_weights_of_a_layer() -> None:
+    task = replace(tiny_task(), model=ReadsWeights)
+    with pytest.raises(RecipeError, match="reads the weights of a layer that it does not call"):
+        Training(task, in_form(RECIPE, "sharded", 2), current()).step()
+
+
+@workers(4)
+def test_a_step_that_gathers() -> None:
+    task = replace(tiny_task(), step=gathers, metric=None)
+    with pytest.raises(RecipeError, match="those of a pipeline or of a tensor group share their examples"):
+        Training(task, in_form(RECIPE, "data 2 x tensor 2", 4), current()).step()
+
+
 def test_a_rehearsal_of_sharded_is_that_of_data() -> None:
     recipe = in_form(RECIPE.change(epochs=1), "sharded", 4)
     job, other = rehearsal(tiny_task(), recipe), rehearsal(tiny_task(), recipe.change(parallel="data"))

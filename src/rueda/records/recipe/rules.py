@@ -123,8 +123,8 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
             r.nesterov and r.optimizer not in ("sgd", "lars", "larc"),
         f"momentum_correction is for lars, whose momentum contains the rate, not for {r.optimizer}; set "
         "momentum_correction = false": r.momentum_correction and r.optimizer != "lars",
-        f"sync_every = {r.sync_every} exchanges whole models, which parallel = {r.parallel!r} divides; keep one of "
-        "them": r.sync_every > 1 and r.parallel != "data",
+        f"sync_every and outer optimizers exchange whole models, which parallel = {r.parallel!r} divides; keep one of "
+        "them": r.is_local and r.parallel != "data",
         "adascale and growth_factor both decide what a larger batch means; keep one of them": r.adascale and grown,
         "growth_from_noise and growth_factor both decide when the batch grows; keep one of them":
             r.growth_from_noise and grown,

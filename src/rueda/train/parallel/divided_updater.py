@@ -35,15 +35,7 @@ from rueda.train.parallel.whole_state import (
 )
 from rueda.train.update import Updater
 from rueda.world import World
-from rueda.world.gathering import gathering_alone, gathering_by
-
-
-def refuse_gather(tensor: Tensor) -> Tensor:
-    """Raise RecipeError: a step gathers tensors of all workers, of which several have the same examples."""
-    raise RecipeError(
-        "the step gathers tensors of all workers, but with tensor parallelism several workers have the same examples; "
-        "use parallel = data or sharded"
-    )
+from rueda.world.gathering import gathering_alone
 
 
 class DividedUpdater(Updater):
@@ -77,13 +69,6 @@ class DividedUpdater(Updater):
         super().__init__(task, recipe, world, model, step, optimizer, {}, place=place)
         self._replicas, self._order = replicas, order
         self._root = step if isinstance(step, FSDPModule) else None
-
-    def _gradients(self, batches: Any, step: int, measure: bool) -> None:
-        if self._place.size == self._world.size:
-            super()._gradients(batches, step, measure)
-            return
-        with gathering_alone() if self._place.size == 1 else gathering_by(refuse_gather):
-            self._worker_gradients(batches[0], step, measure)
 
     @contextmanager
     def _reducing(self, *, is_last: bool) -> Iterator[None]:

@@ -8,6 +8,7 @@ have the same stage.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -31,9 +32,10 @@ from rueda.train.parallel.whole_state import (
     load_model_state,
     own_optimizer_state,
 )
-from rueda.train.update import Updater
+from rueda.train.update import Updater, refuse_gather
 from rueda.train.update_weight import UpdateWeight, with_noise
 from rueda.world import World
+from rueda.world.gathering import gathering_alone, gathering_by
 from rueda.world.seeds import seed_worker
 
 
@@ -76,6 +78,10 @@ class PipelineUpdater(Updater):
         """Seed the random numbers of a step by the place of the pipeline, since its workers read the same batch."""
         self._step_number = step
         super().begin(step)
+
+    def _gathering(self) -> AbstractContextManager[None]:
+        """Return a context in which a step may not gather: the last stage sees a micro-batch at a time."""
+        return gathering_by(refuse_gather)
 
     def _accumulate_gradients(
         self, parts: list[MicroBatch], noise: Tensor | None, meter: PartsMeter | None = None
@@ -144,5 +150,5 @@ class PipelineUpdater(Updater):
 
     def losses(self, model: nn.Module, batch: Any, num_examples: int) -> list[tuple[Losses, Any, int]]:
         """Compute the losses of a batch without gradients; only the last stage gets any."""
-        with torch.inference_mode(False), self._autocast:
+        with torch.inference_mode(False), self._autocast, gathering_alone():
             return self.pipeline.compute_losses(batch, num_examples)
