@@ -1,97 +1,63 @@
-"""Rank r of a mesh of 1,024 ranks, alone, in sharded form and in data x tensor: start-up, memory, bytes of a step.
-
-The process group is torch's own ``fake`` one: every collective returns at once and carries nothing, and every rank has
-its subgroups. :class:`~rueda.measure.wire_bytes.WireBytes` counts what would have been carried.
-"""
+"""Rank r of 1,024, alone, in each form whose model is divided: start-up, memory and bytes of a step of ``Training``."""
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import workers
+from forked import forked
+from gpu.rank_of_many import BATCH, recipe, task
+from rueda.measure.layers import layers_of_training
+from rueda.plan.parallel_forms import traffic_of, worker_memory
+from rueda.records.model_layers import LayerWork
+from rueda.records.parallelism import WorkerMemory
+from rueda.records.recipe.parallel_form import mesh_of
+from rueda.train.training import Training
+from rueda.world import World
 
-WIDTH, LAYERS, RANKS = 1024, 2, 1024
-PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
-
-
-def _as_rank(rank: int, use: Any) -> Any:
-    """Be one of 1,024 ranks while a function runs; the world of the test is closed before and opened afterwards."""
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    from rueda.world import finish, init
-
-    finish()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)
-    try:
-        return use()
-    finally:
-        dist.destroy_process_group()
-        init()
+CODE = Path(__file__).with_name("rank_of_many.py").read_text()
+SIZE = 1024
+FORMS = ["sharded", "data 64 x sharded 16", "data 128 x tensor 8", "sharded 128 x tensor 8"]
 
 
-def _model() -> Any:
-    from torch import nn
-
-    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-
-
-def _held(model: Any) -> int:
-    """Bytes of the parameters that this rank holds."""
-    return sum(
-        one.to_local().numel() * 4 if hasattr(one, "to_local") else one.numel() * 4 for one in model.parameters()
-    )
-
-
-def _sharded() -> tuple[int, Any]:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    from rueda.measure.wire_bytes import WireBytes
-
-    model, mesh = _model(), init_device_mesh("cpu", (RANKS,))
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    with WireBytes() as wire:
-        model(torch.ones(2, WIDTH)).sum().backward()
-    return _held(model), wire
+def as_ranks(cases: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
+    """Be each of some ranks in a process of its own: form, rank, number of ranks."""
+    found = []
+    for form, rank, size in cases:
+        variables = {**os.environ, "RUEDA_TRANSPORT": "gloo"}
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            variables.pop(name, None)
+        with forked(CODE, [variables], form, str(rank), str(size)) as (process,):
+            status, output, errors = process.wait()
+        assert status == 0, errors
+        found.append(json.loads(output.splitlines()[-1]))
+    return found
 
 
-def _data_by_tensor() -> tuple[int, Any]:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    from rueda.measure.wire_bytes import WireBytes
-
-    mesh = init_device_mesh("cpu", (RANKS // 8, 8), mesh_dim_names=("data", "tensor"))
-    model = _model()
-    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
-    with WireBytes() as wire:
-        model(torch.ones(2, WIDTH, requires_grad=True)).sum().backward()
-    return _held(model), wire
+@pytest.fixture(scope="module")
+def layers() -> tuple[LayerWork, ...]:
+    return layers_of_training(Training(task(BATCH), recipe("data", 1), World()), BATCH)
 
 
-@pytest.mark.parametrize("rank", [0, 1023])
-@workers(1)
-def test_one_of_1024_shards(rank: int) -> None:
-    held, wire = _as_rank(rank, _sharded)
-    assert held == 4 * PARAMETERS / RANKS
-    assert wire.num_bytes("all-gather") == 2 * 4 * PARAMETERS  # forward and backward
-    assert wire.num_bytes("reduce-scatter") == 4 * PARAMETERS
-    assert wire.sent() == 3 * 4 * PARAMETERS * (RANKS - 1) / RANKS
-    assert all(len(key.ranks) == RANKS for key in wire.calls)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rank_sends_and_holds_what_is_predicted(form: str, layers: tuple[LayerWork, ...]) -> None:
+    (found,) = as_ranks([(form, SIZE - 1, SIZE)])
+    mesh = mesh_of(form, SIZE)
+    predicted = traffic_of([layers], mesh, examples=BATCH)
+    assert found["sent"] == {f"{one.carries}: {one.collective}": one.num_bytes for one in predicted}
+    memory = WorkerMemory(**found["memory"])
+    expected = worker_memory(layers, mesh, examples=BATCH, state_per_parameter=2)
+    assert (memory.state, memory.gathered) == (expected.state, expected.gathered)
+    assert memory.activations == pytest.approx(expected.activations, rel=0.01)
 
 
-@workers(1)
-def test_one_of_128_by_8_splits_layers() -> None:
-    rank = 1023  # one rank only: DTensor keeps the groups of a mesh for the life of a process
-    held, wire = _as_rank(rank, _data_by_tensor)
-    assert held == 4 * (2 * WIDTH * WIDTH / 8 + WIDTH / 8 + WIDTH)  # the second bias is whole
-    assert wire.num_bytes("all-reduce") == 2 * 4 * 2 * WIDTH  # an output forward, an input's gradient backward
-    first = rank // 8 * 8
-    assert {key.ranks for key in wire.calls} == {tuple(range(first, first + 8))}
+def test_all_ranks_cost_the_same_and_start_as_fast_as_one_of_eight() -> None:
+    few, first, last = as_ranks([("sharded", 0, 8), ("sharded", 0, SIZE), ("sharded", SIZE - 1, SIZE)])
+    assert first["sent"] == last["sent"] and first["memory"] == last["memory"]
+    assert few["memory"]["parameters"] == SIZE // 8 * first["memory"]["parameters"]
+    for one in (first, last):
+        assert one["seconds"] < few["seconds"] + 2.0  # seconds of the processor

@@ -24,12 +24,15 @@ def classifier(model: nn.Module) -> Task:
 
 def test_a_perceptron() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    first, second = count_layers(classifier(model), model, (torch.ones(BATCH, 4), torch.zeros(BATCH).long()), BATCH)
+    first, function, second = count_layers(
+        classifier(model), model, (torch.ones(BATCH, 4), torch.zeros(BATCH).long()), BATCH
+    )
     assert (first.name, first.shapes, first.parameters) == ("0", ((8, 4), (8,)), 40)
-    assert (first.output_bytes, second.output_bytes) == (4 * 8, 4 * 3)
+    assert (first.output_bytes, function.output_bytes, second.output_bytes) == (4 * 8, 4 * 8, 4 * 3)
     assert first.flops == 2 * 2 * 4 * 8  # the gradient of the inputs is not computed
     assert second.flops == 3 * 2 * 8 * 3
-    assert first.saved_bytes == 4 * (4 + 8)  # the inputs, and the result of relu, which the next layer keeps as well
+    assert (first.saved_bytes, function.saved_bytes) == (4 * 4, 4 * 8)  # the inputs, and the result of relu
+    assert (function.saved_input_bytes, second.saved_input_bytes) == (0, 4 * 8)  # which the next layer keeps as well
     assert (first.split_parameters, second.split_parameters) == (40, 24)  # all but the bias of the second
     assert second.split_saved_bytes == 4 * 8  # the result of relu
 
@@ -44,11 +47,11 @@ def test_a_transformer_is_split_as_megatron_does() -> None:
     data = partial(Arrays, torch.zeros(8, length).long())
     task = Task(name="t", model=lambda: model, train=data, test=data, step=step)
     found = count_layers(task, model, torch.zeros(BATCH, length).long(), BATCH)
-    assert [layer.name for layer in found] == list(layers_of(model)) == [
-        "tokens", "positions", "blocks.0", "blocks.1", "norm"
-    ]  # fmt: skip
+    assert list(layers_of(model)) == ["tokens", "positions", "blocks.0", "blocks.1", "norm"]
+    assert [layer.name for layer in found] == ["tokens + positions", "blocks.0", "blocks.1", "norm + tokens"]
     assert sum(layer.parameters for layer in found) == sum(one.numel() for one in model.parameters())
-    block, stream = found[2], 4 * length * width  # bytes of the residual path of an example
+    assert (found[3].tied_to, found[3].tied_parameters) == ("tokens + positions", vocabulary * width)
+    block, stream = found[1], 4 * length * width  # bytes of the residual path of an example
     assert block.output_bytes == stream
     assert block.exchanged_bytes == 4 * stream  # Megatron: two all-reduces forward, two backward
     matrices = width * 3 * width + width * width + 2 * width * 4 * width
@@ -57,5 +60,5 @@ def test_a_transformer_is_split_as_megatron_does() -> None:
     )  # the biases of the layers split by rows are whole
     # kept between the two matrices of the perceptron: before and after gelu
     assert 0 < 8 * stream <= block.split_saved_bytes < block.saved_bytes
-    assert found[4].flops == 3 * 2 * length * width * vocabulary  # the output layer, which is outside any layer
+    assert found[3].flops == 3 * 2 * length * width * vocabulary  # the output layer, with the embedding's weights
     assert len(split_plan(model)) == 8

@@ -14,21 +14,25 @@ from rueda.report import write_report
 from rueda.report.parallelism import bytes_table, forms_table, sentences
 
 
-def test_data_parallelism_is_as_predicted(
+def test_every_form_is_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settle_in(tmp_path, monkeypatch)
-    words = "study clouds.py --parallelism --workers 2 --steps 5 --json"
+    words = "study clouds.py --parallelism --workers 2 --steps 5 --set micro_batches=2 --json"
     assert rueda(*words.split()) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["kind"] == "parallelism" and shown.err.endswith("; run: rueda parallelism\n")
     found = Parallelism.load(tmp_path / "runs" / "study-clouds")
-    (data,) = found.forms
-    assert data.form == "data" and data.difference is not None and data.difference < 1e-6
-    assert data.traffic == data.predicted.traffic  # every byte
-    assert data.memory.state == data.predicted.memory.state
-    assert data.memory.activations == pytest.approx(data.predicted.memory.activations, rel=0.1)
-    assert [form for form, _ in found.refused] == ["sharded", "pipeline", "tensor"]
+    forms = {form.form: form for form in found.forms}
+    assert list(forms) == ["data", "sharded", "pipeline", "tensor"] and not found.refused
+    for name, form in forms.items():
+        assert set(form.traffic) == set(form.predicted.traffic), name  # every byte
+        assert form.memory.state == form.predicted.memory.state, name
+        assert form.memory.activations == pytest.approx(form.predicted.memory.activations, rel=0.1), name
+        assert form.difference is not None and form.difference < 1e-5, name
+    assert forms["pipeline"].idle is not None and forms["pipeline"].schedule_idle is not None
+    assert forms["pipeline"].holds == (("0",), ("3",)) and forms["data"].holds == (("0", "3"),) * 2
+    assert forms["sharded"].memory.state <= 0.6 * forms["data"].memory.state
     assert (tmp_path / "runs" / "study-clouds" / "report.html").exists()
 
 
@@ -62,7 +66,8 @@ def sample() -> Parallelism:
         forms.append(
             MeasuredForm(
                 form=name, predicted=predicted, traffic=traffic, memory=memory, images_per_second=600.0 - 50 * number,
-                idle=0.22 if name == "pipeline" else None, difference=1e-7, spread=9.0,
+                idle=0.22 if name == "pipeline" else None, schedule_idle=0.21 if name == "pipeline" else None,
+                difference=1e-7, spread=9.0,
                 holds=halves if name == "pipeline" else (layers, layers),
             )
         )  # fmt: skip
@@ -77,7 +82,7 @@ def test_the_record_there_and_back_and_its_words(tmp_path: Path) -> None:
     found.save(tmp_path / "parallelism.json")
     assert Parallelism.load(tmp_path) == found
     assert "data is the fastest, 600 tokens/s; sharded needs the least memory, 11 MB a worker" in sentences(found)[0]
-    assert forms_table(found).texts[2][5].replace("\N{NO-BREAK SPACE}", " ") == "22.0 % (20.0 %)"
+    assert forms_table(found).texts[2][6].replace("\N{NO-BREAK SPACE}", " ") == "22.0 % (21.0 %, 20.0 %)"
     assert [row[:3] for row in bytes_table(found).texts] == [
         ["data", "gradients", "all-reduce"], ["sharded", "parameters", "all-gather"],
         ["sharded", "gradients", "reduce-scatter"], ["pipeline", "activations", "send"],

@@ -1,24 +1,27 @@
 """Count the layers of a model for the parallel forms: parameters, activations and work of each, on the *meta* device.
 
-The layers are those of :mod:`rueda.train.parallel.layer_names`. Work outside any layer, such as the output layer of a
-language model that shares the embedding's weights, counts for the last one.
+The layers are those between which a pipeline cuts the model, or else those of
+:mod:`rueda.train.parallel.layer_names`. Work outside any layer, such as the loss, counts for the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import nn
-from torch.func import functional_call
+from torch import Tensor, nn
 
 from rueda.data.nest import map_tensors, num_bytes, tensors
+from rueda.measure.fused_attention import FusedAttention
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.counting import SavedTensors, on_meta, without_statistics
 from rueda.train.parallel.layer_names import layers_of
+from rueda.train.parallel.sharding import sharded_layers
+from rueda.train.parallel.stages import Stage
+from rueda.train.parallel.stages import layers_of as pipeline_layers
 from rueda.train.parallel.tensor_plan import COLUMNS, split_plan
 from rueda.train.step_module import StepModule
 from rueda.train.training import Training
@@ -28,60 +31,139 @@ from rueda.world.gathering import gathering_alone
 def count_layers(task: Task, model: nn.Module, batch: Any, examples: int) -> tuple[LayerWork, ...]:
     """Count a forward and a backward pass of a task layer by layer; no values are computed.
 
+    The layers are those of a pipeline, if the model can be cut into some; otherwise :func:`layers_of`.
+
     Args:
         task: its step or its loss.
         model: the model.
         batch: a batch of the task.
         examples: the number of examples in it.
     """
+    try:
+        layers = cut_layers(task, model)
+        return _counted(task, model, Stage(list(layers.values())), _in_stage(layers), batch, examples)
+    except Exception:  # it cannot be cut, or the step uses more of the model than its layers
+        return _counted(task, model, model, layers_of(model), batch, examples)
+
+
+def cut_layers(task: Task, model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers between which a pipeline can cut a model, by name.
+
+    A layer that is made for pipelines has the names of its parts: ``tokens + positions``.
+
+    Raises:
+        TaskError: nothing says how to cut it.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    found: dict[str, nn.Module] = {}
+    for number, layer in enumerate(pipeline_layers(model, task.layers, task=task.name)):
+        parts = [names[id(part)] for part in layer.children() if id(part) in names]
+        name = names.get(id(layer)) or " + ".join(parts) or str(number)
+        found[name if name not in found else f"{name} ({number})"] = layer
+    return found
+
+
+def _in_stage(layers: Iterable[str]) -> dict[str, list[str]]:
+    """Return the layers by name, each with its place in a :class:`Stage` of all layers."""
+    return {name: [f"layers.{number}"] for number, name in enumerate(layers)}
+
+
+def _counted(
+    task: Task, model: nn.Module, computed: nn.Module, layers: dict[str, list[str]], batch: Any, examples: int
+) -> tuple[LayerWork, ...]:
+    """Count the layers of ``computed``, which computes what the model does and has its parameters."""
     from torch.utils.flop_counter import FlopCounterMode  # only here: most trainings do not need it
 
-    layers, plan = layers_of(model), split_plan(model, task.tensor_plan)
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    shapes = {f"model.{name}": on_meta(tensor) for name, tensor in named.items()}
-    saved = SavedTensors(shapes.values())
     seen = {name: _Seen() for name in layers}
     owner = {module: layer for layer, modules in layers.items() for module in modules}
+    modules = {name: [computed.get_submodule(module) for module in of] for name, of in layers.items()}
+    plan = _planned(split_plan(model, task.tensor_plan), model, modules)
     with ExitStack() as stack:
         stack.enter_context(without_statistics(model))
         stack.enter_context(gathering_alone())
-        counter = stack.enter_context(FlopCounterMode(display=False))
-        for name, layer in owner.items():
-            stack.enter_context(_watched(model.get_submodule(name), seen[layer], saved))
+        saved = SavedTensors(stack.enter_context(_without_values(computed)))
+        step, given = StepModule(task, computed), map_tensors(on_meta, batch)
+        with FlopCounterMode(display=False) as counter:
+            step(given).total().backward()
         between = _Between()
-        for name, how in plan.items():
-            layer = next(one for one in layers if name == one or name.startswith(f"{one}."))
-            stack.enter_context(_split(model.get_submodule(name), how, seen[layer], saved, between))
-        with saved.hooks():
-            step = StepModule(task, model)
-            result: Losses = functional_call(step, shapes, (map_tensors(on_meta, batch),))
+        for name, of in modules.items():
+            for module in of:
+                stack.enter_context(_watched(module, seen[name], saved))
+            for split, how in plan[name]:
+                stack.enter_context(_split(split, how, seen[name], saved, between))
+        with saved.hooks(), FusedAttention():
+            result: Losses = step(given)
             total = result.total()
-        total.backward()  # type: ignore[no-untyped-call]
+        kept = saved.num_bytes
+        del result, total
     flops = {name.partition(".model.")[2]: sum(count.values()) for name, count in counter.get_flop_counts().items()}
-    found = []
+    found: list[LayerWork] = []
     last = next(reversed(layers))
     rest_flops = int(counter.get_total_flops()) - sum(flops.get(name, 0) for name in owner)
-    rest_saved = saved.num_bytes - sum(one.saved for one in seen.values())
-    for name, modules in layers.items():
-        split = [plan_name for plan_name in plan if plan_name == name or plan_name.startswith(f"{name}.")]
-        own_flops = sum(flops.get(module, 0) for module in modules) + rest_flops * (name == last)
-        # attention between the two matrices is divided with its heads
-        divided = own_flops if split else 0
-        parameters = [
-            one for module in modules for one in model.get_submodule(module).parameters() if one.requires_grad
-        ]
+    rest_saved = kept - sum(one.saved for one in seen.values())
+    had: dict[int, str] = {}  # by the id of a parameter, the first layer that has it
+    in_layers = {id(one) for layer in sharded_layers(model, task.layers) for one in layer.parameters()}
+    for name in layers:
+        own_flops = sum(flops.get(module, 0) for module in layers[name]) + rest_flops * (name == last)
+        trained = [one for module in modules[name] for one in module.parameters() if one.requires_grad]
+        own, tied = ([one for one in trained if (id(one) in had) == is_tied] for is_tied in (False, True))
+        had |= {id(one): name for one in own}
         found.append(
             LayerWork(
-                name=name, shapes=tuple(tuple(one.shape) for one in parameters),
-                element_bytes=parameters[0].element_size() if parameters else 4,
-                output_bytes=seen[name].output / examples,
+                name=name, shapes=tuple(tuple(one.shape) for one in own),
+                gathered_once=tuple(tuple(one.shape) for one in own if id(one) not in in_layers),
+                tied_to=had[id(tied[0])] if tied else "", tied_parameters=sum(one.numel() for one in tied),
+                element_bytes=trained[0].element_size() if trained else 4,
+                output_bytes=seen[name].output / examples, saved_input_bytes=seen[name].saved_again / examples,
                 saved_bytes=(seen[name].saved + rest_saved * (name == last)) / examples,
-                flops=own_flops / examples, split_flops=divided / examples,
-                split_parameters=sum(_num_split(model.get_submodule(one), plan[one]) for one in split),
+                # attention between the two matrices is divided with its heads
+                flops=own_flops / examples, split_flops=own_flops / examples if plan[name] else 0.0,
+                split_parameters=sum(_num_split(module, how) for module, how in plan[name]),
                 split_saved_bytes=seen[name].split_saved / examples, exchanged_bytes=seen[name].exchanged / examples,
             )
         )  # fmt: skip
     return tuple(found)
+
+
+@contextmanager
+def _without_values(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Replace the parameters and buffers inside the block by those of the *meta* device, and yield them.
+
+    ``torch.func.functional_call`` would leave them there where one module has two places in the model.
+    """
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        places: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
+            (module._parameters, _empty_parameter), (module._buffers, on_meta)
+        ]  # fmt: skip
+        for own, make in places:
+            for name, tensor in own.items():
+                if tensor is not None:
+                    kept.append((own, name, tensor))
+                    made.setdefault(id(tensor), make(tensor))
+    for own, name, tensor in kept:
+        own[name] = made[id(tensor)]
+    try:
+        yield list(made.values())
+    finally:
+        for own, name, tensor in kept:
+            own[name] = tensor
+
+
+def _empty_parameter(parameter: Tensor) -> nn.Parameter:
+    return nn.Parameter(on_meta(parameter).detach(), requires_grad=parameter.requires_grad)
+
+
+def _planned(
+    plan: Mapping[str, str], model: nn.Module, modules: Mapping[str, list[nn.Module]]
+) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Return the split modules of each layer, and how each is split."""
+    how = {id(model.get_submodule(name)): split for name, split in plan.items()}
+    return {
+        layer: [(part, how[id(part)]) for one in of for part in one.modules() if id(part) in how]
+        for layer, of in modules.items()
+    }
 
 
 def layers_of_training(training: Training, batch: int) -> tuple[LayerWork, ...]:
@@ -101,8 +183,9 @@ class _Seen:
     """What one forward pass showed of a layer, in bytes of a batch."""
 
     def __init__(self) -> None:
-        self.output = self.saved = self.split_saved = self.exchanged = 0
+        self.output = self.saved = self.saved_again = self.split_saved = self.exchanged = 0
         self.before = 0
+        self.inputs: list[tuple[Tensor, int]] = []
 
 
 class _Between:
@@ -124,9 +207,12 @@ def _watched(module: nn.Module, seen: _Seen, saved: SavedTensors) -> Iterator[No
 
     def before(_: nn.Module, inputs: Any) -> None:
         seen.before = saved.num_bytes
+        seen.inputs = [(one, saved.times_kept(one)) for one in tensors(inputs)]
 
     def after(_: nn.Module, inputs: Any, output: Any) -> None:
         seen.saved += saved.num_bytes - seen.before
+        seen.saved_again += num_bytes([one for one, times in seen.inputs if 0 < times < saved.times_kept(one)])
+        seen.inputs = []
         seen.output = num_bytes(output)
 
     with _hooked(module, before, after):

@@ -103,10 +103,14 @@ class WireBytes(TorchDispatchMode):
         wire.sent("all-reduce")         # that this rank sends for them
 
     It sees what is called in this thread, and what autograd calls for it.
+
+    Args:
+        at_least: leave out collectives of fewer bytes, such as those of counts and losses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_least: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._at_least = at_least
         self.calls: Counter[Carried] = Counter()
         """how often each kind was called in each group"""
         self.tensors: Counter[Carried] = Counter()
@@ -126,10 +130,14 @@ class WireBytes(TorchDispatchMode):
     def _count(self, operator: _Operator, args: tuple[Any, ...], *, functional: bool) -> None:
         group = _group_of(args)
         key = Carried(operator.kind, tuple(dist.get_process_group_ranks(group)), functional)
-        self.calls[key] += 1
+        size = 0
         if operator.argument >= 0:
             own = num_bytes(args[operator.argument])
-            self.tensors[key] += own * (group.size() if operator.times_size else 1)
+            size = own * (group.size() if operator.times_size else 1)
+        if size < self._at_least:
+            return
+        self.calls[key] += 1
+        self.tensors[key] += size
 
     def num_calls(self, kind: str) -> int:
         """Return how many collectives of a kind there were."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rueda.errors import ProfileError
 from rueda.plan.cluster import Cluster
 from rueda.plan.form_times import step_times
-from rueda.plan.parallel_forms import Schedule, cut_into_stages, traffic_of, worker_memory
+from rueda.plan.parallel_forms import Schedule, all_meshes, cut_into_stages, traffic_of, worker_memory
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import FormPrediction, WorkerMemory
 from rueda.records.profile import Profile
@@ -21,7 +21,13 @@ _SIMPLE = ("data", "sharded", "tensor", "pipeline")
 
 
 def predict_form(
-    profile: Profile, cluster: Cluster, mesh: Mesh, *, batch: int, schedule: Schedule | None = None
+    profile: Profile,
+    cluster: Cluster,
+    mesh: Mesh,
+    *,
+    batch: int,
+    schedule: Schedule | None = None,
+    stages: Sequence[Sequence[LayerWork]] | None = None,
 ) -> FormPrediction:
     """Predict the step of a profiled model in one form.
 
@@ -32,6 +38,7 @@ def predict_form(
         batch: the global batch, which is the same in each form.
         schedule: of a pipeline; by default 1F1B with four micro-batches for each stage, or as many as there are
             examples.
+        stages: the layers of each stage of a pipeline, where they are known; by default the cut with equal flops.
 
     Raises:
         ProfileError: the profile has no layers, or fewer than stages; nothing can be split; or a link is missing.
@@ -47,7 +54,7 @@ def predict_form(
         do = "use fewer workers or a larger batch"
         raise ProfileError("batch", expected=f"{mesh.replicas} or more, one a replica", got=batch, do=do)
     schedule = schedule or default_schedule(mesh, batch)
-    stages = cut_into_stages(layers, mesh.pipeline)
+    stages = stages or cut_into_stages(layers, mesh.pipeline)
     micro = examples / (schedule.micro_batches if mesh.pipeline > 1 else 1)
     memory = max(
         (
@@ -78,10 +85,13 @@ def default_schedule(mesh: Mesh, batch: int) -> Schedule:
 
 
 def state_per_parameter(profile: Profile) -> float:
-    """Return the bytes of the optimizer's state for each byte of a parameter; without counted work that of momentum."""
+    """Return the bytes of the optimizer's state for each byte of a parameter; without counted work that of momentum.
+
+    It is rounded to halves: scalars, such as Adam's count of steps, do not belong to the state of a form.
+    """
     if profile.work is None:
         return 1.0
-    return max(0.0, profile.work.update_bytes / profile.gradient_bytes - 2)
+    return max(0.0, round(2 * (profile.work.update_bytes / profile.gradient_bytes - 2)) / 2)
 
 
 def device_memory(profile: Profile, cluster: Cluster, workers: int) -> float | None:
@@ -101,25 +111,16 @@ def fits(memory: WorkerMemory, profile: Profile, cluster: Cluster, workers: int)
 
 
 def meshes(workers: int, layers: Sequence[LayerWork]) -> list[Mesh]:
-    """Return the forms of a number of workers: each alone, and data or sharded x tensor and x pipeline.
+    """Return the forms of a number of workers that a model of these layers can have.
 
-    >>> layer = LayerWork(name="0", shapes=((8, 4),), output_bytes=0, saved_bytes=0, flops=1, split_parameters=32)
-    >>> [mesh.form for mesh in meshes(4, [layer] * 4)]
-    ['data', 'sharded', 'pipeline', 'data 2 x pipeline 2', 'tensor', 'data 2 x tensor 2', 'sharded 2 x tensor 2']
+    >>> layer = LayerWork(name="0", shapes=((8, 4),), output_bytes=0, saved_bytes=0, flops=1)
+    >>> [mesh.form for mesh in meshes(4, [layer] * 2)]
+    ['data', 'sharded', 'data 2 x sharded 2', 'data 2 x pipeline 2']
     """
-    found = [Mesh(data=workers), Mesh(sharded=workers)]
-    sizes = [size for size in range(workers, 1, -1) if workers % size == 0]
     can_split = any(layer.split_parameters for layer in layers)
-    for size in sizes if workers > 1 else []:
-        others = workers // size
-        if size <= len(layers):
-            found.append(Mesh(data=others, pipeline=size))
-    for size in sizes if can_split else []:
-        others = workers // size
-        found.append(Mesh(data=others, tensor=size))
-        if others > 1:
-            found.append(Mesh(sharded=others, tensor=size))
-    return found if workers > 1 else found[:1]
+    return [
+        mesh for mesh in all_meshes(workers) if mesh.pipeline <= len(layers) and (mesh.tensor == 1 or can_split)
+    ]  # fmt: skip
 
 
 def compare_forms(

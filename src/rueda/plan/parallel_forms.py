@@ -7,8 +7,9 @@ gradients of as many, an optimizer state of O, and keeps A bytes of activations 
 form       memory of a worker                 bytes of a step
 =========  =================================  ======================================================================
 data       2 P + O + A B / d                  gradients: all-reduce of P, 2 (d - 1) / d P sent
-sharded    (2 P + O) / s + 2 G + A B / s,     parameters: all-gather of P for the forward and again for the backward
-           G: the largest gathered layer      pass; gradients: reduce-scatter of P; (s - 1) / s P sent for each of them
+sharded    (2 P + O) / s + 2 G + A B / s,     parameters: all-gather of P for the forward and, without what belongs to
+           G: the largest layer, and what     no layer, again for the backward pass; gradients: reduce-scatter of P;
+           belongs to none                    (s - 1) / s of these bytes sent
                                               (ZeRO 3: Rajbhandari et al. 2020, 1910.02054)
 pipeline   a stage's 2 P + O + A of the       activations at the p - 1 cuts and as many gradients, of every micro-batch
            micro-batches in flight            (GPipe: Huang et al. 2019, 1811.06965)
@@ -34,7 +35,23 @@ from typing import NamedTuple
 from rueda.errors import ProfileError
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import Traffic, WorkerMemory, sent_bytes
-from rueda.records.recipe.parallel_form import Mesh
+from rueda.records.recipe.parallel_form import COMBINATIONS, SINGLE_FORMS, Mesh
+
+
+def all_meshes(workers: int) -> list[Mesh]:
+    """Return the forms of a number of workers: each alone, then two together.
+
+    >>> [mesh.form for mesh in all_meshes(2)]
+    ['data', 'sharded', 'pipeline', 'tensor']
+    >>> [mesh.form for mesh in all_meshes(4)[4:]]
+    ['data 2 x sharded 2', 'data 2 x pipeline 2', 'data 2 x tensor 2', 'sharded 2 x tensor 2']
+    """
+    if workers == 1:
+        return [Mesh()]
+    inner = [size for size in range(2, workers) if workers % size == 0]
+    return [Mesh(**{kind: workers}) for kind in SINGLE_FORMS] + [
+        Mesh(**{first: workers // size, second: size}) for size in inner for first, second in COMBINATIONS
+    ]
 
 
 class Schedule(NamedTuple):
@@ -111,16 +128,37 @@ def worker_memory(
     >>> sharded.state, sharded.gathered, sharded.activations
     (800.0, 800.0, 800.0)
     """
-    held = [layer_bytes(layer, mesh.tensor) for layer in stage]
-    parameters = sum(held) / mesh.sharded
+    whole = [gathered_bytes(layer, mesh) for layer in stage]
+    parameters = (sum(whole) + copied_bytes(stage)) / mesh.sharded
     saved = sum(layer.saved_bytes - layer.split_saved_bytes * (1 - 1 / mesh.tensor) for layer in stage)
+    saved += sum(layer.saved_input_bytes for layer in stage[:1])
+    once = float(sum(layer.padded_once(mesh.sharded) for layer in stage))
+    each = [size - layer.padded_once(mesh.sharded) for layer, size in zip(stage, whole, strict=True)]
     return WorkerMemory(
         parameters=parameters,
         gradients=parameters,
         optimizer=parameters * state_per_parameter,
-        gathered=2.0 * max(held, default=0.0) if mesh.sharded > 1 else 0.0,
+        gathered=2.0 * (once + max(each, default=0.0)) if mesh.sharded > 1 else 0.0,
         activations=float(saved * examples * in_flight),
     )
+
+
+def gathered_bytes(layer: LayerWork, mesh: Mesh) -> float:
+    """Return the bytes of a layer's parameters on all shards together; without tensor slices, with the padding."""
+    return float(layer.padded_bytes(mesh.sharded)) if mesh.tensor == 1 else layer_bytes(layer, mesh.tensor)
+
+
+def copied_bytes(stage: Sequence[LayerWork]) -> float:
+    """Return the bytes of the parameters that a stage shares with layers of other stages, and has copies of.
+
+    >>> first = LayerWork(name="tokens", shapes=((10, 4),), output_bytes=0, saved_bytes=0, flops=0)
+    >>> last = LayerWork(
+    ...     name="output", shapes=(), tied_to="tokens", tied_parameters=40, output_bytes=0, saved_bytes=0, flops=0)
+    >>> copied_bytes([first, last]), copied_bytes([last])
+    (0.0, 160.0)
+    """
+    own = {layer.name for layer in stage}
+    return float(sum(layer.element_bytes * layer.tied_parameters for layer in stage if layer.tied_to not in own))
 
 
 def layer_bytes(layer: LayerWork, slices: int) -> float:
@@ -165,14 +203,13 @@ def exchanges_of(stage: Sequence[LayerWork], mesh: Mesh, *, examples: float) -> 
     """
     found = []
     if mesh.sharded > 1:
-        if mesh.tensor == 1:  # exactly, with the padding
-            whole = float(sum(layer.padded_bytes(mesh.sharded) for layer in stage))
-        else:
-            whole = sum(layer_bytes(layer, mesh.tensor) for layer in stage)
-        found.append(Exchange("parameters", "all-gather", 2 * whole, mesh.sharded, 2 * len(stage)))
-        found.append(Exchange("gradients", "reduce-scatter", whole, mesh.sharded, len(stage)))
+        whole = sum(gathered_bytes(layer, mesh) for layer in stage)
+        once = sum(layer.padded_once(mesh.sharded) for layer in stage)
+        units = sum(len(layer.shapes) > len(layer.gathered_once) for layer in stage)
+        found.append(Exchange("parameters", "all-gather", 2 * whole - once, mesh.sharded, 2 * units + bool(once)))
+        found.append(Exchange("gradients", "reduce-scatter", whole, mesh.sharded, units + bool(once)))
     if mesh.data > 1:
-        whole = sum(layer_bytes(layer, mesh.tensor) for layer in stage) / mesh.sharded
+        whole = (sum(gathered_bytes(layer, mesh) for layer in stage) + copied_bytes(stage)) / mesh.sharded
         found.append(Exchange("gradients", "all-reduce", whole, mesh.data, 1))
     if mesh.tensor > 1:
         split = [layer for layer in stage if layer.exchanged_bytes]
@@ -184,6 +221,18 @@ def exchanges_of(stage: Sequence[LayerWork], mesh: Mesh, *, examples: float) -> 
 def cut_bytes(stages: Sequence[Sequence[LayerWork]], examples: float) -> list[float]:
     """Return for each cut of a pipeline the bytes of the activations, which its gradients need once more."""
     return [examples * stage[-1].output_bytes for stage in stages[:-1]]
+
+
+def tied_exchanges(stages: Sequence[Sequence[LayerWork]]) -> list[Exchange]:
+    """Return the all-reduce of the gradients of each parameter that several stages share."""
+    place = {layer.name: number for number, stage in enumerate(stages) for layer in stage}
+    owners: dict[str, set[int]] = {}
+    num_bytes: dict[str, float] = {}
+    for number, layer in ((number, layer) for number, stage in enumerate(stages) for layer in stage):
+        if layer.tied_to and place[layer.tied_to] != number:
+            owners.setdefault(layer.tied_to, {place[layer.tied_to]}).add(number)
+            num_bytes[layer.tied_to] = float(layer.element_bytes * layer.tied_parameters)
+    return [Exchange("gradients", "all-reduce", num_bytes[name], len(of), 1) for name, of in owners.items()]
 
 
 def traffic_of(stages: Sequence[Sequence[LayerWork]], mesh: Mesh, *, examples: float) -> tuple[Traffic, ...]:
@@ -200,6 +249,8 @@ def traffic_of(stages: Sequence[Sequence[LayerWork]], mesh: Mesh, *, examples: f
             sums[key] = sums.get(key, 0.0) + one.sent / len(stages)
     if len(stages) > 1:
         sums["activations", "send"] = 2 * sum(cut_bytes(stages, examples)) / len(stages)
+        if tied := sum(one.size * one.sent for one in tied_exchanges(stages)) / len(stages):
+            sums["gradients", "all-reduce"] = sums.get(("gradients", "all-reduce"), 0.0) + tied
     return tuple(
         Traffic(carries=carries, collective=collective, num_bytes=value)
         for (carries, collective), value in sums.items()

@@ -18,13 +18,21 @@ class LayerWork:
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    """shapes of its trainable parameters"""
+    """shapes of its trainable parameters, without those that a layer before has already"""
+    gathered_once: tuple[tuple[int, ...], ...] = ()
+    """of these shapes, those that sharding gathers once for the whole step, as embeddings, and not for each pass"""
+    tied_to: str = ""
+    """the layer before that has its other parameters, such as the embedding that is also the output layer"""
+    tied_parameters: NotNegativeInt = 0
+    """how many parameters it shares with that layer: in another stage of a pipeline it has a copy of them"""
     element_bytes: PositiveInt = 4
     """bytes of one parameter"""
     output_bytes: NotNegative
     """its output, which a pipeline sends if it is cut here"""
     saved_bytes: NotNegative
-    """what its forward pass keeps for its backward pass"""
+    """what its forward pass keeps for its backward pass, without what layers before it have kept already"""
+    saved_input_bytes: NotNegative = 0.0
+    """how much of its input it keeps that a layer before has kept already: a stage that begins here keeps it, too"""
     flops: NotNegative
     """matrix products, convolutions and attention of a forward and a backward pass, per example"""
     split_parameters: NotNegativeInt = 0
@@ -51,5 +59,12 @@ class LayerWork:
         >>> LayerWork(name="0", shapes=((5, 4), ()), output_bytes=0, saved_bytes=0, flops=0).padded_bytes(2)
         104
         """
-        rows = ((-(-(shape[0] if shape else 1) // workers) * workers, prod(shape[1:])) for shape in self.shapes)
+        return self._padded(self.shapes, workers)
+
+    def padded_once(self, workers: int) -> int:
+        """Return the bytes of :meth:`padded_bytes` that are gathered once for the whole step."""
+        return self._padded(self.gathered_once, workers)
+
+    def _padded(self, shapes: tuple[tuple[int, ...], ...], workers: int) -> int:
+        rows = ((-(-(shape[0] if shape else 1) // workers) * workers, prod(shape[1:])) for shape in shapes)
         return self.element_bytes * sum(first * rest for first, rest in rows)

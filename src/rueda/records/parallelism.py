@@ -114,6 +114,8 @@ class MeasuredForm:
     """highest memory of a worker's process or device during the steps, less what it had before the training was made"""
     idle: Fraction | None = None
     """measured share of the step in which a worker waits for a stage of the pipeline; None: there is no pipeline"""
+    schedule_idle: Fraction | None = None
+    """the same of the schedule alone, executed with the measured seconds of the passes of each stage"""
     images_per_second: Positive
     spread: NotNegative = 0.0
     """half the interquartile range over the blocks of steps"""
@@ -121,7 +123,9 @@ class MeasuredForm:
     """largest difference of a parameter from that of one worker after ``Parallelism.num_steps`` steps, divided by the
     largest parameter"""
     holds: tuple[tuple[str, ...], ...] = ()
-    """of each worker, the layers that it holds"""
+    """of each worker, the layers that it holds, or parts of"""
+    whole: tuple[str, ...] = ()
+    """layers that tensor parallelism does not split"""
 
     @property
     def sent(self) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from rueda.records.parallelism import FormPrediction, MeasuredForm, Parallelism, Traffic
 from rueda.records.plan import Plan
-from rueda.report.figures.parallelism import bytes_plot, drawing, idle_plot, memory_plot
+from rueda.report.figures.form_drawing import drawing
+from rueda.report.figures.parallelism import bytes_plot, idle_plot, memory_plot
 from rueda.report.model import Cell, Section, Table, field_as
 from rueda.terminal.numbers import NONE, amount, count, milliseconds, percent, things, with_spread
 
@@ -83,7 +84,8 @@ def forms_table(found: Parallelism) -> Table:
     def idle(form: MeasuredForm) -> Cell:
         if form.idle is None:
             return None, NONE
-        return form.idle, f"{percent(form.idle)} ({percent(form.predicted.bubble)})"
+        both = [form.schedule_idle, form.predicted.bubble]
+        return form.idle, f"{percent(form.idle)} ({', '.join(percent(one) for one in both if one is not None)})"
 
     def state(form: MeasuredForm) -> Cell:
         return form.memory.state, amount(form.memory.state)
@@ -93,13 +95,16 @@ def forms_table(found: Parallelism) -> Table:
         f"{found.unit}/s": lambda form: (form.images_per_second, with_spread(form.images_per_second, form.spread)),
         "parameters, gradients, optimizer": state,
         "memory a worker": memory,
+        "highest memory": lambda form: (form.peak_bytes, NONE if form.peak_bytes is None else amount(form.peak_bytes)),
         "sent a worker": sent,
         "idle": idle,
         "difference from one worker": field_as("difference", lambda size: NONE if size is None else f"{size:.1g}"),
     }
     note = (
-        "Measured, and in parentheses predicted. Sent: bytes that a worker sends in a step. Idle: waiting for other "
-        f"stages. Difference: of the parameters after {things(found.num_steps, 'step')}, relative to the largest one."
+        "Measured, and in parentheses predicted. Highest memory: by how much that of a "
+        "worker's process rises. Sent: bytes that a worker sends in a step. Idle: waiting for other "
+        "stages; predicted by the measured times of the stages, and if all were equal. "
+        f"Difference: of the parameters after {things(found.num_steps, 'step')}, relative to the largest one."
     )
     title = f"Parallel forms on {things(found.workers, 'worker')}, global batch {count(found.global_batch)}"
     return Table.of(title, found.forms, columns, note)

@@ -7,37 +7,38 @@ average them otherwise, sends nothing that could be compared with the bytes of a
 from __future__ import annotations
 
 import os
-import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rueda.data.nest import tensors
 from rueda.measure.communication import measure_communication
 from rueda.measure.layers import layers_of_training
+from rueda.measure.memory import peak_bytes, reset_peak
+from rueda.measure.pipeline_idle import measure_idle
 from rueda.measure.spread import median_and_spread
 from rueda.measure.step_meter import describe
 from rueda.measure.steps import Stepper, measure_steps
-from rueda.measure.wire_bytes import WireBytes
 from rueda.measure.work import work_of
+from rueda.measure.worker_tensors import StepTensors, state_of_worker
 from rueda.records import Recipe
-from rueda.records.parallelism import Traffic, WorkerMemory, sent_bytes
+from rueda.records.parallelism import Traffic, WorkerMemory
 from rueda.records.profile import Communication, Profile
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.records.throughput import counted_unit
+from rueda.study.form_traffic import Sent, counted, mean_traffic, sent
 from rueda.tasks import Task
 from rueda.tasks.loading import load_task_and_data
-from rueda.train.counting import SavedTensors
+from rueda.train.parallel.pipeline_updater import PipelineUpdater
 from rueda.train.training import Training
 from rueda.world import World, open_world
 from rueda.world.device import wait_for
 from rueda.world.shared_memory.transport import TRANSPORT
 
 _REFERENCE = "one-worker.pt"
-_SMALL_BYTES = 256
-"""collectives of fewer bytes are counts and losses of the loop, not a part of the model"""
 _BLOCKS, _BLOCK_STEPS = 9, 3
 
 
@@ -49,6 +50,8 @@ class FormRequest:
     settings: tuple[str, ...]
     workers: int
     """workers that share the global batch of one worker's recipe"""
+    mesh: tuple[int, int, int, int] = Mesh()
+    """the form: :class:`rueda.records.recipe.parallel_form.Mesh`"""
     num_steps: int
     folder: Path
     """where the parameters of one worker are kept"""
@@ -69,10 +72,18 @@ class FormAnswer:
 
     traffic: tuple[Traffic, ...]
     memory: WorkerMemory
+    peak_bytes: float | None
     images_per_second: float
     spread: float
     difference: float
-    communication: Communication
+    idle: float | None = None
+    schedule_idle: float | None = None
+    micro_batches: int = 1
+    is_1f1b: bool = True
+    stage_layers: tuple[int, ...] = ()
+    """of each stage of a pipeline, the number of its layers"""
+    communication: Communication | None = None
+    """measured with data parallelism only"""
 
 
 def one_worker(request: FormRequest) -> OneWorkerAnswer:
@@ -93,20 +104,22 @@ def one_worker(request: FormRequest) -> OneWorkerAnswer:
     return OneWorkerAnswer(profile=profile, global_batch=recipe.batch, precision=training.recipe.precision)
 
 
-def data_form(request: FormRequest) -> FormAnswer:
-    """Train all workers with data parallelism and measure it; every worker must call this."""
+def one_form(request: FormRequest) -> FormAnswer:
+    """Train all workers in one form and measure it; every worker must call this.
+
+    Raises:
+        RuedaError: the task or the recipe cannot have this form.
+    """
     os.environ[TRANSPORT] = "gloo"
-    task, world = load_task_and_data(request.task), open_world()
-    recipe = recipe_of(task, request.settings, workers=request.workers, parts=world.size)
+    task, world, mesh = load_task_and_data(request.task), open_world(), Mesh(*request.mesh)
+    recipe = recipe_of(task, request.settings, workers=request.workers, parts=mesh.replicas)
+    recipe = recipe.change(parallel=mesh.form, workers=world.size)
+    reset_peak(world.device)
+    before = peak_bytes(world.device)
     training = _trained(task, recipe, world, request.num_steps)
-    reference: list[Tensor] = torch.load(request.folder / _REFERENCE, weights_only=True)
-    own = [one.detach().cpu() for one in training.model.parameters()]
-    largest = max(float(one.abs().max()) for one in reference)
-    apart = max(float((one - other).abs().max()) for one, other in zip(own, reference, strict=True))
-    saved = SavedTensors([*training.model.parameters(), *training.model.buffers()])
-    with WireBytes() as wire, saved.hooks():
-        training.step(rate=recipe.rate)
-    memory = _memory(training, saved.num_bytes)
+    apart = _difference(training, request.folder / _REFERENCE)
+    counts = count_step(training, mesh)
+    reset_peak(world.device)
     seconds = []
     for _ in range(_BLOCKS):
         world.barrier()
@@ -116,14 +129,61 @@ def data_form(request: FormRequest) -> FormAnswer:
             training.step(rate=recipe.rate)
         wait_for(world.device)
         seconds.append((time.perf_counter() - started) / _BLOCK_STEPS)
+    highest = peak_bytes(world.device)
+    peak = None if before is None or highest is None else max(0, highest - before)
     median, spread = median_and_spread(seconds)
-    speed = recipe.batch * world.size / median
-    everybody = world.all_gather_object((_traffic(wire), memory, apart / (largest or 1.0)))
-    return FormAnswer(
-        traffic=_mean([each[0] for each in everybody]), memory=max((each[1] for each in everybody), key=_total),
-        images_per_second=speed, spread=speed * spread / median, difference=max(each[2] for each in everybody),
-        communication=measure_communication(world, sizes=(4, 1 << 14, 1 << 18, 1 << 21), seconds=1.0),
+    speed = recipe.batch * mesh.replicas / median
+    everybody = world.all_gather_object((counts, peak))
+    answer = FormAnswer(
+        traffic=mean_traffic([each[0].sent for each in everybody]),
+        memory=max((each[0].memory for each in everybody), key=_total),
+        peak_bytes=None if peak is None else max(each[1] or 0 for each in everybody),
+        images_per_second=speed, spread=speed * spread / median, difference=apart,
     )  # fmt: skip
+    if mesh.pipeline > 1:
+        return _of_pipeline(answer, training)
+    if mesh.data == world.size:
+        communication = measure_communication(world, sizes=(4, 1 << 14, 1 << 18, 1 << 21), seconds=1.0)
+        return replace(answer, communication=communication)
+    return answer
+
+
+class StepCounts(NamedTuple):
+    """What one worker sent and held in a step."""
+
+    sent: Sent
+    memory: WorkerMemory
+
+
+def count_step(training: Training, mesh: Mesh) -> StepCounts:
+    """Make one step and count it; every worker must call this."""
+    tensors = StepTensors(training.model)
+    with counted() as wire, tensors.counted():
+        training.step(rate=training.recipe.rate)
+    memory = replace(
+        state_of_worker(training), activations=tensors.activations.peak_bytes,
+        gathered=2 * tensors.gathered_bytes,  # with the gradients
+    )  # fmt: skip
+    return StepCounts(sent(wire, mesh, training.world.rank), memory)
+
+
+def _of_pipeline(answer: FormAnswer, training: Training) -> FormAnswer:
+    """Add what only pipelines have: how long their workers wait, and where the model is cut."""
+    assert isinstance(training.updater, PipelineUpdater)
+    pipeline = training.updater.pipeline
+    found = measure_idle(training, rate=training.recipe.rate)
+    return replace(
+        answer, idle=found.measured, schedule_idle=found.predicted, micro_batches=found.micro_batches,
+        is_1f1b=pipeline.schedule != "gpipe", stage_layers=stage_layers(training),
+    )  # fmt: skip
+
+
+def stage_layers(training: Training) -> tuple[int, ...]:
+    """Return how many layers each stage of a pipeline has; every worker must call this."""
+    assert isinstance(training.updater, PipelineUpdater)
+    own = {number: len(stage.layers) for number, stage in training.updater.pipeline.own.items()}
+    counts = {key: count for one in training.world.all_gather_object(own) for key, count in one.items()}
+    return tuple(counts[number] for number in sorted(counts))
 
 
 def recipe_of(task: Task, settings: tuple[str, ...], *, workers: int, parts: int) -> Recipe:
@@ -140,39 +200,18 @@ def _trained(task: Task, recipe: Recipe, world: World, num_steps: int) -> Traini
     return training
 
 
-def _memory(training: Training, activations: int) -> WorkerMemory:
-    """Return the bytes of the tensors that this worker holds; gradients have the size of the trained parameters."""
-    trained = [one for one in training.model.parameters() if one.requires_grad]
-    return WorkerMemory(
-        parameters=_size(list(trained)), gradients=_size(list(trained)), activations=activations,
-        optimizer=_size([one for one in tensors(list(training.optimizer.state.values())) if one.dim() > 0]),
-    )  # fmt: skip
-
-
-def _size(of: list[Tensor]) -> int:
-    return sum(one.numel() * one.element_size() for one in of)
+def _difference(training: Training, reference: Path) -> float:
+    """Return the largest difference of a parameter from one worker's, relative to the largest one."""
+    model, world = training.whole_model(), training.world  # rank 0 gets the whole model
+    apart = 0.0
+    if world.is_main:
+        wanted: list[Tensor] = torch.load(reference, weights_only=True)
+        own = [one.detach().cpu() for one in model.parameters()]
+        largest = max(float(one.abs().max()) for one in wanted)
+        apart = max(float((one - other).abs().max()) for one, other in zip(own, wanted, strict=True))
+        apart /= largest or 1.0
+    return world.broadcast_object(apart)
 
 
 def _total(memory: WorkerMemory) -> float:
     return memory.total
-
-
-def _traffic(wire: WireBytes) -> dict[str, float]:
-    """Return the bytes that this rank sent by collective, without the small ones of the loop."""
-    found: dict[str, float] = {}
-    for key, num_bytes in wire.tensors.items():
-        if num_bytes / wire.calls[key] > _SMALL_BYTES:
-            found[key.kind] = found.get(key.kind, 0.0) + sent_bytes(key.kind, num_bytes, len(key.ranks))
-    return found
-
-
-def _mean(each: list[dict[str, float]]) -> tuple[Traffic, ...]:
-    """Return the mean over the workers; in the form of data, an all-reduce carries gradients."""
-    kinds = dict.fromkeys(kind for one in each for kind in one)
-    return tuple(
-        Traffic(
-            carries="gradients" if kind == "all-reduce" else "other", collective=kind,
-            num_bytes=statistics.mean(one.get(kind, 0.0) for one in each),
-        )
-        for kind in kinds
-    )  # fmt: skip

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from rueda.data.nest import map_tensors, num_bytes
+from rueda.optim.engine.lanes import local
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.step_module import StepModule
@@ -48,37 +50,105 @@ class SavedTensors:
 
     >>> saved, weight, inputs = SavedTensors(), torch.ones(3, requires_grad=True), torch.ones(5, 3)
     >>> with saved.hooks():
-    ...     _ = ((inputs * weight).relu() * weight).sum()  # keeps inputs, weight and the result of relu
-    >>> saved.num_bytes == 4 * (5 * 3 + 3 + 5 * 3)
+    ...     total = ((inputs * weight).relu() * weight).sum()  # keeps inputs, weight and the result of relu
+    >>> saved.num_bytes == saved.peak_bytes == saved.kept_bytes == 4 * (5 * 3 + 3 + 5 * 3)
     True
+    >>> del total
+    >>> saved.num_bytes == saved.peak_bytes, saved.kept_bytes
+    (True, 0)
     """
 
     def __init__(self, own: Iterable[Tensor] = ()) -> None:
         self._own = {_storage(tensor) for tensor in own}
-        self._seen: dict[int, int] = {}
-        self._kept: list[torch.UntypedStorage] = []  # so that no later storage gets the number of a freed one
+        self._kept: dict[int, _KeptStorage] = {}
+        self.num_bytes = 0
+        """the bytes of all tensors that were kept at any time"""
+        self.kept_bytes = 0
+        """those of the tensors that are kept now"""
+        self.peak_bytes = 0
+        """the most that were kept at once, such as those of the micro-batches in flight in a pipeline"""
+
+    def leave_out(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out more tensors that exist anyway, such as parameters that sharding has gathered."""
+        self._own.update(_storage(tensor) for tensor in tensors)
 
     def hooks(self) -> saved_tensors_hooks:
         """Return the context in which tensors are seen."""
-        return saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        return saved_tensors_hooks(self._pack, lambda held: held.tensor)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def times_kept(self, tensor: Tensor) -> int:
+        """Return how often a tensor, or one with the same storage, is kept now."""
+        found = self._kept.get(_storage(tensor))
+        return 0 if found is None else found.num_holders
+
+    def _pack(self, tensor: Tensor) -> _Held:
         where = _storage(tensor)
-        if where not in self._own:
-            # A view may be a part of its storage, or repeat it.
-            size = min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
-            self._seen[where] = max(size, self._seen.get(where, 0))
-            self._kept.append(tensor.untyped_storage())
-        return tensor.detach()  # an operation that kept its own output by itself would never be freed
+        tensor = tensor.detach()  # an operation that kept its own output by itself would never be freed
+        if where in self._own:
+            return _Held(tensor)
+        found = self._kept.setdefault(where, _KeptStorage())
+        before = found.num_bytes
+        start = found.add(local(tensor))
+        self.num_bytes += found.num_bytes - before
+        self.kept_bytes += found.num_bytes - before
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+        return _Held(tensor, partial(self._release, where, start))
+
+    def _release(self, where: int, start: int) -> None:
+        found = self._kept[where]
+        before = found.num_bytes
+        found.remove(start)
+        self.kept_bytes -= before - found.num_bytes
+        if found.num_holders == 0:
+            del self._kept[where]
+
+
+class _KeptStorage:
+    """A storage of which operations keep all or parts: query, key and value side by side, or rows of a batch."""
+
+    def __init__(self) -> None:
+        self._nbytes = 0
+        self._parts: dict[int, list[int]] = {}
+        """by place, the sizes that operations keep of it: a view may repeat its storage"""
+
+    @property
+    def num_holders(self) -> int:
+        """How many operations keep a part."""
+        return sum(map(len, self._parts.values()))
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all tensors that were kept."""
-        return sum(self._seen.values())
+        """The bytes that are kept."""
+        return min(sum(map(max, self._parts.values())), self._nbytes)
+
+    def add(self, tensor: Tensor) -> int:
+        """Add a view, and return its place."""
+        start = int(tensor.storage_offset())
+        self._parts.setdefault(start, []).append(tensor.numel() * tensor.element_size())
+        self._nbytes = tensor.untyped_storage().nbytes()
+        return start
+
+    def remove(self, start: int) -> None:
+        """Remove one view at a place; the last one to go decides when the place is free."""
+        sizes = self._parts[start]
+        sizes.remove(min(sizes))
+        if not sizes:
+            del self._parts[start]
+
+
+class _Held:
+    """A tensor that autograd keeps; it tells when autograd lets it go."""
+
+    def __init__(self, tensor: Tensor, released: Callable[[], None] | None = None) -> None:
+        self.tensor, self._released = tensor, released
+
+    def __del__(self) -> None:
+        if self._released is not None:
+            self._released()
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return int(local(tensor.detach()).untyped_storage()._cdata)
 
 
 def count_pass(task: Task, model: nn.Module, batch: Any) -> PassCount:

@@ -37,12 +37,12 @@ def in_mesh(recipe: Recipe, mesh: Mesh) -> Recipe:
     """Return the recipe of the workers that divide the data, with what the form decides.
 
     Statistics of batch norm are not recomputed in a pipeline, whose stages see no whole batch. Sharded parameters are
-    divided along their first dimension, and so are not stored channels last.
+    divided along their first dimension, and messages between stages lie in one piece: neither is stored channels last.
     """
     changes: dict[str, object] = {"workers": mesh.replicas}
     if mesh.pipeline > 1:
         changes["recalibrate"] = "never"
-    if mesh.sharded > 1:
+    if mesh.sharded > 1 or mesh.pipeline > 1:
         changes["channels_last"] = False
     return recipe.change(**changes)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rueda.data.nest import map_tensors
 from rueda.errors import RecipeError, TaskError
 
 Layers = Callable[[Any], Sequence[nn.Module]]
@@ -88,7 +89,8 @@ class Stage(nn.Module):
         value: Any = inputs
         for number, layer in enumerate(self.layers):
             value = layer(*value, **(named if number == 0 else {})) if isinstance(value, tuple) else layer(value)
-        return value
+        # A message must lie in one piece, which channels-last images, for example, do not.
+        return map_tensors(torch.Tensor.contiguous, value)
 
 
 def build_stages(layers: Sequence[nn.Module], ends: Sequence[int]) -> list[Stage]:
