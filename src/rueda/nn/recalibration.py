@@ -66,6 +66,7 @@ def recalibrate(
     *,
     forward: Callable[[nn.Module, Any], object] | None = None,
     world: World | None = None,
+    sharers: int = 1,
 ) -> int:
     """Replace every running mean and variance by the exact ones over all the given data.
 
@@ -83,6 +84,7 @@ def recalibrate(
         batches: each is a tensor of inputs, or a tuple or list whose first item is that tensor.
         forward: runs the model on a batch, for models with several inputs; called with (model, batch).
         world: the workers to pool over; by default `rueda.world.current()`.
+        sharers: how many workers, neighbours in rank order, pass the same batches, whose values count once.
 
     Returns:
         The number of recalibrated layers.
@@ -112,7 +114,7 @@ def recalibrate(
             layer.__dict__.pop("forward", None)
         for module, mode in modes.items():
             module.training = mode
-    return sum(moment.write(world or current()) for moment in moments.values())
+    return sum(moment.write(world or current(), sharers) for moment in moments.values())
 
 
 class _Moments:
@@ -136,11 +138,11 @@ class _Moments:
         self.mean += difference * (count / total)
         self.count = total
 
-    def write(self, world: World) -> bool:
+    def write(self, world: World, sharers: int) -> bool:
         """Pool over the workers and set the running statistics; return False if no worker had a value."""
         parts = world.all_gather(torch.cat([self.mean.new_tensor([self.count]), self.mean, self.squares]))
         pooled = _Moments(self.layer)
-        for part in parts:
+        for part in parts[::sharers]:
             half = (len(part) - 1) // 2
             pooled.add(int(part[0]), part[1 : 1 + half], part[1 + half :])
         if pooled.count == 0:

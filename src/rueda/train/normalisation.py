@@ -113,6 +113,7 @@ class Recalibration:
                 evaluation_loader(_subset(data, mine), size, alone, dtype, collate) if mine else (),
                 forward=self._forward,
                 world=self._world,
+                sharers=self._world.size // self._place.size,
             )
 
     def _forward(self, model: nn.Module, item: Sequence[Any]) -> object:

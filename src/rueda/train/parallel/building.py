@@ -20,7 +20,7 @@ from rueda.train.parallel.division import data_place, device_mesh
 from rueda.train.parallel.layer_times import best_cuts, measure_layers
 from rueda.train.parallel.pipeline import CHUNKS, Pipeline
 from rueda.train.parallel.pipeline_updater import PipelineUpdater
-from rueda.train.parallel.stages import build_stages, check_num_stages, keep_stages, layers_of
+from rueda.train.parallel.stages import build_stages, check_num_stages, check_trained, keep_stages, layers_of
 from rueda.train.parallel.stand_in import inputs_of
 from rueda.train.parallel.tied import TiedParameters, owners_of
 from rueda.train.step_module import arranged
@@ -95,6 +95,7 @@ def build_pipeline_updater(
         best_cuts(_seconds(task, layers, sample, micro_batches), length * chunks) if world.is_main else []
     )
     stages = build_stages(layers, ends)
+    check_trained(stages, length, task.name)
     parameters = list(model.parameters())
     tied = TiedParameters(parameters, owners_of(stages, length), groups.pipeline, groups.members)
     rank = dist.get_rank(groups.pipeline)

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from rueda.data.nest import map_tensors
+from rueda.errors import RecipeError
 from rueda.tasks.step import Losses
 from rueda.train.parallel.layer_names import layers_of
 from rueda.train.parallel.stages import Layers
@@ -79,7 +80,17 @@ def shard(step: ShardedStep, layers: Sequence[nn.Module], mesh: DeviceMesh) -> F
         step: the module whose forward pass is the step of a task.
         layers: the modules that are gathered by themselves.
         mesh: the workers: of one dimension, or of two, of which the first is that of the replicas.
+
+    Raises:
+        RecipeError: a parameter has no dimension that could be divided.
     """
+    for name, parameter in step.named_parameters():
+        if parameter.dim() == 0:
+            do = "make it one of shape [1], or use another form"
+            raise RecipeError(
+                "parallel = 'sharded'", expected="parameters with a dimension that workers can divide",
+                got=f"{name.removeprefix('model.')} of shape []", do=do,
+            )  # fmt: skip
     for layer in layers:
         layer.register_forward_hook(_return_no_view)
         fully_shard(layer, mesh=mesh)

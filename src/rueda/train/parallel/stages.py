@@ -117,6 +117,18 @@ def check_num_stages(num_layers: int, num_stages: int, task: str) -> None:
         )
 
 
+def check_trained(stages: Sequence[Stage], workers: int, task: str) -> None:
+    """Refuse a pipeline of which a worker has nothing to train, such as frozen layers only; stage s is of s mod p."""
+    for rank in range(workers):
+        if not any(one.requires_grad for stage in stages[rank::workers] for one in stage.parameters()):
+            counts = [len(stage.layers) for stage in stages]
+            raise RecipeError(
+                f"the pipeline of task {task}", expected="parameters that require a gradient on each of its workers",
+                got=f"none on worker {rank}, of stages with {', '.join(map(str, counts))} layers",
+                do="use fewer workers in the pipeline, or another form",
+            )  # fmt: skip
+
+
 def keep_stages(model: nn.Module, own: Sequence[Stage]) -> None:
     """Free the parameters and buffers of a model that do not belong to some stages.
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from rueda.data.nest import map_tensors
 from rueda.errors import RecipeError
 from rueda.train.parallel.tensor_plan import COLUMNS, parts_of, split_plan, styles_of
 
@@ -85,7 +86,18 @@ def split_matrices(model: nn.Module, own: Mapping[str, Any] | None, mesh: Device
             if (ordered := order.sliced(name, parameter)) is not parameter:
                 parameter.copy_(ordered)
     parallelize_module(model, mesh, styles)
+    for name in styles:
+        model.get_submodule(name).register_forward_hook(_return_plain)
     return order
+
+
+def _return_plain(module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    """Return outputs that may be overwritten in place, and that lie at the address that they give.
+
+    A split layer returns a view, which torch lets nobody overwrite, or a tensor without memory that a collective still
+    brings, which a kernel that is not one of torch's would read at address 0.
+    """
+    return map_tensors(torch.clone, outputs)
 
 
 def whole_layers(model: nn.Module) -> list[str]:
