@@ -166,6 +166,37 @@ def test_bf16_is_that_of_data_parallelism() -> None:
         assert found[:3] == pytest.approx(wanted[:3], rel=0.02), form
 
 
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.scale
+
+
+def with_scalar() -> Task:
+    return replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(8, 3), Scale()))
+
+
+def frozen() -> Task:
+    """Return a task of two layers, of which the first one is not trained."""
+    return replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 3)))
+
+
+def overwriting() -> nn.Sequential:
+    """Return a model with batch norm before and behind a split pair, and functions that overwrite its outputs."""
+    pair = nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True)
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), *pair, nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+@workers(2)
+def test_layers_beside_split_ones_may_overwrite_and_read_their_outputs() -> None:
+    task = replace(tiny_task(), model=overwriting)
+    recipe = RECIPE.change(epochs=1, ghost_batch=12, recalibrate="always")
+    is_that_of_one_worker(task, recipe, ["tensor"])
+
+
 @workers(2)
 def test_what_is_refused() -> None:
     lone = replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(8, 3)))
@@ -174,6 +205,8 @@ def test_what_is_refused() -> None:
         (tiny_task(), RECIPE.change(parallel="data 2 x tensor 2"), RecipeError, "expected 4 workers, got 2"),
         (lone, RECIPE.change(parallel="tensor"), RecipeError, r"expected two linear layers in a row.*tensor_plan"),
         (wrong_name, RECIPE.change(parallel="tensor"), TaskError, r"expected a style of torch.distributed"),
+        (with_scalar(), RECIPE.change(parallel="sharded"), RecipeError, r"got 1\.scale of shape \[\]; make it one"),
+        (frozen(), RECIPE.change(parallel="pipeline"), RecipeError, r"require a gradient on each.*none on worker 0"),
         (tiny_task(), RECIPE.change(parallel="sharded", compile=True), RecipeError, "compile is not supported"),
     ):
         with pytest.raises(error, match=message):
