@@ -205,7 +205,7 @@ def test_what_is_refused() -> None:
         (tiny_task(), RECIPE.change(parallel="data 2 x tensor 2"), RecipeError, "expected 4 workers, got 2"),
         (lone, RECIPE.change(parallel="tensor"), RecipeError, r"expected two linear layers in a row.*tensor_plan"),
         (wrong_name, RECIPE.change(parallel="tensor"), TaskError, r"expected a style of torch.distributed"),
-        (with_scalar(), RECIPE.change(parallel="sharded"), RecipeError, r"got 1\.scale of shape \[\]; make it one"),
+        (with_scalar(), RECIPE.change(parallel="sharded"), RecipeError, r"got '1\.scale of shape \[\]'; make it one"),
         (frozen(), RECIPE.change(parallel="pipeline"), RecipeError, r"require a gradient on each.*none on worker 0"),
         (tiny_task(), RECIPE.change(parallel="sharded", compile=True), RecipeError, "compile is not supported"),
     ):
