@@ -11,12 +11,14 @@ with these functions::
         try:
             with elastic.guard():
                 train(step)
-                if commits(step) and world.all_reduce(torch.tensor(elastic.updates()), "max"):
+                if commits(step) and step < last and world.all_reduce(torch.tensor(elastic.updates()), "max"):
                     world = elastic.reform(failed=False)
         except elastic.PeerLost:
             world = elastic.reform(failed=True)
             restore_last_commit()
         # after each reform: the ranks and sizes are new, and rank 0 is a survivor, if there is one
+
+After the last step nobody may be let in: the others end, and a fresh process, alone, would train from the beginning.
 
 ================  =========================================================================================
 ``membership``    whether this process is a member, and the variables by which it knows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +68,18 @@ def read_hostfile(path: str | Path, *, slots: int = 1) -> list[Host]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         raise LaunchError(f"host file {path}: cannot be read ({reason}); give a readable file to --hostfile") from None
+    return _distinct(parse_host_lines(lines, slots=slots))
+
+
+def parse_host_lines(lines: Iterable[str], *, slots: int = 1) -> list[Host]:
+    """Parse lines with one host each, as in a host file; there may be none.
+
+    >>> parse_host_lines(["server1 slots=4", "server2:2  # slower", ""])
+    [Host(name='server1', slots=4), Host(name='server2', slots=2)]
+    """
     entries = (line.split("#", 1)[0].strip() for line in lines)
-    return _distinct([_entry(entry, slots) for entry in entries if entry])
+    hosts = [_entry(entry, slots) for entry in entries if entry]
+    return _distinct(hosts) if hosts else []
 
 
 def _entry(text: str, default: int) -> Host:
@@ -83,7 +93,7 @@ def _entry(text: str, default: int) -> Host:
         elif key not in ("max_slots", "max-slots"):  # allowed in host files of Open MPI
             match = None
     if match is None or (slots is not None and not re.fullmatch(r"[0-9]+", slots)):
-        raise LaunchError("a host", expected="server1:4 or server1 slots=4", got=text, do="correct -H or the host file")
+        raise LaunchError("a host", expected="server1:4 or server1 slots=4", got=text, do="correct it")
     name = match["bracketed"] if match["bracketed"] is not None else match["plain"]
     return Host(name=name, slots=default if slots is None else int(slots))
 

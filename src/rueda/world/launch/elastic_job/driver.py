@@ -89,10 +89,12 @@ class ElasticDriver(HostsDriver):
         with contextlib.suppress(queue.Empty):
             while True:
                 self._use_hosts(self._discovered.get_nowait())
-        if self._discovery is not None and self._discovery.error is not None and not self._has_hosts:
-            self._error = self._discovery.error
-            self._stop(signal.SIGTERM, STOP_SECONDS)
-            return
+        if self._discovery is not None and (error := self._discovery.error) is not None:
+            if not self._has_hosts:
+                self._error = error
+                self._stop(signal.SIGTERM, STOP_SECONDS)
+                return
+            self._note_once(f"{error}; until then the hosts stay as they were")
         self._check_hosts(now)
         self._check_members(now)
         {
