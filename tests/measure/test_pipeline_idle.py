@@ -17,7 +17,7 @@ from rueda.measure.pipeline_idle import WorkerStep, idle_of
 from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks.step import Losses
 from rueda.tasks.task import Task
-from rueda.train.parallel import bubble, pipeline
+from rueda.train.parallel import bubble, measured_stage, pipeline
 from rueda.train.parallel.bubble import StageClock, idle_share
 from rueda.train.parallel.building import pipeline_groups
 from rueda.train.parallel.stages import Stage
@@ -58,7 +58,7 @@ class Layer(nn.Module):
         return found
 
 
-class VirtualStage(pipeline.MeasuredStage):
+class VirtualStage(measured_stage.MeasuredStage):
     """A stage that cannot begin before its message has been sent."""
 
     def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
@@ -90,7 +90,7 @@ def test_the_measured_bubble_is_the_predicted_one(
     batch, chunks = (torch.ones(24, 1), torch.ones(24, 1)), len(forward) // 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bubble, "time", SimpleNamespace(perf_counter=lambda: TIME.now))
-        patch.setattr(pipeline, "MeasuredStage", VirtualStage)
+        patch.setattr(measured_stage, "MeasuredStage", VirtualStage)
         made = pipeline.Pipeline(
             task, [Stage([Layer(*times)]) for times in zip(forward, backward, strict=True)], schedule=schedule,
             micro_batches=micro_batches, group=pipeline_groups(world, Mesh(pipeline=2)).pipeline, device=world.device,
