@@ -41,7 +41,6 @@ class Channel:
     """Sends and receives messages in order over a socket that never blocks; a full socket is retried later."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         network.keep_alive(connection)
         self.connection = connection

@@ -106,7 +106,6 @@ class PodHost:
             connection.close()
             return
         connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         network.keep_alive(connection)
         ends = (peer[0], peer[1], own[0], own[1])
         told = " ".join(str(end).removeprefix("::ffff:") for end in ends)  # as sshd tells it

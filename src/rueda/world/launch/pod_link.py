@@ -35,7 +35,6 @@ def main(words: Sequence[str]) -> int:
     if connection is None:
         print(f"no pod with this job's key answers at {target.host}, port {port}", file=sys.stderr)
         return _NO_CONNECTION
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     network.keep_alive(connection)
     with contextlib.suppress(OSError):
         connection.sendall(encode({"command": target.command}))

@@ -78,7 +78,6 @@ class Link:
     """
 
     def __init__(self, host: int, rank: int, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         network.keep_alive(connection)
         self.host = host

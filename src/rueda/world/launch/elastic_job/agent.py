@@ -59,6 +59,7 @@ from rueda.world.stall.stacks import process_state
 
 _SWEEP_SECONDS = 2.0
 _DRAIN_SECONDS = 0.5  # for the last lines of a member that has ended, before its end is reported
+_READ_SECONDS = 0.2  # for what members have sent already, before the end of one of them is reported
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -108,6 +109,7 @@ class HostAgent:
         self._own: str | None = None
         self._first_address: str | None = None
         self._received: dict[int, float] = {}
+        self._said: list[tuple[int, Message]] = []  # by members, not passed on yet
         self._inbox: queue.SimpleQueue[Message | Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
@@ -159,6 +161,7 @@ class HostAgent:
         beat = self._timeout / 6
         for key, _ in self._selector.select(0.02 if draining else max(0.01, min(1.0, beat))):
             key.data()
+        self._pass_on()
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self._inbox.get_nowait()
@@ -191,6 +194,8 @@ class HostAgent:
             if member.told:
                 continue
             if member.ended_at is None and member.process.poll() is not None:
+                self._read_all()  # what others said before, such as that they survive this
+                self._pass_on()
                 member.ended_at = now
                 signal_worker(member.process.pid, signal.SIGKILL)  # what it has left behind
             if member.ended_at is not None:
@@ -380,6 +385,24 @@ class HostAgent:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 self._on_said(connection, json.loads(line))
 
+    def _read_all(self) -> None:
+        """Read what members have sent until now, which may need several steps of a new connection."""
+        until = time.monotonic() + _READ_SECONDS
+        while time.monotonic() < until and (events := self._selector.select(0)):
+            for key, _ in events:
+                key.data()
+
+    def _pass_on(self) -> None:
+        """Tell the driver what members have said, in an order in which causes come first.
+
+        A member arrives because another one fails, which has said so before, but on a connection of its own.
+        """
+        if any(message["say"] == "arrive" for _, message in self._said):
+            self._read_all()
+        said, self._said = self._said, []
+        for number, message in sorted(said, key=lambda one: one[1]["say"] == "arrive"):
+            self._sender.message(say="member", member=number, message=message)
+
     def _on_said(self, connection: socket.socket, message: Message) -> None:
         if message["say"] == "hello":
             member = self._members[message["member"]]
@@ -391,7 +414,7 @@ class HostAgent:
             return
         for member in self._members.values():
             if member.connection is connection:
-                self._sender.message(say="member", member=member.number, message=message)
+                self._said.append((member.number, message))
 
     def _tell(self, numbers: list[int], message: Message, several: bool = False) -> None:
         for number in numbers:

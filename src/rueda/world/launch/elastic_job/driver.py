@@ -42,6 +42,9 @@ from rueda.world.signals import REQUEUE_STATUS
 
 _REMOVED, _ADDED = 1, 2
 _TURN_SECONDS = 0.05  # between two looks at the state of a job that is not running
+_HEARING_SECONDS = 2.0
+"""for a worker to say that it survives a failure, or which exception ends it: on one connection messages are in order,
+but those of the worker whose exception made another one's collective fail may come after that one's"""
 
 
 class JobPhase(enum.Enum):
@@ -67,6 +70,7 @@ class ElasticDriver(HostsDriver):
         self._judged = False
         self._why = ""  # of a change without a failed worker
         self._deadline = 0.0  # forming: for members to arrive
+        self._heard_until = 0.0  # forming: for members to say what they do
         self._start_at = 0.0  # gathering: not earlier
         self._short_since: float | None = None  # too few workers can run
         self._history = FailureHistory(self._settings.restarts)
@@ -427,6 +431,7 @@ class ElasticDriver(HostsDriver):
     def _begin_forming(self, now: float, *, is_failure: bool) -> None:
         self._phase, self._is_failure = JobPhase.FORMING, is_failure
         self._deadline = now + self._settings.timeout
+        self._heard_until = now + _HEARING_SECONDS
 
     def _incident(self, now: float, why: str, *, counts: bool) -> None:
         """Something has failed: let those go on that can, or start all workers anew."""
@@ -439,9 +444,6 @@ class ElasticDriver(HostsDriver):
                 self._on_failures()
         elif self._phase in (JobPhase.RUNNING, JobPhase.FORMING) and not self._is_failure:
             self._begin_forming(now, is_failure=True)
-            for one in self._members.active():
-                if not one.registered and one.failing is None:  # else it ends by itself, and is what has failed
-                    self._end(one, signal.SIGTERM)
             self._break(why)
 
     def _break(self, why: str) -> None:
@@ -472,6 +474,10 @@ class ElasticDriver(HostsDriver):
     def _form_when_all_arrived(self, now: float) -> None:
         late = [one for one in self._members.active() if not one.arrived]
         if late:
+            if self._is_failure and now >= self._heard_until:
+                for one in late:
+                    if not one.registered and one.failing is None:  # else it ends by itself, and is what has failed
+                        self._end(one, signal.SIGTERM)
             if now > self._deadline and not self._is_failure:
                 self._is_failure = True
                 self._deadline = now + self._settings.timeout
