@@ -131,8 +131,13 @@ def fit_memory(batches: Sequence[int], sizes: Sequence[int]) -> tuple[float, flo
     pairs = sorted(zip(batches, sizes, strict=True))[-3:]
     if len(pairs) < 2:
         return None
-    slope, fixed = np.polyfit([pair[0] for pair in pairs], [pair[1] for pair in pairs], 1)
-    return (float(fixed), float(slope)) if slope > 0 else None
+    count, total, in_all = len(pairs), sum(x for x, _ in pairs), sum(y for _, y in pairs)
+    # Whole numbers, so that equal sizes have a slope of exactly 0 on every processor.
+    rise = count * sum(x * y for x, y in pairs) - total * in_all
+    width = count * sum(x * x for x, _ in pairs) - total**2
+    if rise <= 0 or width == 0:
+        return None
+    return (in_all - rise / width * total) / count, rise / width
 
 
 def _relative(measured: Floats, fitted: Floats) -> float:
