@@ -152,8 +152,6 @@ class Overwriting(nn.Module):
 def test_what_cannot_be_computed_again_is_refused_in_one_line() -> None:
     with pytest.raises(RecipeError, match="compile chooses by itself"):
         Recipe(compile=True, activation_checkpointing=True)
-    with pytest.raises(RecipeError, match="not made in the stages of parallel = 'pipeline'"):
-        Recipe(workers=2, parallel="pipeline", activation_checkpointing=True)
     with pytest.raises(TaskError, match="got 'Linear without"):
         Recomputation(nn.Linear(2, 2))
     with pytest.raises(RecipeError, match="activation_checkpointing is rehearsed for one worker at a time"):

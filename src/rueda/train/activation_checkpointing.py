@@ -16,7 +16,8 @@ and the autocast. It begins with the buffers as they were before the forward pas
 afterwards, so that batch norm updates its running statistics once. So the numbers are the same as without.
 
 The layers' ``forward`` is replaced during the forward pass of a training only: names, state dicts and pickles of the
-model are what they always are, and an evaluation keeps no activations anyway.
+model are what they always are, and an evaluation keeps no activations anyway. In a pipeline each stage calls its own
+segments (:func:`segments_of`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from torch.utils.checkpoint import checkpoint
 from rueda.data.nest import tensors
 from rueda.errors import TaskError
 from rueda.train.buffers import write_buffers
-from rueda.train.parallel.stages import Layers
+from rueda.train.parallel.stages import Layers, passing
 
 
 class Segment:
@@ -161,7 +162,7 @@ class _Chain:
     def __init__(self, chain: nn.Sequential, name: str) -> None:
         layers = list(chain)
         self._segments = [
-            Segment(part, _passing(part), f"{name}[{start}:{end}]")
+            Segment(part, passing(part), f"{name}[{start}:{end}]")
             for start, end in _cuts(layers)
             if (part := layers[start:end])
         ]
@@ -173,13 +174,21 @@ class _Chain:
         return value
 
 
-def _passing(layers: Sequence[nn.Module]) -> Callable[[Any], Any]:
-    def forward(value: Any) -> Any:
-        for layer in layers:
-            value = layer(value)
-        return value
+def segments_of(layers: Sequence[nn.Module], *, one_by_one: bool) -> list[Callable[..., Any]]:
+    """Return the segments of layers of which each passes its output to the next one, as a stage of a pipeline has them.
 
-    return forward
+    Args:
+        layers: the layers; what one of them returns as a tuple becomes several arguments of the next one.
+        one_by_one: whether each layer is a segment, as those that a task or a model names; otherwise there are about
+            as many as the square root of their number.
+    """
+    cuts = [(place, place + 1) for place in range(len(layers))] if one_by_one else _cuts(layers)
+    parts = [layers[start:end] for start, end in cuts]
+    return [Segment(part, passing(part), type(part[0]).__name__) if _keeps_more(part) else part[0] for part in parts]
+
+
+def _keeps_more(layers: Sequence[nn.Module]) -> bool:
+    return len(layers) > 1 or _worth(layers[0])
 
 
 def _cuts(layers: Sequence[nn.Module]) -> list[tuple[int, int]]:

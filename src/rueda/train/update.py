@@ -509,13 +509,23 @@ class Updater:
             result: Losses = self._compute(batch)
         except RuntimeError as error:
             if "finished reduction in the prior iteration" in str(error):
-                raise TaskError(
-                    f"the step of task {self._task.name} did not use all parameters in the last update, so that the "
-                    "workers cannot average their gradients; freeze what is never used (requires_grad_(False)), or "
-                    "add 0 * parameter.sum() to the losses"
-                ) from None
+                raise self._unused("in the last update") from None
             raise
         return result
+
+    def _unused(self, which: str) -> TaskError:
+        return TaskError(
+            f"the step of task {self._task.name} did not use all parameters {which}, so that the workers cannot "
+            "average their gradients; freeze what is never used (requires_grad_(False)), or add 0 * parameter.sum() "
+            "to the losses"
+        )
+
+    def _check_all_used(self) -> None:
+        """Refuse to average where a parameter has no gradient, which other workers may have."""
+        missing = {id(one) for one in self._parameters if one.grad is None}
+        if missing:
+            names = [name for name, one in self._model.named_parameters() if id(one) in missing]
+            raise self._unused(f"({names[0]} has no gradient)")
 
     def _backward(self, loss: Tensor) -> None:
         if not loss.requires_grad:

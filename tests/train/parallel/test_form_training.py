@@ -245,6 +245,27 @@ def test_a_step_that_reads_the_weights_of_a_layer() -> None:
         Training(task, in_form(RECIPE, "sharded", 2), current()).step()
 
 
+class HalfUsed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.spare = nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.pair(inputs)
+        return outputs
+
+
+@workers(4)
+def test_a_parameter_without_a_gradient_is_refused_as_by_data_parallelism() -> None:
+    task = replace(tiny_task(), model=HalfUsed)
+    for form in ("data", "data 2 x tensor 2"):
+        training = Training(task, in_form(RECIPE, form, 4), current())
+        with pytest.raises(TaskError, match="did not use all parameters"):
+            for _ in range(2):
+                training.step()
+
+
 @workers(4)
 def test_a_step_that_gathers() -> None:
     task = replace(tiny_task(), step=gathers, metric=None)

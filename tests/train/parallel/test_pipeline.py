@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,15 @@ from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks import models
 from rueda.tasks.language import predict_next
 from rueda.tasks.task import Task
+from rueda.train.activation_checkpointing import segments_of
+from rueda.train.counting import SavedTensors
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
 from rueda.train.parallel.building import build_pipeline_updater, pipeline_groups
 from rueda.train.parallel.pipeline import fitting_micro_batches
 from rueda.train.parallel.pipeline_updater import PipelineUpdater
 from rueda.train.parallel.refusals import REFUSED, check_form
-from rueda.train.parallel.stages import is_kept, layers_of
+from rueda.train.parallel.stages import Stage, is_kept, layers_of
 from rueda.train.parallel.whole_state import (
     gather_model_state,
     gather_optimizer_state,
@@ -172,6 +175,39 @@ def test_two_pipelines_beside_each_other() -> None:
 def test_batch_norm_sees_micro_batches() -> None:
     recipe = Recipe(batch=EXAMPLES, pipeline_schedule="1f1b", micro_batches=4, **OPTIMIZERS["adamw"])
     equal_to_one_worker(cnn_task(batch_norm=True), recipe, torch.float64, parts=4)
+
+
+@workers(2)
+def test_activation_checkpointing_in_every_schedule() -> None:
+    for task, schedule, parts in (
+        (cnn_task(batch_norm=True), "gpipe", 4),
+        (cnn_task(batch_norm=True), "1f1b", 4),
+        (text_task(), "1f1b", 1),
+        (text_task(), "interleaved", 1),
+    ):
+        recipe = Recipe(
+            batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4, activation_checkpointing=True,
+            **OPTIMIZERS["adamw"],
+        )  # fmt: skip
+        equal_to_one_worker(task, recipe, torch.float64, parts=parts)
+
+
+def test_a_stage_that_is_computed_again_keeps_less_and_draws_the_same_numbers() -> None:
+    layers = [layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3))]
+    found: list[tuple[int, list[torch.Tensor]]] = []
+    for kept in (Stage(layers), copy.deepcopy(Stage(layers))):
+        if found:
+            kept.segments = segments_of(list(kept.layers), one_by_one=False)
+        torch.manual_seed(1)
+        saved = SavedTensors([*kept.parameters(), *kept.buffers()])
+        with saved.hooks():
+            outputs = [kept(torch.randn(64, 32)) for _ in range(2)]  # micro-batches on their way
+        for one in outputs:
+            one.square().mean().backward()
+        numbers = [one.grad for one in kept.parameters() if one.grad is not None]
+        found.append((saved.num_bytes, [*numbers, *kept.buffers(), torch.rand(1)]))
+    assert found[1][0] < 0.35 * found[0][0]
+    close(found[1][1], found[0][1], 0.0)
 
 
 @workers(2)

@@ -175,6 +175,4 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
             r.powersgd_start < 2,
         "compile chooses by itself what the backward pass computes again; set activation_checkpointing = false, or "
         "compile = false": r.compile and r.activation_checkpointing,
-        f"activation_checkpointing is not made in the stages of parallel = {r.parallel!r}; leave it out":
-            r.activation_checkpointing and "pipeline" in r.parallel,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from rueda.records import Recipe
 from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks import Task
 from rueda.tasks.task import Data
+from rueda.train.activation_checkpointing import segments_of
 from rueda.train.loaders import evaluation_loader, without_weights
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
@@ -100,6 +101,10 @@ def build_pipeline_updater(
     tied = TiedParameters(parameters, owners_of(stages, length), groups.pipeline, groups.members)
     rank = dist.get_rank(groups.pipeline)
     keep_stages(model, stages[rank::length])
+    if recipe.activation_checkpointing:
+        named = task.layers is not None or not isinstance(model, nn.Sequential)
+        for stage in stages[rank::length]:
+            stage.segments = segments_of(list(stage.layers), one_by_one=named)
     pipeline = Pipeline(
         task, stages, schedule=recipe.pipeline_schedule, micro_batches=micro_batches, group=groups.pipeline,
         device=world.device,

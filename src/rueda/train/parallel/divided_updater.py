@@ -85,7 +85,9 @@ class DividedUpdater(Updater):
     ) -> Tensor | float:
         factor = super()._accumulate_gradients(parts, noise, meter)
         gradients.settle(self._parameters)
-        gradients.average(self._parameters, self._replicas)
+        if self._replicas is not None:
+            self._check_all_used()
+            gradients.average(self._parameters, self._replicas)
         return factor
 
     def _losses_of(self, batch: Any) -> Losses:

@@ -25,15 +25,15 @@ def settle(parameters: Sequence[nn.Parameter]) -> None:
             parameter.grad = gradient.redistribute(placements=placements)
 
 
-def average(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None) -> None:
-    """Average gradients over the workers that have the same parts, in one all-reduce for each dtype."""
-    if group is None:
-        return
+def average(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+    """Average gradients over the workers that have the same parts, in one all-reduce for each dtype.
+
+    The same parameters must have a gradient on all of these workers.
+    """
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        by_dtype.setdefault(parameter.grad.dtype, []).append(local(parameter.grad))
+        if parameter.grad is not None:
+            by_dtype.setdefault(parameter.grad.dtype, []).append(local(parameter.grad))
     for gradients in by_dtype.values():
         flat = torch.cat([one.reshape(-1) for one in gradients])
         dist.all_reduce(flat, group=group)

@@ -109,7 +109,9 @@ class PipelineUpdater(Updater):
         if weight is not None:
             weight.exchange()
         self._tied.add_gradients()
-        gradients.average(self._parameters, self._data_group)
+        if self._data_group is not None:
+            self._check_all_used()
+            gradients.average(self._parameters, self._data_group)
         return 1.0 if weight is None else self._rescale(weight, round(share * self._place.size), meter)
 
     def _clipped_norm(self) -> Tensor | None:

@@ -64,6 +64,18 @@ def layers_of(model: nn.Module, own: Layers | None = None, *, task: str = "this 
     return found
 
 
+def passing(layers: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function that passes a value through layers; a tuple becomes several arguments of the next one."""
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        value = layers[0](*inputs, **named)
+        for layer in layers[1:]:
+            value = layer(*value) if isinstance(value, tuple) else layer(value)
+        return value
+
+    return forward
+
+
 class Stage(nn.Module):
     """Consecutive layers of a model; a layer that returns a tuple passes several arguments to the next one.
 
@@ -74,6 +86,8 @@ class Stage(nn.Module):
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self.segments: list[Callable[..., Any]] = []
+        """what a forward pass of a training calls instead, to keep the inputs of some layers only"""
         self.infers_shapes = False
         """whether the next forward pass only finds the shapes of the outputs, and must not change the buffers"""
 
@@ -82,15 +96,14 @@ class Stage(nn.Module):
         if self.infers_shapes:
             self.infers_shapes = False
             copies = {name: buffer.clone() for name, buffer in self.named_buffers()}
-            return torch.func.functional_call(self, copies, inputs, named)
-        return self._pass(inputs, named)
-
-    def _pass(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        value: Any = inputs
-        for number, layer in enumerate(self.layers):
-            value = layer(*value, **(named if number == 0 else {})) if isinstance(value, tuple) else layer(value)
+            segments, self.segments = self.segments, []
+            try:
+                return torch.func.functional_call(self, copies, inputs, named)
+            finally:
+                self.segments = segments
+        called = self.segments if self.segments and torch.is_grad_enabled() else list(self.layers)
         # A message must lie in one piece, which channels-last images, for example, do not.
-        return map_tensors(torch.Tensor.contiguous, value)
+        return map_tensors(torch.Tensor.contiguous, passing(called)(*inputs, **named))
 
 
 def build_stages(layers: Sequence[nn.Module], ends: Sequence[int]) -> list[Stage]:
