@@ -70,6 +70,10 @@ class VirtualStage(measured_stage.MeasuredStage):
         return super().backward_one_chunk(*arguments, **named)
 
 
+class VirtualAskingStage(measured_stage.AskingStage, VirtualStage):
+    """The same of a stage that asks for its messages ahead."""
+
+
 def wait_for(messages: Any) -> None:
     for message in messages:
         if message.buffer is not None:
@@ -91,6 +95,7 @@ def test_the_measured_bubble_is_the_predicted_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bubble, "time", SimpleNamespace(perf_counter=lambda: TIME.now))
         patch.setattr(measured_stage, "MeasuredStage", VirtualStage)
+        patch.setattr(measured_stage, "AskingStage", VirtualAskingStage)
         made = pipeline.Pipeline(
             task, [Stage([Layer(*times)]) for times in zip(forward, backward, strict=True)], schedule=schedule,
             micro_batches=micro_batches, group=pipeline_groups(world, Mesh(pipeline=2)).pipeline, device=world.device,

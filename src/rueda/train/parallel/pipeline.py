@@ -153,10 +153,13 @@ class Pipeline:
     def _schedule_for(self, key: Any, number: int, *, trains: bool) -> Any:
         """Return the schedule for inputs of some shapes; a new one finds the shapes between its stages once."""
         if key not in self._schedules:
-            from rueda.train.parallel.measured_stage import SCHEDULES, MeasuredStage
+            from rueda.train.parallel import measured_stage
+            from rueda.train.parallel.measured_stage import SCHEDULES
 
+            asks = self.chunks == 1 and self._device.type == "cpu"
+            kind = measured_stage.AskingStage if asks else measured_stage.MeasuredStage
             stages = [
-                MeasuredStage(stage, index, self.num_stages, self._device, group=self._group)
+                kind(stage, index, self.num_stages, self._device, group=self._group)
                 for index, stage in self.own.items()
             ]
             for stage in self.own.values():
