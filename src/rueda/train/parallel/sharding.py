@@ -4,7 +4,8 @@ The model is that of torch's ``fully_shard`` (Rajbhandari et al. 2020, arXiv:191
 arXiv:2304.11277). The parameters of a layer are gathered before its forward pass, freed after it, gathered again before
 its backward pass, and its gradients are averaged by a reduce-scatter. What belongs to no layer is gathered for the
 whole step, together: embeddings, whose weights a model may read without calling them, parameters that several modules
-share, and scales and biases of their own.
+share, scales and biases of their own, and layers that are small beside the largest one, for which three collectives
+take more time than they are worth in memory.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ from rueda.train.parallel.stages import Layers
 from rueda.train.parallel.tensor_plan import shared_parameters
 from rueda.train.step_module import StepModule
 
+SMALL_SHARE = 0.1
+"""a layer with less than this share of the parameters of the largest one is not gathered by itself"""
+
 
 def sharded_layers(model: nn.Module, own: Layers | None = None) -> list[nn.Module]:
     """Return the modules whose parameters are gathered by themselves.
 
     Args:
         model: the model.
-        own: the task's function that divides it; layers that are not modules of the model are left out.
+        own: the task's function that divides it; layers that are not modules of the model are left out, small ones are
+            not.
 
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.LayerNorm(4))
     >>> [type(layer).__name__ for layer in sharded_layers(model)]
     ['Linear']
+    >>> len(sharded_layers(nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 2))))
+    1
     """
     known = {id(module) for module in model.modules()}
     candidates = own(model) if own is not None else [model.get_submodule(name) for name in layers_of(model)]
@@ -48,7 +55,10 @@ def sharded_layers(model: nn.Module, own: Layers | None = None) -> list[nn.Modul
         has_weights = any(one.dim() > 1 for one in parameters)
         if is_own and has_weights and not any(id(one) in shared for one in parameters):
             found.append(layer)
-    return found
+    if own is not None:
+        return found
+    sizes = [sum(one.numel() for one in layer.parameters()) for layer in found]
+    return [layer for layer, size in zip(found, sizes, strict=True) if size >= SMALL_SHARE * max(sizes)]
 
 
 class ShardedStep(StepModule):
