@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lab test test-keras test-slurm fuzz faults check docs bench clean
+.PHONY: demo lab test test-keras test-slurm fuzz forms faults check docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -32,6 +32,9 @@ test-slurm: .venv/installed  # jobs on a real Slurm of two nodes, made of networ
 fuzz: .venv/installed  # 10,000 damaged files and wrong command lines (the tests try 500), and 100 kills in a reduction, twice (3)
 	RUEDA_FUZZ=10000 $(BIN)/python -m pytest tests/test_fuzz.py tests/hvd/test_random_collectives.py tests/world/test_random_collectives.py
 	RUEDA_FUZZ=1000 $(BIN)/python -m pytest tests/hvd/test_kills.py tests/world/test_shared_memory.py --keyword killed
+
+forms: .venv/installed  # every parallel form with every model, optimizer, precision and schedule, and each resumed in each (the tests try some)
+	RUEDA_EVERY_FORM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/train/parallel
 
 faults: .venv/installed  # more than 200 faults in plain, elastic, rehearsed and hvd jobs, 25 minutes (the tests try 20); as root with hosts and disks
 	@git diff --quiet HEAD -- . ':!docs' ':!benchmarks/results' || { echo "commit first: results name a clean commit"; exit 2; }

@@ -111,6 +111,13 @@ def test_a_training_fits_into_80_columns(columns: int, screen: Screen, monkeypat
         assert lines[2] == " 10/100   3723.4 s    123,456      1.2000    57.1 %  step 1234/12345"
 
 
+def test_a_stage_of_a_pipeline_that_sees_no_losses_shows_none(screen: Screen) -> None:
+    with redirect_stderr(screen), Progress(speak=True, title="stages", num_epochs=2) as shown:
+        shown.show_step(0, 1, 10, seconds=1.0, speed=None, loss=None, value=None)
+    text = screen.take()
+    assert "loss – accuracy – – images/s" in text if screen.is_terminal else " –         –  step 1/10" in text
+
+
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(True)
     monkeypatch.setenv("TERM", "dumb")

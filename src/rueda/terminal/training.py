@@ -59,8 +59,8 @@ class Progress(ProgressDisplay):
             self._task = self._bar.add_task("", note="", total=None, visible=False)  # until total is known
 
     def show_step(
-        self, epoch: int, done: int, total: int, *, seconds: float, speed: float, loss: float, value: float | None,
-        metric: MetricInfo = ACCURACY,
+        self, epoch: int, done: int, total: int, *, seconds: float, speed: float | None, loss: float | None,
+        value: float | None, metric: MetricInfo = ACCURACY,
     ) -> None:  # fmt: skip
         """Show how far the epoch has come, with its figures so far.
 
@@ -69,13 +69,14 @@ class Progress(ProgressDisplay):
             done: number of steps made in this epoch.
             total: number of steps in the whole epoch.
             seconds: training time of this epoch so far.
-            speed: images, examples or tokens per second of all workers together.
-            loss: mean training loss.
+            speed: images, examples or tokens per second of all workers together; None if this worker does not know.
+            loss: mean training loss; None if this worker does not know it, such as the first stage of a pipeline.
             value: the primary metric on the training batches, if it is known.
             metric: the primary metric.
         """
         self._last = time.monotonic()
-        figures = (f"{seconds:.1f} s", f"{speed:,.0f}", _loss(loss), *_metric(metric, value))
+        known = (NONE if speed is None else f"{speed:,.0f}", NONE if loss is None else _loss(loss))
+        figures = (f"{seconds:.1f} s", *known, *_metric(metric, value))
         if self._bar is not None:
             shown = "".join(f" {metric.name} {text}" for text in figures[3:])
             note = f"loss {figures[2]}{shown} {figures[1]} {self._unit}/s"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rueda
+from everyform import every_or
 from harness import workers
 from rueda.optim.engine.lanes import local
 from rueda.records import Recipe
@@ -27,6 +28,7 @@ from rueda.world import World, current
 
 EXAMPLES = 16
 STEPS = 20
+DTYPES = [torch.float32, torch.float64]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "rate": 3e-3, "weight_decay": 0.1, "clip": 0.5},
     "lamb": {"optimizer": "lamb", "rate": 1e-2, "weight_decay": 0.01},
@@ -168,13 +170,14 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all() -> None:
 
 @workers(2)
 def test_sharded_on_two_workers() -> None:
-    for name, optimizer, dtype, parts in (
+    few = [
         ("cnn", "adamw", torch.float32, 1),
         ("cnn", "lars", torch.float64, 2),
         ("text", "lamb", torch.float64, 1),
         ("cnn", "larc", torch.float64, 1),
         ("cnn", "novograd", torch.float64, 1),
-    ):
+    ]
+    for name, optimizer, dtype, parts in every_or(few, ["cnn", "text"], OPTIMIZERS, DTYPES, [1, 2]):
         equal_to_one_worker("sharded", name, optimizer, dtype, parts)
 
 
@@ -186,22 +189,25 @@ def test_divided_models_with_activation_checkpointing_on_two_workers() -> None:
 
 @workers(2)
 def test_tensor_on_two_workers() -> None:
-    for name, optimizer, dtype, parts in (
+    few = [
         ("cnn", "lars", torch.float32, 1),
         ("text with dropout", "adamw", torch.float32, 1),  # the workers draw the same numbers
         ("text", "lamb", torch.float64, 2),
         ("cnn", "sgd", torch.float64, 2),
-    ):
+    ]
+    for name, optimizer, dtype, parts in every_or(few, ["cnn", "text"], OPTIMIZERS, DTYPES, [1, 2]):
         equal_to_one_worker("tensor", name, optimizer, dtype, parts)
 
 
 @workers(4)
 def test_combinations_on_four_workers() -> None:
-    for form, name, optimizer, dtype, parts in (
+    few = [
         ("data 2 x tensor 2", "text", "lamb", torch.float64, 1),
         ("data 2 x tensor 2", "cnn", "lars", torch.float32, 2),
         ("sharded 2 x tensor 2", "text", "lars", torch.float64, 2),
         ("sharded 2 x tensor 2", "cnn", "adamw", torch.float32, 1),
         ("data 2 x sharded 2", "cnn", "lamb", torch.float64, 1),
-    ):
+    ]
+    forms = ["data 2 x tensor 2", "sharded 2 x tensor 2", "data 2 x sharded 2"]
+    for form, name, optimizer, dtype, parts in every_or(few, forms, ["cnn", "text"], OPTIMIZERS, DTYPES, [1]):
         equal_to_one_worker(form, name, optimizer, dtype, parts)

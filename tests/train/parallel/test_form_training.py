@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import rueda
+from everyform import every_or
 from harness import workers
 from rueda.errors import RecipeError, TaskError
 from rueda.records import Recipe, Row
@@ -83,12 +84,18 @@ def contents_of(training: Training) -> dict[str, Any]:
     return training.world.broadcast_object(checkpoint_contents(training))
 
 
-def resumes_in_other_forms(recipe: Recipe, pairs: list[tuple[str, str]]) -> None:
+def deep() -> nn.Module:
+    """Return a model of five layers, all trained, for four stages, and pairs of matrices to split."""
+    blocks = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)) for _ in range(4)]
+    return nn.Sequential(*blocks, nn.Linear(8, 3))
+
+
+def resumes_in_other_forms(task: Task, recipe: Recipe, pairs: list[tuple[str, str]]) -> None:
     world = current()
-    alone = Training(tiny_task(), recipe, World())
+    alone = Training(task, recipe, World())
     kept: dict[str, dict[str, Any]] = {}
     for form in dict.fromkeys(form for form, _ in pairs):
-        first = Training(tiny_task(), in_form(recipe, form, world.size), world)
+        first = Training(task, in_form(recipe, form, world.size), world)
         for _ in range(7):
             first.step()
         kept[form] = contents_of(first)
@@ -99,7 +106,7 @@ def resumes_in_other_forms(recipe: Recipe, pairs: list[tuple[str, str]]) -> None
         alone.step()
     of_forms = [(kept[former], former, form) for former, form in pairs]
     for contents, former, form in [*of_forms, *[(of_one, "one worker", form) for form in kept]]:
-        again = Training(tiny_task(), in_form(recipe, form, world.size), world)
+        again = Training(task, in_form(recipe, form, world.size), world)
         restore(again, Path(former), copy.deepcopy(contents))  # as from a file: an optimizer keeps what it loads
         for _ in range(8):
             again.step()
@@ -109,7 +116,7 @@ def resumes_in_other_forms(recipe: Recipe, pairs: list[tuple[str, str]]) -> None
             difference = (parameters(model) - parameters(alone.model)).abs().max().item()
             assert difference <= 1e-12, (former, form, difference)
     for former, contents in kept.items():
-        back = Training(tiny_task(), recipe, World())
+        back = Training(task, recipe, World())
         restore(back, Path(former), contents)
         for _ in range(8):
             back.step()
@@ -121,15 +128,15 @@ def resumes_in_other_forms(recipe: Recipe, pairs: list[tuple[str, str]]) -> None
 def test_checkpoints_of_each_form_resume_in_each_other() -> None:
     forms = ["data", "sharded", "pipeline", "tensor"]
     pairs = [(former, form) for former in forms for form in forms]
-    resumes_in_other_forms(RECIPE.change(optimizer="adamw", rate=1e-2), pairs)
+    resumes_in_other_forms(tiny_task(), RECIPE.change(optimizer="adamw", rate=1e-2), pairs)
 
 
 @workers(4)
 def test_checkpoints_of_combinations_resume_in_others() -> None:
     forms = ["data", "data 2 x sharded 2", "sharded", "sharded 2 x tensor 2", "data 2 x tensor 2", "tensor"]
-    forms.append("data 2 x pipeline 2")
-    pairs = list(zip(forms, [*forms[3:], *forms[:3]], strict=True))
-    resumes_in_other_forms(RECIPE.change(optimizer="lamb", rate=1e-2), pairs)
+    forms += ["data 2 x pipeline 2", "pipeline"]
+    pairs = every_or(list(zip(forms, [*forms[3:], *forms[:3]], strict=True)), forms, forms)
+    resumes_in_other_forms(replace(tiny_task(), model=deep), RECIPE.change(optimizer="lamb", rate=1e-2), pairs)
 
 
 def images_task() -> Task:

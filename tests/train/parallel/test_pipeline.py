@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import rueda
+from everyform import every_or
 from harness import workers
 from rueda.errors import RecipeError, TaskError
 from rueda.records import Recipe
@@ -40,6 +41,8 @@ from rueda.world import World, current
 
 EXAMPLES = 16
 STEPS = 20
+DTYPES = [torch.float32, torch.float64]
+SCHEDULES = ["gpipe", "1f1b", "interleaved"]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "rate": 3e-3, "weight_decay": 0.1, "clip": 0.5},
     "lamb": {"optimizer": "lamb", "rate": 1e-2, "weight_decay": 0.01},
@@ -147,7 +150,7 @@ def equal_to_one_worker(task: Task, recipe: Recipe, dtype: torch.dtype, num_pipe
 
 @workers(2)
 def test_every_schedule_and_optimizer_on_two_workers() -> None:
-    for name, schedule, optimizer, dtype in (
+    few = [
         ("cnn", "gpipe", "adamw", torch.float32),
         ("cnn", "1f1b", "lars", torch.float64),
         ("cnn", "interleaved", "lamb", torch.float64),
@@ -155,18 +158,20 @@ def test_every_schedule_and_optimizer_on_two_workers() -> None:
         ("text", "1f1b", "adamw", torch.float64),
         ("text", "interleaved", "lars", torch.float64),
         ("text", "interleaved", "adamw", torch.float32),
-    ):
+    ]
+    for name, schedule, optimizer, dtype in every_or(few, TASKS, SCHEDULES, OPTIMIZERS, DTYPES):
         recipe = Recipe(batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4, **OPTIMIZERS[optimizer])
         equal_to_one_worker(TASKS[name](), recipe, dtype)
 
 
 @workers(4)
 def test_two_pipelines_beside_each_other() -> None:
-    for name, schedule, optimizer, dtype in (
+    few = [
         ("cnn", "gpipe", "lars", torch.float32),
         ("text", "1f1b", "adamw", torch.float64),
         ("text", "interleaved", "lamb", torch.float64),
-    ):
+    ]
+    for name, schedule, optimizer, dtype in every_or(few, TASKS, SCHEDULES, OPTIMIZERS, DTYPES):
         recipe = Recipe(batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4, **OPTIMIZERS[optimizer])
         equal_to_one_worker(TASKS[name](), recipe, dtype, num_pipelines=2)
 

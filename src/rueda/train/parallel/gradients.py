@@ -59,11 +59,14 @@ def norm_of(
     for parameter in parameters:
         if parameter.grad is not None:
             of_shards.setdefault(shards_of(parameter), []).append(local(parameter.grad))
-    for shards, gradients in of_shards.items():
-        squares = norms(gradients)[0].square().sum().to(wide)
-        for group in shards:
-            dist.all_reduce(squares, group=group)
-        total += squares
+    squares = {shards: norms(gradients)[0].square().sum().to(wide) for shards, gradients in of_shards.items()}
+    for group in dict.fromkeys(group for shards in squares for group in shards):  # in one order on all workers
+        divided = [shards for shards in squares if group in shards]
+        sums = torch.stack([squares[shards] for shards in divided])
+        dist.all_reduce(sums, group=group)
+        squares |= zip(divided, sums.unbind(), strict=True)
+    for one in squares.values():
+        total += one
     for others in over:
         dist.all_reduce(total, group=others)
     return total.sqrt()

@@ -74,10 +74,13 @@ class Display:
 
     def _show_figures(self) -> None:
         training, seconds = self._training, self._epoch.seconds
-        found = training.updater.totals.here()
-        count = found.weight if counts_weights(training.task) else training.updater.totals.num_examples
+        totals = training.updater.totals
+        found, sees_losses = totals.here(), totals.num_examples > 0  # not on the first stages of a pipeline
+        speed: float | None = self._epoch.num_examples / seconds
+        if counts_weights(training.task):
+            speed = found.weight * training.data_world.size / seconds if sees_losses else None
         self.progress.show_step(
-            training.state.epoch, *self._epoch.position(), seconds=seconds,
-            speed=count * training.data_world.size / seconds, loss=found.loss, value=found.primary,
+            training.state.epoch, *self._epoch.position(), seconds=seconds, speed=speed,
+            loss=found.loss if sees_losses else None, value=found.primary if sees_losses else None,
             metric=found.metrics[0],
         )  # fmt: skip
