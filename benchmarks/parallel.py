@@ -318,6 +318,22 @@ def judged(case: str, found: dict[str, Any]) -> dict[str, Any]:
     return found | added
 
 
+def markdown(cases: dict[str, Any]) -> str:
+    """Return the table of the documentation."""
+    lines = [
+        "| form | workers | beside plain torch | idle | predicted | state of a worker |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for case, found in cases.items():
+        idle = found.get("bubble")
+        shares = ["", ""] if idle is None else [f"{100 * idle[key]:.1f} %" for key in ("measured", "predicted")]
+        lines.append(
+            f"| {case} | {CASES[case][2]} | {found['ratio']['ratio']:.2f} | {' | '.join(shares)} | "
+            f"{found['state_bytes'] / 1e6:.1f} MB |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", help="one case, for the processes of this benchmark")

@@ -176,6 +176,13 @@ def test_the_table_of_the_panel_is_that_of_its_cases(monkeypatch: pytest.MonkeyP
     assert f"Kept: {panel['kept']['8']} at 8 workers, {panel['kept']['64']} at 64" in page
 
 
+def test_the_table_of_the_parallel_forms_is_that_of_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    table = runpy.run_path(str(ROOT / "benchmarks" / "parallel.py"))["markdown"]
+    cases = json.loads((BENCHMARKS / "parallel.json").read_text())["cases"]
+    assert table(cases) in (ROOT / "docs" / "parallelism_study.md").read_text()
+
+
 @pytest.fixture
 def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmarks_common", ROOT / "benchmarks" / "_common.py")
