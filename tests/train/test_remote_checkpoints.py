@@ -63,6 +63,13 @@ def test_another_folder_of_this_machine(tmp_path: Path) -> None:
         rueda.fit(tiny_task(), RECIPE, checkpoints=tmp_path / "large", progress=False)
 
 
+def test_a_folder_that_cannot_hold_checkpoints_is_told_before_the_first_update(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot write into .*inner: Not a directory; choose another folder"):
+        rueda.fit(tiny_task(), RECIPE, folder=tmp_path / "run", checkpoints=tmp_path / "file" / "inner", progress=False)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 def test_mistakes_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match=r"nonsense://x/y: .*; give a path, or a URL such as s3://bucket/folder"):
         rueda.Checkpoint("nonsense://x/y", model=network()).resume()
@@ -84,3 +91,10 @@ def test_mistakes_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_a_url(given: Any, is_remote: bool) -> None:
     assert isinstance(any_path(given), RemotePath) == is_remote
+
+
+@pytest.mark.parametrize("given", ["s3://", "s3:///folder", "s3:/bucket/folder", "S3://", "memory://"])
+def test_a_url_without_its_bucket_is_no_folder_of_this_machine(given: str) -> None:
+    """``s3://$BUCKET`` with a variable that is not set would keep the checkpoints on a disk that is given back."""
+    with pytest.raises(RunError, match="expected a URL with its bucket, such as s3://bucket/folder; correct it"):
+        any_path(given)

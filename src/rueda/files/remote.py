@@ -20,6 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 from rueda.errors import MissingExtra, RunError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.", re.IGNORECASE)
+_HALF_A_URL = re.compile(
+    r"[a-z][a-z0-9+.-]+:/{1,2}$|(s3a?|gc?s|az|abfs):/(?!/.)|(s3a?|gc?s|az|abfs):///", re.IGNORECASE
+)
 _WHOLE = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 """kinds of storage on which an object is either there as a whole or not at all"""
 
@@ -176,9 +179,15 @@ def any_path(text: str | Path | RemotePath) -> AnyPath:
 
     >>> any_path("s3://bucket/run"), any_path("runs/one").name
     (RemotePath('s3://bucket/run'), 'one')
+
+    Raises:
+        RunError: a URL lacks its bucket, as ``s3://$BUCKET`` does where the variable is not set. As a path it would be a
+            folder of this machine, whose checkpoints are lost with the machine.
     """
     if isinstance(text, RemotePath):
         return text
+    if isinstance(text, str) and _HALF_A_URL.match(text):
+        raise RunError(f"{text}: expected a URL with its bucket, such as s3://bucket/folder; correct it")
     return RemotePath(str(text)) if isinstance(text, str) and _URL.match(text) else Path(text)
 
 
