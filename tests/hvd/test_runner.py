@@ -114,7 +114,7 @@ def test_without_cloudpickle_a_function_of_the_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"min_np": 3, "np": 2}, "--max-np: expected at least --min-np, 3, got 2"),
+        ({"min_np": 3, "np": 2}, "-np: expected at least --min-np, 3, got 2"),
         ({"min_np": 4, "max_num_proc": 5, "np": 3}, "-np: expected a number from --min-np to --max-np"),
         ({"np": 2, "reset_limit": -1}, "--restarts: expected 0 or more, got -1"),
         ({"np": -1}, "expected a whole number from 1, got -1"),

@@ -202,7 +202,7 @@ if generation < 2:
 @pytest.mark.parametrize(
     ("code", "num_starts", "status", "says"),
     [
-        ("sys.exit(3)", 2, 3, "rank 0 on localhost failed with exit status 3; 1 restarts (--restarts) are used up, so"),
+        ("sys.exit(3)", 2, 3, "rank 0 on localhost failed with exit status 3; 1 restart (--restarts) is used up, so"),
         ("raise ValueError('bad')", 2, 1, "the same error for the second time, so the job ends: ValueError: bad"),
     ],
 )
@@ -289,6 +289,9 @@ def test_too_few_workers_end_the_job_in_one_line(launcher: Any, pretend_ssh: str
     ("words", "says"),
     [
         (["--min-np", "3", "--max-np", "2"], "--max-np: expected at least --min-np, 3, got 2"),
+        (["--min-np", "3", "-np", "2"], "-np: expected at least --min-np, 3, got 2; raise it or lower --min-np"),
+        (["--min-np", "3", "-H", "localhost:2"], "the slots of all hosts: expected at least --min-np, 3, got 2; raise"),
+        (["--max-np", "0", "-np", "2"], "--max-np: expected 1 or more, got 0"),
         (["--min-np", "0", "-np", "2"], "--min-np: expected 1 or more, got 0"),
         (["-np", "4", "--max-np", "2"], "-np: expected a number from --min-np to --max-np, 1 to 2, got 4"),
         (["-np", "2", "--restarts", "-1"], "--restarts: expected 0 or more, got -1"),

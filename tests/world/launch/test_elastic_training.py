@@ -175,7 +175,7 @@ def test_the_same_error_at_the_same_update_ends_the_job(launcher: Any) -> None:
         (["--elastic", "--rehearse"], "--elastic has no effect on a rehearsal, which runs in one process"),
         (["--min-np", "1"], "--min-np is for an elastic job; add --elastic, or remove --min-np"),
         (["-H", "a:2"], "--hosts is for an elastic job; add --elastic"),
-        (["--elastic", "--workers", "2", "--min-np", "3"], "--max-np: expected at least --min-np, 3, got 2"),
+        (["--elastic", "--workers", "2", "--min-np", "3"], "-np: expected at least --min-np, 3, got 2"),
         (["--elastic", "--workers", "2", "--timeout", "0"], "--timeout: expected a positive number of seconds"),
         (["--elastic", "--host-discovery-script", "x"], "say for how many workers, with --workers"),
         (

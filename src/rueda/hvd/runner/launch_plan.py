@@ -119,7 +119,7 @@ def plan_job(
         variables |= legacy_keras_variables({**os.environ, **variables})
     settings: ElasticSettings | None = None
     if elastic:
-        most = max_workers or workers or sum(host.slots for host in listed) or MOST_WORKERS
+        most = _most_workers(workers, min_workers, max_workers, listed)
         chosen = {"timeout": timeout, "wait": elastic_timeout, "cooldown": cooldown}
         settings = ElasticSettings(
             least=1 if min_workers is None else min_workers, most=most, wanted=workers, restarts=restarts,
@@ -137,6 +137,25 @@ def plan_job(
         ssh=tuple(ssh_command),
         python=python or sys.executable,
     )
+
+
+def _most_workers(workers: int | None, least: int | None, most: int | None, listed: Sequence[Host]) -> int:
+    """Return the largest number of workers of an elastic job.
+
+    Raises:
+        LaunchError: it is less than the least number; the error names the option that was given.
+    """
+    slots = sum(host.slots for host in listed)
+    for name, number in (("--max-np", most), ("-np", workers), ("the slots of all hosts", slots or None)):
+        if number is None:
+            continue
+        if number < 1:
+            raise LaunchError(name, expected="1 or more", got=number, do="correct it")
+        if least is not None and number < least:
+            do = f"raise {'them' if name.startswith('the') else 'it'} or lower --min-np"
+            raise LaunchError(name, expected=f"at least --min-np, {least}", got=number, do=do)
+        return number
+    return MOST_WORKERS
 
 
 def elastic_limits(

@@ -576,7 +576,8 @@ class ElasticDriver(HostsDriver):
         if self._counts or pending:
             if not self._history.count(now):
                 limit = self._history.limit
-                return self._end_job(first, f"{text}; {limit} restarts (--restarts) are used up, so the job ends")
+                used = f"{limit} restart{' (--restarts) is' if limit == 1 else 's (--restarts) are'} used up"
+                return self._end_job(first, f"{text}; {used}, so the job ends")
             self._output.note(f"{text}; {self._history.number}")
         elif text:
             self._output.note(text)
