@@ -128,6 +128,8 @@ def assert_stops_between_batches(tmp_path: Path) -> None:
         for one in (folder, tmp_path / "whole")
     )
     assert one == other
+    # The epoch whose updates were all made before has the speed of the training, not none.
+    assert all(row.images_per_second > 0 for row in Run(folder).rows("epoch"))
 
 
 def test_sigusr1_in_an_evaluation_waits_for_its_end(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import tempfile
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -55,7 +57,8 @@ class Row:
     test_correct: int | None = None
     """the number of test examples that were classified correctly"""
     images_per_second: float
-    """throughput of all workers since the previous row of this kind, in ``unit`` per second"""
+    """throughput of all workers, in ``unit`` per second. Of an epoch: since the training was last begun, resumed or
+    given other workers, or of the whole training if no update was made since; of a step: of the whole training so far"""
     unit: str = "images"
     """what the throughput counts: images, examples or tokens"""
     units: float | None = None
@@ -212,6 +215,20 @@ def _row(data: dict[str, Any]) -> AnyRow:
     return read_record(Incident, data, "row") if data["kind"] == INCIDENT else read_record(Row, data, "row")
 
 
+def _check_can_hold(folder: Path) -> None:
+    """Make a folder for checkpoints; told now, a mistake costs no epoch.
+
+    Raises:
+        RunError: it cannot be made, or nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write into {folder}: {error.strerror}; choose another folder") from None
+
+
 def _stage(recipe: Recipe, about: dict[str, Any], from_step: int) -> Stage:
     file = about.get("task_file")
     told = {name: None if about.get(name) is None else str(about[name]) for name in ("commit", "command", "time")}
@@ -269,8 +286,10 @@ class Run:
         about = {"format": 1, "task": task, "task_file": file, "rehearsed": rehearsed, **environment()}
         if job is not None:
             about["job"] = job
-        if self.checkpoints != self.folder / "checkpoints":
-            about["checkpoints"] = str(self.checkpoints)
+        if (checkpoints := self.checkpoints) != self.folder / "checkpoints":
+            about["checkpoints"] = str(checkpoints)
+            if isinstance(checkpoints, Path):
+                _check_can_hold(checkpoints)
         about["history"] = [asdict(one) for one in self._continued(recipe, about, from_step)]
         write_atomically(self.folder / "environment.json", json.dumps(about, indent=2).encode())
         recipe.save(self.folder / "recipe.toml")  # after environment.json: without it, a recipe is not that of a run
@@ -335,7 +354,8 @@ class Run:
                 if sync:
                     os.fsync(stream.fileno())
         except OSError as error:
-            raise RunError(f"cannot write {self.metrics_file}: {error.strerror}; free space and use --resume") from None
+            do = "make it writable" if error.errno == errno.EROFS else "free space"
+            raise RunError(f"cannot write {self.metrics_file}: {error.strerror}; {do} and use --resume") from None
 
     def rows(self, kind: str | None = None) -> list[Row]:
         """Read the rows of epochs and steps, or only of one of the two kinds.

@@ -47,9 +47,7 @@ class RowBuilder:
             train: the figures of the training batches.
             diverged: whether anything is known to be not finite.
         """
-        state = self._training.state
-        units = state.units + train.weight if counts_weights(self._training.task) else state.examples
-        return self._row("step", units / max(state.seconds, _SHORTEST), train, {}, diverged=diverged)
+        return self._row("step", self._mean_speed(train), train, {}, diverged=diverged)
 
     def of_epoch(self, train: Figures, evaluation: Evaluation, *, diverged: bool) -> Row:
         """Return the row of an epoch that has ended; every worker must call it.
@@ -59,14 +57,19 @@ class RowBuilder:
             evaluation: those on the other data.
             diverged: whether anything is known to be not finite.
         """
-        test, seconds = evaluation.test, max(self._epoch.seconds, _SHORTEST)
+        test, state = evaluation.test, self._training.state
+        if self._epoch.num_steps:
+            seconds = max(self._epoch.seconds, _SHORTEST)
+            speed, examples_speed = self._num_units() / seconds, self._epoch.num_examples / seconds
+        else:  # the updates were made before the training was resumed, or its workers changed
+            speed, examples_speed = self._mean_speed(train), state.examples / max(state.seconds, _SHORTEST)
         return self._row(
-            "epoch", self._num_units() / seconds, train,
+            "epoch", speed, train,
             {name: found.values for name, found in evaluation.sets.items()}, diverged=diverged,
             test_loss=test.loss, test_accuracy=test.values.get(ACCURACY.name),
             test_correct=test.counts.get(ACCURACY.name), recalibrated=evaluation.recalibrated,
             last=self._training.is_over,
-            model_flops_utilisation=self._utilisation(self._epoch.num_examples / seconds), **self._noise_figures(),
+            model_flops_utilisation=self._utilisation(examples_speed), **self._noise_figures(),
         )  # fmt: skip
 
     def _row(
@@ -82,6 +85,12 @@ class RowBuilder:
             rate=training.rate, global_batch=training.global_batch, rehearsed=training.rehearsed,
             diverged=diverged or not math.isfinite(train.loss), **results,
         )  # fmt: skip
+
+    def _mean_speed(self, train: Figures) -> float:
+        """Return the throughput of the whole training so far."""
+        state = self._training.state
+        units = state.units + train.weight if counts_weights(self._training.task) else state.examples
+        return units / max(state.seconds, _SHORTEST)
 
     def _num_units(self) -> float:
         """Return the images, examples or tokens of this epoch in this process; all workers must call it for tokens."""
