@@ -181,8 +181,8 @@ def any_path(text: str | Path | RemotePath) -> AnyPath:
     (RemotePath('s3://bucket/run'), 'one')
 
     Raises:
-        RunError: a URL lacks its bucket, as ``s3://$BUCKET`` does where the variable is not set. As a path it would be a
-            folder of this machine, whose checkpoints are lost with the machine.
+        RunError: a URL lacks its bucket, as ``s3://$BUCKET`` does where the variable is not set. As a path it would be
+            a folder of this machine, whose checkpoints are lost with the machine.
     """
     if isinstance(text, RemotePath):
         return text

@@ -58,7 +58,7 @@ class Row:
     """the number of test examples that were classified correctly"""
     images_per_second: float
     """throughput of all workers, in ``unit`` per second. Of an epoch: since the training was last begun, resumed or
-    given other workers, or of the whole training if no update was made since; of a step: of the whole training so far"""
+    given other workers, or of the whole training if no update was made since; of a step: of the training so far"""
     unit: str = "images"
     """what the throughput counts: images, examples or tokens"""
     units: float | None = None
