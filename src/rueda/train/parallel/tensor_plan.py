@@ -26,6 +26,7 @@ from torch import nn
 
 from rueda.errors import TaskError
 from rueda.tasks.models.transformer import Block
+from rueda.train.parallel.stages import is_plain_sequence
 
 COLUMNS, ROWS = "columns", "rows"
 _BLOCK = (("attention.qkv", "attention.out"), ("mlp.0", "mlp.2"))
@@ -117,7 +118,7 @@ def _pairs(model: nn.Module) -> list[tuple[str, str]]:
     for name, module in model.named_modules():
         if isinstance(module, Block):
             found += [(f"{name}.{first}", f"{name}.{second}") for first, second in _BLOCK]
-        elif isinstance(module, nn.Sequential) and not _is_in_block(model, name):
+        elif is_plain_sequence(module) and not _is_in_block(model, name):
             found += [
                 tuple(f"{name}.{part}" if name else part for part in pair)  # type: ignore[misc]
                 for pair in _pairs_in_sequence(module)
