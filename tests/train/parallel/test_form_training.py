@@ -288,6 +288,36 @@ def test_a_sequence_with_a_forward_pass_of_its_own_is_not_split() -> None:
         Training(inner, in_form(RECIPE, "tensor", 2), current())
 
 
+def with_a_layer_used_twice() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def with_weight_norm() -> nn.Module:
+    norm = nn.utils.parametrizations.weight_norm
+    return nn.Sequential(norm(nn.Linear(8, 8)), nn.ReLU(), norm(nn.Linear(8, 6)), nn.Linear(6, 6), nn.Linear(6, 3))
+
+
+class Doubled(nn.Linear):
+    """A linear layer with a forward pass of its own."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(super().forward(inputs), dim=-1)
+
+
+def with_an_own_linear_layer() -> nn.Module:
+    return nn.Sequential(Doubled(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+@workers(2)
+def test_layers_that_are_used_twice_or_have_more_than_a_weight() -> None:
+    for model in (with_a_layer_used_twice, with_weight_norm, with_an_own_linear_layer):
+        task = replace(tiny_task(), model=model)
+        is_that_of_one_worker(task, RECIPE.change(epochs=1), ["tensor"])
+    repeated = replace(tiny_task(), model=with_a_layer_used_twice, layers=list)
+    is_that_of_one_worker(repeated, RECIPE.change(epochs=1), ["sharded"])
+
+
 class ReadsWeights(nn.Module):
     def __init__(self) -> None:
         super().__init__()
