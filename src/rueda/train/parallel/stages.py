@@ -71,13 +71,18 @@ def is_plain_sequence(module: nn.Module) -> TypeGuard[nn.Sequential]:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def passing(layers: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a function that passes a value through layers; a tuple becomes several arguments of the next one."""
+def passing(layers: Sequence[Callable[..., Any]], *, unpacks: bool = True) -> Callable[..., Any]:
+    """Return a function that passes a value through layers.
+
+    Args:
+        layers: the layers.
+        unpacks: whether a tuple becomes several arguments of the next one; an ``nn.Sequential`` passes it as it is.
+    """
 
     def forward(*inputs: Any, **named: Any) -> Any:
         value = layers[0](*inputs, **named)
         for layer in layers[1:]:
-            value = layer(*value) if isinstance(value, tuple) else layer(value)
+            value = layer(*value) if unpacks and isinstance(value, tuple) else layer(value)
         return value
 
     return forward
