@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from plan.profiles import profile, step
 from rueda.errors import ProfileError
 from rueda.plan.cluster import Cluster, Link
+from rueda.plan.compute import launch_seconds
 from rueda.plan.form_choice import best_form, compare_forms, predict_form, reason
 from rueda.plan.parallel_forms import Schedule, cut_into_stages, worker_memory
 from rueda.records.model_layers import LayerWork
@@ -96,6 +99,14 @@ def test_tensor() -> None:
     exchanged = 64 * 4 * 8 * WIDTH
     assert bytes_of(found) == {"activations: all-reduce": 1.5 * exchanged}
     assert found.step_seconds == pytest.approx(0.64 / 4 + 1.5 * exchanged / 1e9)
+
+
+def test_tensor_has_the_launches_of_one_worker() -> None:
+    fast = replace(BOX, speed=1e9)  # a step there is as long as the host takes to launch it
+    found = predict_form(model(), fast, Mesh(tensor=4), batch=64)
+    assert found.compute_seconds == pytest.approx(launch_seconds(model()))
+    cut = predict_form(model(), fast, Mesh(pipeline=2, data=2), batch=64, schedule=Schedule(4))
+    assert cut.compute_seconds == pytest.approx(4 * launch_seconds(model()) / 2)  # 4 micro-batches of half the layers
 
 
 def test_layers_without_a_plan_stay_whole() -> None:

@@ -167,3 +167,31 @@ def test_what_cannot_be_computed_again_is_refused_in_one_line() -> None:
         layers=lambda model: [model.last],
     )  # fmt: skip
     run(training(own, Recipe(batch=8, epochs=1, activation_checkpointing=True), alone=True))
+
+
+class Split(nn.Module):
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs * 2, inputs.exp()
+
+
+class Joined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, both: tuple[Tensor, Tensor]) -> Tensor:
+        outputs: Tensor = self.linear(both[0] + both[1])
+        return outputs
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_sequence_passes_a_tuple_as_one_argument(place: int) -> None:
+    others = [nn.Linear(3, 3), nn.Linear(3, 3)]
+    model = nn.Sequential(*others[:place], Split(), Joined(), *others[place:])
+    inputs = torch.ones(2, 3)
+    expected = model(inputs)
+    with Recomputation(model).of_forward_pass():
+        found = model(inputs)
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert all(one.grad is not None for one in model.parameters())

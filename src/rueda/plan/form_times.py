@@ -9,7 +9,8 @@ sharded    T(B / s) + exposed: three transfers (two all-gathers, a reduce-scatte
            behind the computation of the other layers, but never the first and the last one
 pipeline   (m + p - 1) slots, each max(the slowest stage's share of T(B / m), its sends), and the sends of the first
            and last micro-batch through all stages
-tensor     T(B) with the split layers' share divided by t, and all all-reduces: the next operation waits for them
+tensor     T(B) with the split layers' share divided by t, but never less than the launches of the host, of which each
+           worker has as many as one alone; and all all-reduces: the next operation waits for them
 =========  ===========================================================================================================
 
 Tensor slices are neighbours (the links inside a node), then pipeline stages, then shards and replicas. A group whose
@@ -24,8 +25,9 @@ from dataclasses import replace
 
 from rueda.plan.cluster import Cluster, Link
 from rueda.plan.collectives import all_reduce
+from rueda.plan.compute import launch_seconds
 from rueda.plan.parallel_forms import Exchange, Schedule, cut_bytes, exchanges_of
-from rueda.plan.prediction import INTERFERENCE, contention, predict
+from rueda.plan.prediction import INTERFERENCE, basis, contention, predict
 from rueda.records.model_layers import LayerWork
 from rueda.records.profile import Profile
 from rueda.records.recipe.parallel_form import Mesh
@@ -102,7 +104,8 @@ def step_times(
             return found.step_seconds, found.compute_seconds, found.sync_seconds
     micro = examples / (schedule.micro_batches if mesh.pipeline > 1 else 1)
     whole = compute_seconds(profile, cluster, micro, mesh.workers)
-    slot = whole * max(_share(stage, stages, mesh.tensor) for stage in stages)
+    floor = _launch_floor(profile, cluster)
+    slot = max(max(whole * _share(one, stages, mesh.tensor), floor * _share(one, stages, 1)) for one in stages)
     slots = schedule.micro_batches + mesh.pipeline - 1 if mesh.pipeline > 1 else 1
     strides = {"tensor": 1, "pipeline": mesh.tensor, "replicas": mesh.tensor * mesh.pipeline}
     blocking, hideable, calls = 0.0, 0.0, 1
@@ -128,6 +131,11 @@ def step_times(
         slot = max(slot, 2 * max(sends))
         exposed += 2 * sum(sends)
     return slots * slot + blocking + exposed, busy, hideable + blocking + sending
+
+
+def _launch_floor(profile: Profile, cluster: Cluster) -> float:
+    """Return the least time of a step, that of its launches; 0 where the times are measured ones, which contain it."""
+    return launch_seconds(cluster.profile or profile) if basis(profile, cluster) in ("speed", "roofline") else 0.0
 
 
 def _share(stage: Sequence[LayerWork], stages: Sequence[Sequence[LayerWork]], slices: int) -> float:

@@ -162,7 +162,7 @@ class _Chain:
     def __init__(self, chain: nn.Sequential, name: str) -> None:
         layers = list(chain)
         self._segments = [
-            Segment(part, passing(part), f"{name}[{start}:{end}]")
+            Segment(part, passing(part, unpacks=False), f"{name}[{start}:{end}]")
             for start, end in _cuts(layers)
             if (part := layers[start:end])
         ]

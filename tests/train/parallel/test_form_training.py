@@ -231,6 +231,93 @@ def test_a_plan_of_the_task() -> None:
     is_that_of_one_worker(task, recipe, ["tensor"])
 
 
+class Residual(nn.Module):
+    """Does something between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            inputs = inputs + layer(inputs)
+        outputs: torch.Tensor = self.last(inputs)
+        return outputs
+
+
+class Forked(nn.Module):
+    """Concatenates, as a U-Net does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(16, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        first = self.first(inputs)
+        outputs: torch.Tensor = self.last(torch.cat([first, self.second(first)], dim=1))
+        return outputs
+
+
+class Normed(nn.Sequential):
+    """A sequence with a forward pass of its own."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self[1](torch.softmax(self[0](inputs), dim=1))
+        return outputs
+
+
+@workers(2)
+def test_a_model_that_does_more_than_its_layers_in_a_row_is_not_cut() -> None:
+    named = replace(tiny_task(), model=Residual, layers=lambda model: [*model.layers, model.last])
+    forked = replace(tiny_task(), model=Forked, layers=lambda model: [model.first, model.second, model.last])
+    own_forward = replace(tiny_task(), model=lambda: Normed(nn.Linear(8, 8), nn.Linear(8, 3)))
+    for task, message in (
+        (named, "in a row: expected the outputs of the model, got 'other outputs'"),
+        (forked, "in a row: expected the outputs of the model, got 'RuntimeError: "),
+        (own_forward, "expected an nn.Sequential.*got 'Normed with a forward pass of its own'"),
+    ):
+        with pytest.raises(TaskError, match=message):
+            Training(task, in_form(RECIPE, "pipeline", 2), current())
+
+
+@workers(2)
+def test_a_sequence_with_a_forward_pass_of_its_own_is_not_split() -> None:
+    inner = replace(tiny_task(), model=lambda: nn.Sequential(Normed(nn.Linear(8, 8), nn.Linear(8, 3))))
+    with pytest.raises(RecipeError, match="expected two linear layers in a row"):
+        Training(inner, in_form(RECIPE, "tensor", 2), current())
+
+
+def with_a_layer_used_twice() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def with_weight_norm() -> nn.Module:
+    norm = nn.utils.parametrizations.weight_norm
+    return nn.Sequential(norm(nn.Linear(8, 8)), nn.ReLU(), norm(nn.Linear(8, 6)), nn.Linear(6, 6), nn.Linear(6, 3))
+
+
+class Doubled(nn.Linear):
+    """A linear layer with a forward pass of its own."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(super().forward(inputs), dim=-1)
+
+
+def with_an_own_linear_layer() -> nn.Module:
+    return nn.Sequential(Doubled(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+@workers(2)
+def test_layers_that_are_used_twice_or_have_more_than_a_weight() -> None:
+    for model in (with_a_layer_used_twice, with_weight_norm, with_an_own_linear_layer):
+        task = replace(tiny_task(), model=model)
+        is_that_of_one_worker(task, RECIPE.change(epochs=1), ["tensor"])
+    repeated = replace(tiny_task(), model=with_a_layer_used_twice, layers=list)
+    is_that_of_one_worker(repeated, RECIPE.change(epochs=1), ["sharded"])
+
+
 class ReadsWeights(nn.Module):
     def __init__(self) -> None:
         super().__init__()

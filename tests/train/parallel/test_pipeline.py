@@ -19,13 +19,14 @@ from rueda.records import Recipe
 from rueda.records.recipe.parallel_form import Mesh
 from rueda.tasks import models
 from rueda.tasks.language import predict_next
+from rueda.tasks.step import Losses
 from rueda.tasks.task import Task
 from rueda.train.activation_checkpointing import segments_of
 from rueda.train.counting import SavedTensors
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
 from rueda.train.parallel.building import build_pipeline_updater, pipeline_groups
-from rueda.train.parallel.pipeline import fitting_micro_batches
+from rueda.train.parallel.pipeline import Pipeline, fitting_micro_batches
 from rueda.train.parallel.pipeline_updater import PipelineUpdater
 from rueda.train.parallel.refusals import REFUSED, check_form
 from rueda.train.parallel.stages import Stage, is_kept, layers_of
@@ -300,3 +301,31 @@ def test_what_the_forms_refuse(name: str) -> None:
                 check_form(cnn_task(), recipe, mesh, rehearse=name == "a rehearsal")
         else:
             check_form(cnn_task(), recipe, mesh, rehearse=name == "a rehearsal")
+
+
+class Refusing(nn.Module):
+    """A layer that cannot take its second input; the first one is that of the pass that finds the shapes."""
+
+    num_calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        if self.num_calls == 1:
+            return inputs
+        raise TaskError("a layer", expected="another input", got="this one", do="change it")
+
+
+@workers(2)
+def test_the_error_of_a_layer_is_raised_as_it_was() -> None:
+    groups = [dist.new_group([rank]) for rank in range(2)]  # a pipeline of one worker each: nobody waits for the other
+    task = Task(name="refusing", model=nn.Identity, train=no_data, test=no_data)
+    pipeline = Pipeline(
+        task, [Stage([nn.Linear(4, 3), Refusing()])], schedule="gpipe", micro_batches=2, group=groups[dist.get_rank()],
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    with pytest.raises(TaskError, match="a layer: expected another input"):
+        pipeline.accumulate_gradients((torch.ones(4, 4), torch.zeros(4, dtype=torch.long)), 4, weighed)
+
+
+def weighed(result: Losses, start: int, count: int) -> torch.Tensor:
+    return result.total()

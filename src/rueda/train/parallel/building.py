@@ -21,8 +21,15 @@ from rueda.train.parallel.division import data_place, device_mesh
 from rueda.train.parallel.layer_times import best_cuts, measure_layers
 from rueda.train.parallel.pipeline import CHUNKS, Pipeline
 from rueda.train.parallel.pipeline_updater import PipelineUpdater
-from rueda.train.parallel.stages import build_stages, check_num_stages, check_trained, keep_stages, layers_of
-from rueda.train.parallel.stand_in import inputs_of
+from rueda.train.parallel.stages import (
+    build_stages,
+    check_layers,
+    check_num_stages,
+    check_trained,
+    keep_stages,
+    layers_of,
+)
+from rueda.train.parallel.stand_in import ModelInputs, inputs_of
 from rueda.train.parallel.tied import TiedParameters, owners_of
 from rueda.train.step_module import arranged
 from rueda.world import World
@@ -92,9 +99,9 @@ def build_pipeline_updater(
     layers = layers_of(model, task.layers, task=task.name)
     check_num_stages(len(layers), length * chunks, task.name)
     micro_batches = default_micro_batches(recipe, length)
-    ends = world.broadcast_object(
-        best_cuts(_seconds(task, layers, sample, micro_batches), length * chunks) if world.is_main else []
-    )
+    inputs = _first_inputs(task, sample, micro_batches)
+    check_layers(model, layers, inputs.arguments, inputs.named, task=task.name)
+    ends = world.broadcast_object(best_cuts(_seconds(layers, inputs), length * chunks) if world.is_main else [])
     stages = build_stages(layers, ends)
     check_trained(stages, length, task.name)
     parameters = list(model.parameters())
@@ -121,9 +128,14 @@ def build_pipeline_updater(
     return updater
 
 
-def _seconds(task: Task, layers: list[nn.Module], sample: MicroBatch, micro_batches: int) -> list[float]:
-    """Measure the layers on a micro-batch of the sample, with the random numbers kept."""
+def _first_inputs(task: Task, sample: MicroBatch, micro_batches: int) -> ModelInputs:
+    """Return the inputs of the model for a micro-batch of the sample, with the random numbers kept."""
     count = max(1, sample.num_examples // micro_batches)
     with torch.random.fork_rng(devices=[]):
-        inputs = inputs_of(task, select(sample.batch, slice(0, count)))
+        return inputs_of(task, select(sample.batch, slice(0, count)))
+
+
+def _seconds(layers: list[nn.Module], inputs: ModelInputs) -> list[float]:
+    """Measure the layers on a micro-batch, with the random numbers kept."""
+    with torch.random.fork_rng(devices=[]):
         return measure_layers(layers, inputs.arguments, inputs.named)

@@ -14,8 +14,8 @@ batch: the first stage reads its inputs, the last one its targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -57,6 +57,17 @@ def fitting_micro_batches(schedule: str, workers: int, wanted: int, num_examples
     do = "use gpipe, more micro_batches, or a batch with more divisors"
     expected = f"a batch that {workers} to {wanted} equal micro-batches make up"
     raise RecipeError(f"the pipeline's schedule {schedule}", expected=expected, got=f"{num_examples} examples", do=do)
+
+
+@contextmanager
+def _errors_of_layers() -> Iterator[None]:
+    """Raise the error of a layer as it was, and not in torch's words around it, which say what the inputs were."""
+    try:
+        yield
+    except RuntimeError as error:
+        if error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise
 
 
 class Pipeline:
@@ -140,7 +151,7 @@ class Pipeline:
         arguments, named = (inputs.arguments, inputs.named) if self.is_first else ((), {})
         places = torch.arange(num_examples) if self.is_last else None
         timed = self.clock is not None and weigh is not None
-        with self.clock.step() if timed and self.clock is not None else nullcontext():
+        with self.clock.step() if timed and self.clock is not None else nullcontext(), _errors_of_layers():
             if weigh is None:
                 schedule.eval(*arguments, target=places, **named)
             else:

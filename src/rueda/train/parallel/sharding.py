@@ -49,7 +49,7 @@ def sharded_layers(model: nn.Module, own: Layers | None = None) -> list[nn.Modul
     candidates = own(model) if own is not None else [model.get_submodule(name) for name in layers_of(model)]
     shared = shared_parameters(model)
     found: list[nn.Module] = []
-    for layer in candidates:
+    for layer in dict.fromkeys(candidates):  # one that is used several times is sharded once
         parameters = list(layer.parameters())
         is_own = id(layer) in known and layer is not model and not isinstance(layer, nn.Embedding)
         has_weights = any(one.dim() > 1 for one in parameters)

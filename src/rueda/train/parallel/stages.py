@@ -14,13 +14,14 @@ these stages then has a copy, and :mod:`rueda.train.parallel.tied` adds up their
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from rueda.data.nest import map_tensors
+from rueda.data.nest import map_tensors, tensors
 from rueda.errors import RecipeError, TaskError
+from rueda.train.buffers import buffers_restored
 
 Layers = Callable[[Any], Sequence[nn.Module]]
 """model -> its layers, in the order in which a batch passes through them"""
@@ -45,12 +46,13 @@ def layers_of(model: nn.Module, own: Layers | None = None, *, task: str = "this 
         found = list(own(model))
     elif callable(method):
         found = list(method())
-    elif isinstance(model, nn.Sequential):
+    elif is_plain_sequence(model):
         found = list(model)
     else:
+        got = type(model).__name__ + (" with a forward pass of its own" if isinstance(model, nn.Sequential) else "")
         raise TaskError(
-            f"the model of task {task}", expected="an nn.Sequential, which a pipeline can cut into stages",
-            got=type(model).__name__, do="give the task its layers: Task(layers=lambda model: [...])",
+            f"the model of task {task}", expected="an nn.Sequential, which a pipeline can cut into stages", got=got,
+            do="give the task its layers: Task(layers=lambda model: [...])",
         )  # fmt: skip
     wrong = [type(layer).__name__ for layer in found if not isinstance(layer, nn.Module)]
     if wrong or not found:
@@ -64,16 +66,74 @@ def layers_of(model: nn.Module, own: Layers | None = None, *, task: str = "this 
     return found
 
 
-def passing(layers: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a function that passes a value through layers; a tuple becomes several arguments of the next one."""
+def is_plain_sequence(module: nn.Module) -> TypeGuard[nn.Sequential]:
+    """Return whether a module passes a value through its children; a subclass may do anything else in its forward."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def passing(layers: Sequence[Callable[..., Any]], *, unpacks: bool = True) -> Callable[..., Any]:
+    """Return a function that passes a value through layers.
+
+    Args:
+        layers: the layers.
+        unpacks: whether a tuple becomes several arguments of the next one; an ``nn.Sequential`` passes it as it is.
+    """
 
     def forward(*inputs: Any, **named: Any) -> Any:
         value = layers[0](*inputs, **named)
         for layer in layers[1:]:
-            value = layer(*value) if isinstance(value, tuple) else layer(value)
+            value = layer(*value) if unpacks and isinstance(value, tuple) else layer(value)
         return value
 
     return forward
+
+
+def check_layers(model: nn.Module, layers: Sequence[nn.Module], inputs: Any, named: Any, *, task: str) -> None:
+    """Refuse layers that compute something else than their model, one behind the other.
+
+    A pipeline calls the layers and not the model, so what the model does between them, such as an addition of a skip
+    connection, would be left out without any error. Random numbers and buffers stay as they are.
+
+    Args:
+        model: the whole model.
+        layers: its layers.
+        inputs: a few inputs of the model.
+        named: its inputs by name.
+        task: the name of the task, for messages.
+
+    Raises:
+        TaskError: the outputs differ, or the layers cannot be called one behind the other.
+    """
+    expected = _outputs(model, model, inputs, named)
+    found: list[Tensor] | str
+    try:
+        found = _outputs(model, passing(layers), inputs, named)
+    except Exception as error:  # whatever a layer does with what the model never gives it
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    if isinstance(found, str) or not _are_close(expected, found):
+        got = found if isinstance(found, str) else "other outputs"
+        do = "name modules that pass a value from one to the next and do all that model.forward does"
+        raise TaskError(f"the layers of task {task}, in a row", expected="the outputs of the model", got=got, do=do)
+
+
+def _outputs(model: nn.Module, forward: Callable[..., Any], inputs: Any, named: Any) -> list[Tensor]:
+    """Call a function with copies of the inputs, since a layer may overwrite its own, and with the same dropout."""
+    given: Any = map_tensors(torch.clone, [inputs, named])
+    devices = sorted({one.device.index for one in tensors(given) if one.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), buffers_restored(model.buffers()):
+        torch.manual_seed(0)
+        return list(tensors([forward(*given[0], **given[1])]))
+
+
+def _are_close(expected: Sequence[Tensor], found: Sequence[Tensor]) -> bool:
+    """Return whether tensors are equal up to roundings; numbers that are not finite are equal if both are not."""
+    if [(one.shape, one.dtype) for one in expected] != [(one.shape, one.dtype) for one in found]:
+        return False
+    for one, other in zip(expected, found, strict=True):
+        size = torch.nan_to_num(one.double(), 0.0, 0.0, 0.0).abs().max().item() if one.numel() else 0.0
+        if not torch.allclose(one.double(), other.double(), rtol=1e-3, atol=1e-3 * size, equal_nan=True):
+            return False
+    return True
 
 
 class Stage(nn.Module):

@@ -18,6 +18,7 @@ All other layers are whole on each worker.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -26,6 +27,7 @@ from torch import nn
 
 from rueda.errors import TaskError
 from rueda.tasks.models.transformer import Block
+from rueda.train.parallel.stages import is_plain_sequence
 
 COLUMNS, ROWS = "columns", "rows"
 _BLOCK = (("attention.qkv", "attention.out"), ("mlp.0", "mlp.2"))
@@ -114,13 +116,14 @@ def _fits(name: str, pattern: str) -> bool:
 def _pairs(model: nn.Module) -> list[tuple[str, str]]:
     """Return the pairs of linear layers, by name."""
     found: list[tuple[str, str]] = []
+    places = Counter(id(child) for module in model.modules() for child in module._modules.values())
     for name, module in model.named_modules():
         if isinstance(module, Block):
             found += [(f"{name}.{first}", f"{name}.{second}") for first, second in _BLOCK]
-        elif isinstance(module, nn.Sequential) and not _is_in_block(model, name):
+        elif is_plain_sequence(module) and not _is_in_block(model, name):
             found += [
                 tuple(f"{name}.{part}" if name else part for part in pair)  # type: ignore[misc]
-                for pair in _pairs_in_sequence(module)
+                for pair in _pairs_in_sequence(module, places)
             ]
     return found
 
@@ -129,15 +132,16 @@ def _is_in_block(model: nn.Module, name: str) -> bool:
     return bool(name) and isinstance(model.get_submodule(name.rpartition(".")[0]), Block)
 
 
-def _pairs_in_sequence(sequence: nn.Sequential) -> list[tuple[str, str]]:
+def _pairs_in_sequence(sequence: nn.Sequential, places: Counter[int]) -> list[tuple[str, str]]:
     """Return pairs of linear layers with elementwise functions between them; no layer is in two of them.
 
-    Dropout between them would draw the same numbers for each slice, so such layers are no pair.
+    Dropout between them would draw the same numbers for each slice, so such layers are no pair. A layer that has
+    several places in the model may be the first of a pair in one of them only, so it is in none.
     """
     found: list[tuple[str, str]] = []
     first: str | None = None
-    for name, module in sequence.named_children():
-        if isinstance(module, nn.Linear):
+    for name, module in sequence._modules.items():  # named_children() leaves out the second place of a layer
+        if module is not None and _is_plain_linear(module) and places[id(module)] == 1:
             if first is None:
                 first = name
             else:
@@ -146,6 +150,13 @@ def _pairs_in_sequence(sequence: nn.Sequential) -> list[tuple[str, str]]:
         elif not (isinstance(module, _ELEMENTWISE) or (isinstance(module, nn.Dropout) and module.p == 0)):
             first = None
     return found
+
+
+def _is_plain_linear(module: nn.Module) -> bool:
+    """Return whether a linear layer has its own forward pass and weight, and not those of LoRA or a weight norm."""
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return False
+    return module._parameters.keys() == {"weight", "bias"}
 
 
 def _slices_evenly(model: nn.Module, first: str, second: str, slices: int) -> bool:
