@@ -40,8 +40,6 @@ _LOOK_SECONDS = 0.05  # between two looks at the processes of the others
 ORDERED = platform.machine() in ("x86_64", "AMD64", "i686")
 """whether this processor makes stores visible in program order, and loads in program order"""
 
-_fence_lock = threading.Lock()
-
 
 class PeerGone(RuntimeError):
     """A rank that this one waits for has ended or has closed the group; Gloo raises a RuntimeError then, too."""
@@ -53,10 +51,12 @@ def _fence() -> None:
     Releasing a lock is a store with release semantics, and acquiring one is a load with acquire semantics. An
     acquire never overtakes an earlier release, so locking twice contains a release followed by an acquire. On x86-64,
     which lets a load overtake an earlier store and nothing else, acquiring a lock is an instruction that forbids it.
+    The lock is a new one: an exception of a signal handler might leave it locked for ever.
     """
+    lock = threading.Lock()
     for _ in range(2):
-        _fence_lock.acquire()
-        _fence_lock.release()
+        lock.acquire()
+        lock.release()
 
 
 class _Usefulness:
