@@ -48,7 +48,7 @@ from rueda.world.stall import watcher
 CONNECT_SECONDS = 120.0
 LEAVE_SECONDS = 5.0
 _INLINE_BYTES = 2048  # of all ranks together; for more, a process group is faster than the control channel,
-_LOCAL_INLINE_BYTES = 1 << 17  # but not on one host, up to as much from rank 0 to all ranks, if a thread waits for it
+_LOCAL_INLINE_BYTES = 1 << 18  # but not on one host, up to as much from rank 0 to all ranks, if a thread waits for it
 _CALLER_SECONDS = 0.001  # the background thread does not compete with a caller that was active in this time,
 _SLEEP_SECONDS = (0.002, 0.016)  # but sleeps and tries again: its first sleep, and its longest, since it doubles
 
