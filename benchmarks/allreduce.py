@@ -14,7 +14,9 @@ bytes per second                             a copy of the tensor, by all proces
 
 Each size is timed in turns within the same processes, after a barrier each time; the ratio is the median over the
 turns. The hvd engine is started twice for each number of processes, once with each transport, and its two runs take
-turns only as wholes. With ``--busy`` one process per core computes beside them; these end with this one.
+turns only as wholes. All of it is measured twice: without other work, and *busy*, where one process per core computes
+beside them; these end with this one. ``--quiet`` and ``--busy`` measure one of the two, and keep the other of the same
+commit in the result file. The targets hold for both.
 
 A copy reads each byte once and writes it once. An all-reduce over N processes cannot do with less than reading the
 N - 1 buffers of the others and writing the result, if its own is in the cache: N transfers instead of 2, so it takes at
@@ -24,22 +26,23 @@ cache keeps nothing, and 2 / 5 of the limit. Where other programs run, the share
 that of the clock; both are given.
 
 A large tensor has fewer turns, and no more are begun for a size after ``--seconds``; a size for which the memory does
-not suffice is left out.
+not suffice is left out. ``turns`` says how many there were.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from _common import answer_of, save
+from _common import answer_of, earlier, save
 
 KILOBYTE = 1024
 SIZES = [4 * KILOBYTE * 4**power for power in range(9)]  # 4 KB to 256 MB
@@ -52,21 +55,35 @@ def main() -> None:
     parser.add_argument("--processes", default="2,4", help="numbers of processes")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest tensor")
     parser.add_argument("--turns", type=int, default=31, help="turns of a tensor below 4 MB; larger ones have fewer")
-    parser.add_argument("--seconds", type=float, default=20.0, help="after which no more turns of a size are begun")
-    parser.add_argument("--busy", action="store_true", help="let other processes occupy all cores")
+    parser.add_argument("--seconds", type=float, default=5.0, help="after which no more turns of a size are begun")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--quiet", action="store_true", help="only without other work")
+    only.add_argument("--busy", action="store_true", help="only while other processes occupy all cores")
     parser.add_argument("--part", choices=["world", "hvd"], help="(of a worker)")
     arguments = parser.parse_args()
     if arguments.part:
         (by_world if arguments.part == "world" else by_hvd)(arguments)
         return
-    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1) if arguments.busy]
+    results = {name: earlier("allreduce").get(name, {}) for name in ("quiet", "busy")}
+    for name, skipped in (("quiet", arguments.busy), ("busy", arguments.quiet)):
+        if not skipped:
+            with busy_cores() if name == "busy" else contextlib.nullcontext():
+                print(f"{name}:")
+                for number in arguments.processes.split(","):
+                    results[name][number] = measure(int(number), arguments)
+    save("allreduce", {"turns": arguments.turns, **results}, seeds=(0,))
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """Let a process of its own compute on each core."""
+    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1)]
     try:
-        results = {number: measure(int(number), arguments) for number in arguments.processes.split(",")}
+        yield
     finally:
         for process in others:
             process.kill()
-    name = "allreduce_busy" if arguments.busy else "allreduce"
-    save(name, {"turns": arguments.turns, "busy": arguments.busy, "processes": results}, seeds=(0,))
+            process.wait()
 
 
 def measure(num_processes: int, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -54,6 +54,34 @@ def test_a_timeline_is_valid_and_complete(tmp_path: Path) -> None:
     assert any(event.get("name") == "CYCLE_START" for event in by_tensor["cycles"])
 
 
+@workers(2)
+@pytest.mark.parametrize("transport", ["", "gloo"])
+def test_on_one_host_small_tensors_go_with_the_negotiation_if_they_are_awaited(transport: str, tmp_path: Path) -> None:
+    """Those that nobody waits for yet are fused, and Gloo carries all of them if it is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUEDA_TRANSPORT", transport)
+        hvd.shutdown()  # an earlier test may have begun
+        hvd.init()
+    file = tmp_path / "timeline.json"
+    hvd.start_timeline(str(file))
+    hvd.barrier()
+    mine = torch.arange(9000.0) + hvd.rank()
+    for name, size in (("awaited", 9000), ("large", 90_000)):
+        summed = hvd.allreduce(mine.repeat(10)[:size], name=name, op=hvd.Sum)
+        assert torch.equal(summed, (2 * torch.arange(9000.0) + 1).repeat(10)[:size])
+    handle = hvd.allreduce_async(mine, name="later", op=hvd.Sum)
+    assert torch.equal(hvd.synchronize(handle), 2 * torch.arange(9000.0) + 1)
+    hvd.stop_timeline()
+    rank = hvd.rank()
+    hvd.shutdown()
+    if rank != 0:
+        return
+    events = json.loads(file.read_text())
+    rows = {event["pid"]: event["args"]["name"] for event in events if event.get("name") == "process_name"}
+    inline = {rows[event["pid"]] for event in events if event.get("name") == "INLINE_ALLREDUCE"}
+    assert inline == ({"awaited"} if transport == "" else set())
+
+
 @pytest.mark.parametrize("path", ["/dev/full", "/no/such/folder/timeline.json"])
 def test_a_file_that_cannot_be_written_ends_the_timeline_with_one_warning(
     path: str, caplog: pytest.LogCaptureFixture

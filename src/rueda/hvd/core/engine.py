@@ -17,6 +17,7 @@ background thread is not woken by a submission, but at the end of its cycle, if 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -41,11 +42,13 @@ from rueda.hvd.core.stalls import EngineCollectives
 from rueda.hvd.core.tensor_queue import TensorQueue
 from rueda.hvd.core.timeline import Timeline
 from rueda.world.device import is_gpu
+from rueda.world.shared_memory.transport import wanted
 from rueda.world.stall import watcher
 
 CONNECT_SECONDS = 120.0
 LEAVE_SECONDS = 5.0
-_INLINE_BYTES = 2048  # of all ranks together; for more, a process group is faster than the control channel
+_INLINE_BYTES = 2048  # of all ranks together; for more, a process group is faster than the control channel,
+_LOCAL_INLINE_BYTES = 1 << 18  # but not on one host, up to as much from rank 0 to all ranks, if a thread waits for it
 _CALLER_SECONDS = 0.001  # the background thread does not compete with a caller that was active in this time,
 _SLEEP_SECONDS = (0.002, 0.016)  # but sleeps and tries again: its first sleep, and its longest, since it doubles
 
@@ -79,7 +82,9 @@ class Engine:
         self.bucket_reducers: list[weakref.ref[Any]] = []  # a rank leaves them before it joins
         self.waiting_step: tuple[str, float] | None = None  # the step in whose buckets a thread waits, and since when
         self.resubmitted: dict[str, Any] = {}  # by name: what a framework's interface knows about its repetitions
-        self._inline_bytes = _INLINE_BYTES // size
+        self._inline_bytes = self._waited_inline_bytes = _INLINE_BYTES // size
+        if self.local_size == size and wanted(os.environ) != "gloo":
+            self._waited_inline_bytes = max(self._inline_bytes, _LOCAL_INLINE_BYTES // size**2)
         self.forked = False
         past = prelude if prelude is not None and prelude.is_over else None
         self._prelude = None if past is prelude else prelude  # its results are kept as long as it lasts
@@ -136,7 +141,8 @@ class Engine:
                 check_operation(signature.operation, tensor.dtype)
         if signature.device == "cpu":
             num_bytes = sum([tensor.nbytes for tensor in entry.tensors])
-            if num_bytes <= self._inline_bytes and self.size > 1:
+            # What nobody waits for yet is better fused with its neighbours.
+            if num_bytes <= (self._waited_inline_bytes if waits else self._inline_bytes) and self.size > 1:
                 entry.payload = to_bytes(entry.tensors)
         else:
             entry.event = record_event(entry.tensors)

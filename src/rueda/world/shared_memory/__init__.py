@@ -8,6 +8,7 @@ file                      what it holds
 ========================  ====================================================================================
 ``segment.py``            the memory, and who is still alive
 ``waiting.py``            how a rank waits for the counters of the others
+``futex.py``              sleeping until another process changes a number, and waking it
 ``reductions.py``         sum, min, max and product of the ranks' parts, in rank order
 ``operations.py``         all-reduce, broadcast, all-gather and reduce-scatter of one chunk
 ``reducing_group.py``     all-reduces through the slots, as groups on one host and on several have them

@@ -19,9 +19,10 @@ from torch import Tensor
 from rueda.world.host_memory import available_bytes
 
 NUM_COUNTERS = 16  # of 8 bytes: two cache lines for each rank
-POSTED, COMBINED, DONE, LEFT, LEAVING, SLEEPS, WHAT = range(7)
+POSTED, COMBINED, DONE, LEFT, LEAVING, SLEEPS, AWAITS, WHAT = range(8)
 """the counters of a rank: chunks posted, combined and done; whether it has closed the segment; with which bucket it
-leaves; whether it sleeps and asks to be woken; and what it has posted in each chunk of its slot"""
+leaves; whether it sleeps and asks for a datagram; the counter that it sleeps on, counted from 1; and what it has posted
+in each chunk of its slot"""
 
 _PAGE_BYTES = 4096
 _NONCE_BYTES = 16

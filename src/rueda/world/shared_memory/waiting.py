@@ -2,9 +2,17 @@
 
 A rank that is only microseconds late is best awaited by looking again and again. It must not last, however: the core,
 or Python's interpreter lock, may be just what the late rank or another thread of this process needs. So a rank looks
-without a pause for some tens of microseconds, and not at all if there are fewer cores than ranks; then it sleeps
-between its looks, longer and longer, from the shortest sleep that the system has (about 60 µs) to milliseconds. Twenty
-times a second it also looks whether the one it waits for is gone, and whether its own program has failed elsewhere.
+without a pause for some tens of microseconds, if there is a core for each rank and if that has been of use of late: on
+busy cores it seldom is.
+
+Then it says which counter it awaits, and sleeps until the rank that has set it wakes it (:mod:`.futex`). A wakeup
+cannot be missed: the one stores the counter and then reads what is awaited, the other stores what it awaits and then
+reads the counter, with a fence in between. If it were, the sleep would end after some milliseconds by itself. Where the
+system knows no futex, a rank sleeps between its looks, longer and longer, from the shortest sleep that the system has
+(about 60 µs) to milliseconds.
+
+Twenty times a second it also looks whether the one it waits for is gone, and whether its own program has failed
+elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +24,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from rueda.world.cores import has_own_core
-from rueda.world.shared_memory.segment import NUM_COUNTERS, Segment
+from rueda.world.shared_memory.futex import futex_of
+from rueda.world.shared_memory.segment import AWAITS, DONE, NUM_COUNTERS, Segment
 
 Check = Callable[[], BaseException | None]
 """returns the error that has ended the program of this rank elsewhere, or None"""
@@ -24,12 +33,12 @@ Check = Callable[[], BaseException | None]
 _SPIN_SECONDS = 50e-6
 _SLEEP_SECONDS = (5e-6, 2e-4, 2e-3)  # the first, the longest, and that of long waits; the system adds about 60 µs
 _LONG_SECONDS = 0.2
+_FUTEX_SECONDS = 5e-3  # after which a sleep ends if nobody has woken this rank
+_MOST_USE, _ENOUGH_USE, _TRY_EVERY = 8, 4, 16  # of looking without a pause: see _Usefulness
 _LOOK_SECONDS = 0.05  # between two looks at the processes of the others
 
 ORDERED = platform.machine() in ("x86_64", "AMD64", "i686")
 """whether this processor makes stores visible in program order, and loads in program order"""
-
-_fence_lock = threading.Lock()
 
 
 class PeerGone(RuntimeError):
@@ -40,11 +49,36 @@ def _fence() -> None:
     """Keep loads and stores before this call ahead of those after it, on processors that may reorder them.
 
     Releasing a lock is a store with release semantics, and acquiring one is a load with acquire semantics. An
-    acquire never overtakes an earlier release, so locking twice contains a release followed by an acquire.
+    acquire never overtakes an earlier release, so locking twice contains a release followed by an acquire. On x86-64,
+    which lets a load overtake an earlier store and nothing else, acquiring a lock is an instruction that forbids it.
+    The lock is a new one: an exception of a signal handler might leave it locked for ever.
     """
+    lock = threading.Lock()
     for _ in range(2):
-        _fence_lock.acquire()
-        _fence_lock.release()
+        lock.acquire()
+        lock.release()
+
+
+class _Usefulness:
+    """Whether looking without a pause is worth its time, as the last waits tell.
+
+    If what is awaited comes while this rank looks, that was of use; if not, another rank may have wanted the core. Two
+    of three waits must have been of use. Otherwise it is tried again now and then.
+    """
+
+    def __init__(self, *, possible: bool) -> None:
+        self._possible = possible
+        self._use = _MOST_USE
+        self._num_waits = 0
+
+    def is_expected(self) -> bool:
+        """Return whether to look without a pause in the next wait."""
+        self._num_waits += 1
+        return self._possible and (self._use >= _ENOUGH_USE or self._num_waits % _TRY_EVERY == 0)
+
+    def note(self, *, was_of_use: bool) -> None:
+        """Tell whether it was."""
+        self._use = min(_MOST_USE, self._use + 1) if was_of_use else max(0, self._use - 2)
 
 
 class Counters:
@@ -66,7 +100,10 @@ class Counters:
         self._own = segment.rank * NUM_COUNTERS
         others = [rank for rank in range(segment.size) if rank != segment.rank]
         self._others = [[rank * NUM_COUNTERS + kind for rank in others] for kind in range(NUM_COUNTERS)]
-        self._spins = has_own_core(segment.size)
+        self._looking = _Usefulness(possible=has_own_core(segment.size))
+        self._futex = futex_of(segment.counters, _FUTEX_SECONDS)
+        self._awaits = self._own + AWAITS
+        self._awaited_by_others = [rank * NUM_COUNTERS + AWAITS for rank in others]
         self.waits_since: float | None = None
         """since when (``time.monotonic``) this rank has waited, once it looks with pauses"""
 
@@ -74,7 +111,14 @@ class Counters:
         """Set one of this rank's counters, after everything that was stored before."""
         if not ORDERED:
             _fence()
-        self._values[self._own + kind] = value
+        index = self._own + kind
+        self._values[index] = value
+        if self._futex is not None and kind <= DONE:  # what is awaited
+            _fence()
+            for awaited in self._awaited_by_others:
+                if self._values[awaited] == index + 1:
+                    self._futex.wake(index)
+                    return
 
     def get(self, kind: int, rank: int) -> int:
         """Return a counter of any rank."""
@@ -119,12 +163,15 @@ class Counters:
         values, clock = self._values, time.perf_counter
         begun = clock()
         late = list(indices)
-        spin_end = begun + (_SPIN_SECONDS if self._spins else 0.0)
-        while clock() < spin_end:
-            while values[late[-1]] >= value:
-                late.pop()
-                if not late:
-                    return True
+        if self._looking.is_expected():
+            look_end = begun + _SPIN_SECONDS
+            while clock() < look_end:
+                while values[late[-1]] >= value:
+                    late.pop()
+                    if not late:
+                        self._looking.note(was_of_use=True)
+                        return True
+            self._looking.note(was_of_use=False)
         self.waits_since = time.monotonic()
         try:
             return self._sleep_until(late, value, begun, seconds)
@@ -145,8 +192,22 @@ class Counters:
                 self._look(late, value, now - begun)
             if now - begun >= seconds:
                 return False
+            if self._futex is not None:
+                self._sleep_on(late[0], value)
+                continue
             time.sleep(sleep)  # also lets other threads of this process have the interpreter lock
             sleep = min(longest, sleep * 1.25) if now - begun < _LONG_SECONDS else of_long_waits
+
+    def _sleep_on(self, index: int, value: int) -> None:
+        """Sleep until a counter changes, or some milliseconds."""
+        assert self._futex is not None
+        self._values[self._awaits] = index + 1
+        try:
+            seen = self._values[index]  # if this is older than what is there, the kernel does not let this rank sleep
+            if seen < value:
+                self._futex.sleep(index, seen)
+        finally:
+            self._values[self._awaits] = 0
 
     def wait_until(
         self,
