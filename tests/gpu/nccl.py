@@ -85,6 +85,13 @@ class StandIn(dist.ProcessGroup):
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("stand-in", store), rank, size, timeout)
         self._stream = ThreadPoolExecutor(1, thread_name_prefix="stand-in for NCCL")
         self._connected = False
+        self._name = ""
+
+    def getGroupName(self) -> str:
+        return self._name  # torch asks a group's backend, which a group in Python does not have
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
 
     def getBackendName(self) -> str:
         return "nccl"
@@ -161,6 +168,8 @@ class StandIn(dist.ProcessGroup):
         arguments = ([parts], [given.reshape(-1)], distributed_c10d.AllgatherOptions())
         return self._start(partial(self._run, "allgather", *arguments), output)
 
+    all_gather_single = _allgather_base  # as torch 2.13 calls it
+
     def gather(self, outputs: Any, inputs: Any, options: Any) -> Started:
         return self._carry("gather", outputs, inputs, options)
 
@@ -172,6 +181,8 @@ class StandIn(dist.ProcessGroup):
 
     def _reduce_scatter_base(self, output: Tensor, given: Tensor, options: Any = None) -> Started:
         return self._carry("_reduce_scatter_base", output, given, options or distributed_c10d.ReduceScatterOptions())
+
+    reduce_scatter_single = _reduce_scatter_base
 
     def alltoall_base(self, output: Tensor, given: Tensor, *rest: Any) -> Started:
         return self._carry("alltoall_base", output, given, *rest)

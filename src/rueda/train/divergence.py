@@ -4,8 +4,8 @@ Once an activation, the loss or a weight is NaN or infinite, the chain rule carr
 below. Two small tensors therefore show it: the first one, which lies at the end of the backward pass, and the last one,
 whose gradient is that of the outputs. Their sums are tested at every update, after the gradients were averaged over the
 workers: all workers have the same averaged gradient, so all come to the same answer without a further collective. If
-the recipe clips gradients, the norm of the whole gradient is known anyway and is tested instead. Workers that have parts of
-one model have parts of the gradient as well: they sum up what they test.
+the recipe clips gradients, the norm of the whole gradient is known anyway and is tested instead. Workers that have
+parts of one model have parts of the gradient as well: they sum up what they test.
 
 On a CPU the number is read before the update is made. On a GPU that would make the host wait for the device; there the
 number is copied to pinned memory and read one update later. What the test misses, such as an infinite weight behind a
