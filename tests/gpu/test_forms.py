@@ -1,4 +1,4 @@
-"""Each form whose model is divided, trained on two impostor devices: the numbers of one worker on the CPU, no waits."""
+"""Each form whose model is divided, trained on impostor devices: the numbers of one worker on the CPU, and no waits."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ FORMS: dict[str, dict[str, Any]] = {
     "tensor, clipped": {"parallel": "tensor", "clip": 0.5, "optimizer": "lars"},
     "gpipe": {"parallel": "pipeline", "pipeline_schedule": "gpipe"},
     "1f1b, clipped": {"parallel": "pipeline", "pipeline_schedule": "1f1b", "clip": 0.5},
+    "interleaved": {"parallel": "pipeline", "pipeline_schedule": "interleaved"},
 }
+COMBINATIONS = ["data 2 x sharded 2", "data 2 x tensor 2", "data 2 x pipeline 2", "sharded 2 x tensor 2"]
 
 
-@pytest.mark.parametrize("name", FORMS)
-@on_impostor(workers=2)
-def test_a_form_has_the_numbers_of_one_worker_and_does_not_wait(name: str) -> None:
+def has_the_numbers_of_one_worker_and_does_not_wait(recipe: Recipe) -> None:
     from gpu.recorder import Recorder
 
     world = current()
-    recipe = BASE.change(**FORMS[name])
     replicas = mesh_of(recipe.parallel, world.size).replicas
     job = Training(tiny_task(), recipe.change(workers=world.size, batch=BATCH // replicas), world)
     alone = Training(tiny_task(), recipe.change(parallel="data"), World(device=torch.device("cpu")))
@@ -46,4 +45,17 @@ def test_a_form_has_the_numbers_of_one_worker_and_does_not_wait(name: str) -> No
     model = job.whole_model()
     if world.is_main:
         assert next(model.parameters()).device == world.device
-        assert torch.allclose(parameters(model).cpu(), parameters(alone.model), rtol=0, atol=1e-10)
+        difference = (parameters(model).cpu() - parameters(alone.model)).abs().max().item()
+        assert difference <= 1e-10
+
+
+@pytest.mark.parametrize("name", FORMS)
+@on_impostor(workers=2)
+def test_a_form_on_two_devices(name: str) -> None:
+    has_the_numbers_of_one_worker_and_does_not_wait(BASE.change(**FORMS[name]))
+
+
+@pytest.mark.parametrize("form", COMBINATIONS)
+@on_impostor(workers=4)
+def test_two_forms_on_four_devices(form: str) -> None:
+    has_the_numbers_of_one_worker_and_does_not_wait(BASE.change(parallel=form))

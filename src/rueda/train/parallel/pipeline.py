@@ -160,11 +160,14 @@ class Pipeline:
             asks = self.chunks == 1 and self._device.type == "cpu"
             kind = measured_stage.AskingStage if asks else measured_stage.MeasuredStage
             known = shapes_of(self._stages, inputs.arguments, inputs.named, number, trains=trains)
-            given = [(None, None)] * self.num_stages if known is None else known
             stages = [
-                kind(stage, index, self.num_stages, self._device, *given[index], group=self._group)
+                kind(
+                    stage, index, self.num_stages, self._device, group=self._group,
+                    input_args=None if known is None else known[index].inputs,
+                    output_args=None if known is None else known[index].outputs,
+                )
                 for index, stage in self.own.items()
-            ]
+            ]  # fmt: skip
             name = self.schedule if trains or self.chunks > 1 else "gpipe"
             whole: Any = stages if self.chunks > 1 or name == "interleaved" else stages[0]
             self._schedules[key] = (SCHEDULES[name](whole, number, loss_fn=self._loss, scale_grads=False), stages)

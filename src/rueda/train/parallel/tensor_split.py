@@ -98,8 +98,9 @@ class _Plain(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, output: Tensor) -> Tensor:
         """Return a tensor that has a version of its own, so that it may be overwritten in place."""
-        arrived = output.trigger_wait() if isinstance(output, AsyncCollectiveTensor) else output
-        return arrived.data
+        if isinstance(output, AsyncCollectiveTensor):
+            output = output.trigger_wait()  # type: ignore[no-untyped-call]
+        return output.data
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
