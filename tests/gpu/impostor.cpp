@@ -547,5 +547,14 @@ void impostor_set_device(int device) { current_device = static_cast<DeviceIndex>
 int64_t impostor_stream(int device) { return current_stream[device]; }
 void impostor_set_stream(int device, int64_t stream) { current_stream[device] = stream; }
 int64_t impostor_new_stream() { return ++num_streams; }
+// What UntypedStorage.resize_ does where torch has CUDA: fully_shard frees and allocates gathered parameters by it.
+void impostor_resize_storage(void* storage, int64_t num_bytes) {
+  auto* own = static_cast<c10::StorageImpl*>(storage);
+  c10::DataPtr data = allocator_of(own->device())->allocate(num_bytes);
+  size_t kept = std::min<size_t>(num_bytes, own->nbytes());
+  if (kept > 0) std::memcpy(data.get(), own->data(), kept);
+  own->set_data_ptr_noswap(std::move(data));
+  own->set_nbytes(num_bytes);
+}
 void impostor_next_generator_is_default(int device) { next_is_default = device; }
 }

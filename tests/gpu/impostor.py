@@ -155,6 +155,16 @@ def _default_generator(device: int) -> torch.Generator:
     return torch.Generator(device=torch.device(_kind, device))
 
 
+_resize_on_host = torch.UntypedStorage.resize_
+
+
+def _resize(storage: torch.UntypedStorage, num_bytes: int) -> torch.UntypedStorage:
+    if storage.device.type != _kind:
+        return _resize_on_host(storage, num_bytes)
+    _library.impostor_resize_storage(storage._cdata, num_bytes)
+    return storage
+
+
 def _replace(module: Any, **functions: Any) -> None:
     for name, function in functions.items():
         setattr(module, name, function)
@@ -198,6 +208,7 @@ def _install_cuda() -> None:
     from gpu.nccl import install_nccl
 
     _install_gpu(torch.cuda)
+    _replace(torch.UntypedStorage, resize_=_resize)
     torch.cuda.get_device_capability = lambda device=None: (
         7,
         5,
@@ -226,5 +237,6 @@ def _install_mps() -> None:
 for _name in ("allocated", "peak", "num_allocations", "capacity", "stream", "new_stream"):
     getattr(_library, f"impostor_{_name}").restype = ctypes.c_int64
 _library.impostor_set_capacity.argtypes = [ctypes.c_int, ctypes.c_int64]
+_library.impostor_resize_storage.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 _library.impostor_set_stream.argtypes = [ctypes.c_int, ctypes.c_int64]
 {"cuda": _install_cuda, "xpu": _install_xpu, "mps": _install_mps}[_kind]()

@@ -84,7 +84,15 @@ class StandIn(dist.ProcessGroup):
         self.aborted = False
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("stand-in", store), rank, size, timeout)
         self._stream = ThreadPoolExecutor(1, thread_name_prefix="stand-in for NCCL")
+        self._messages = ThreadPoolExecutor(64, thread_name_prefix="messages of the stand-in for NCCL")
         self._connected = False
+        self._name = ""
+
+    def getGroupName(self) -> str:
+        return self._name  # torch asks a group's backend, which a group in Python does not have
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
 
     def getBackendName(self) -> str:
         return "nccl"
@@ -106,11 +114,14 @@ class StandIn(dist.ProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         self._gloo._set_sequence_number_for_group()
 
-    def _start(self, run: Callable[[], Any], result: Any) -> Started:
-        """Let a collective run after those that were started before."""
+    def _connect(self) -> None:
         if not self._connected:
             self._connected = True
             self._gloo.barrier().wait()
+
+    def _start(self, run: Callable[[], Any], result: Any) -> Started:
+        """Let a collective run after those that were started before."""
+        self._connect()
 
         def finish() -> list[Tensor]:
             run()
@@ -161,6 +172,8 @@ class StandIn(dist.ProcessGroup):
         arguments = ([parts], [given.reshape(-1)], distributed_c10d.AllgatherOptions())
         return self._start(partial(self._run, "allgather", *arguments), output)
 
+    all_gather_single = _allgather_base  # as torch 2.13 calls it
+
     def gather(self, outputs: Any, inputs: Any, options: Any) -> Started:
         return self._carry("gather", outputs, inputs, options)
 
@@ -173,6 +186,8 @@ class StandIn(dist.ProcessGroup):
     def _reduce_scatter_base(self, output: Tensor, given: Tensor, options: Any = None) -> Started:
         return self._carry("_reduce_scatter_base", output, given, options or distributed_c10d.ReduceScatterOptions())
 
+    reduce_scatter_single = _reduce_scatter_base
+
     def alltoall_base(self, output: Tensor, given: Tensor, *rest: Any) -> Started:
         return self._carry("alltoall_base", output, given, *rest)
 
@@ -180,10 +195,29 @@ class StandIn(dist.ProcessGroup):
         return self._carry("alltoall", outputs, inputs, options or distributed_c10d.AllToAllOptions())
 
     def send(self, tensors: Any, destination: int, tag: int) -> Started:
-        return self._start(lambda: self._gloo.send(_to_host(tensors), destination, tag).wait(), tensors)
+        return self._exchange("send", tensors, destination, tag)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Started:
-        return self._carry("recv", tensors, [], source, tag, in_place=True)
+        return self._exchange("recv", tensors, source, tag)
+
+    def _exchange(self, method: str, tensors: Any, peer: int, tag: int) -> Started:
+        """Post a message in its turn, and let those after it begin before it has arrived: torch groups them."""
+
+        def post() -> tuple[Any, Any]:
+            host = _to_host(tensors)
+            return getattr(self._gloo, method)(host, peer, tag), host
+
+        self._connect()
+        posted = self._stream.submit(post)
+
+        def finish() -> list[Tensor]:
+            work, host = posted.result()
+            work.wait()
+            if method == "recv":
+                _copy_back(tensors, host)
+            return tensors
+
+        return Started(self._messages.submit(finish))
 
     def barrier(self, opts: Any = None) -> Started:
         return self._start(lambda: self._gloo.barrier().wait(), [])
@@ -195,6 +229,17 @@ def install_nccl() -> None:
         module.ProcessGroupNCCL = StandIn  # type: ignore[attr-defined]
         module.is_nccl_available = lambda: True
     torch.cuda.nccl.version = lambda: (2, 27, 5)
+    _FUNCTIONAL.impl("all_gather_into_tensor", _functional_all_gather, "CUDA")
+
+
+_FUNCTIONAL = torch.library.Library("_c10d_functional", "IMPL")
+
+
+def _functional_all_gather(given: Tensor, size: int, name: str) -> Tensor:
+    """Run DTensor's all-gather, which torch passes to a group's backend, and a group in Python has none."""
+    output = given.new_empty(size * given.shape[0], *given.shape[1:])
+    distributed_c10d._resolve_process_group(name)._allgather_base(output, given.contiguous()).wait()
+    return output
 
 
 def _flat(tensors: Any) -> list[Tensor]:

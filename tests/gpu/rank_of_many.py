@@ -1,8 +1,9 @@
 """Be one rank of many, alone, and train through ``Training`` in one form: ``python rank_of_many.py FORM RANK SIZE``.
 
 The process group is torch's own ``fake`` one: every collective returns at once and carries nothing, and every rank has
-its subgroups. What a rank receives has no meaning, so the test of finite gradients is left out. A pipeline cannot be
-shown so, since its stages tell each other the shapes of their outputs; data parallelism is in :mod:`gpu.test_scale`.
+its subgroups. What a rank receives has no meaning, so the test of finite gradients is left out; of a pipeline, rank 0's
+cut is taken to be :data:`CUT`, and the other stages to know their shapes as this one does. Data parallelism is in
+:mod:`gpu.test_scale`.
 Prints what this rank sent and holds, as JSON.
 """
 
@@ -19,6 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 WIDTH, LAYERS, BATCH = 1024, 4, 4
+CUT = (2, 4, 6, 8)
+"""where the stages of a pipeline end: each has a matrix and a function"""
 
 
 def model() -> nn.Module:
@@ -53,10 +56,14 @@ def main() -> None:
     from rueda.study.form_jobs import count_step
     from rueda.train.divergence import FiniteTest
     from rueda.train.training import Training
+    from rueda.world import World
     from rueda.world.life import open_world
 
     FiniteTest.check = lambda self, norm=None: True  # type: ignore[method-assign]
     mesh = mesh_of(form, size)
+    if mesh.pipeline > 1:
+        World.broadcast_object = lambda self, value: list(CUT)  # type: ignore[method-assign]
+        dist.recv = lambda tensor, **options: tensor.fill_(1)  # the vote of another stage
     given = task(BATCH * mesh.replicas)
     started = time.process_time()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)

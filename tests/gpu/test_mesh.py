@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from forked import forked
-from gpu.rank_of_many import BATCH, recipe, task
+from gpu.rank_of_many import BATCH, CUT, recipe, task
 from rueda.measure.layers import layers_of_training
-from rueda.plan.parallel_forms import traffic_of, worker_memory
+from rueda.plan.parallel_forms import Schedule, traffic_of, worker_memory
 from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import WorkerMemory
 from rueda.records.recipe.parallel_form import mesh_of
+from rueda.study.form_traffic import mean_traffic
+from rueda.study.parallelism import stages_of
 from rueda.train.training import Training
 from rueda.world import World
 
@@ -53,6 +55,23 @@ def test_a_rank_sends_and_holds_what_is_predicted(form: str, layers: tuple[Layer
     expected = worker_memory(layers, mesh, examples=BATCH, state_per_parameter=2)
     assert (memory.state, memory.gathered) == (expected.state, expected.gathered)
     assert memory.activations == pytest.approx(expected.activations, rel=0.01)
+
+
+def test_the_ranks_of_a_pipeline_send_and_hold_what_is_predicted(layers: tuple[LayerWork, ...]) -> None:
+    form = "data 256 x pipeline 4"
+    mesh, stages = mesh_of(form, SIZE), stages_of(layers, [2] * len(CUT))
+    found = as_ranks([(form, rank, SIZE) for rank in range(SIZE - mesh.pipeline, SIZE)])
+    sent = [
+        {cast("tuple[str, str]", tuple(key.split(": "))): value for key, value in one["sent"].items()} for one in found
+    ]
+    assert set(mean_traffic(sent)) == set(traffic_of(stages, mesh, examples=BATCH))
+    for number, (one, stage) in enumerate(zip(found, stages, strict=True)):
+        memory = WorkerMemory(**one["memory"])
+        expected = worker_memory(
+            stage, mesh, examples=1, state_per_parameter=2, in_flight=Schedule(BATCH).in_flight(mesh.pipeline, number)
+        )
+        assert (memory.state, memory.gathered) == (expected.state, expected.gathered)
+        assert memory.activations == pytest.approx(expected.activations, rel=0.01), number
 
 
 def test_all_ranks_cost_the_same_and_start_as_fast_as_one_of_eight() -> None:

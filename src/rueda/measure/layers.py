@@ -17,7 +17,7 @@ from rueda.measure.fused_attention import FusedAttention
 from rueda.records.model_layers import LayerWork
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
-from rueda.train.counting import SavedTensors, on_meta, without_statistics
+from rueda.train.counting import SavedTensors, on_meta, without_statistics, without_values
 from rueda.train.parallel.layer_names import layers_of
 from rueda.train.parallel.sharding import sharded_layers
 from rueda.train.parallel.stages import Stage
@@ -81,7 +81,7 @@ def _counted(
     with ExitStack() as stack:
         stack.enter_context(without_statistics(model))
         stack.enter_context(gathering_alone())
-        saved = SavedTensors(stack.enter_context(_without_values(computed)))
+        saved = SavedTensors(stack.enter_context(without_values(computed)))
         step, given = StepModule(task, computed), map_tensors(on_meta, batch)
         with FlopCounterMode(display=False) as counter:
             step(given).total().backward()
@@ -123,36 +123,6 @@ def _counted(
             )
         )  # fmt: skip
     return tuple(found)
-
-
-@contextmanager
-def _without_values(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Replace the parameters and buffers inside the block by those of the *meta* device, and yield them.
-
-    ``torch.func.functional_call`` would leave them there where one module has two places in the model.
-    """
-    kept: list[tuple[dict[str, Any], str, Tensor]] = []
-    made: dict[int, Tensor] = {}
-    for module in model.modules():
-        places: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
-            (module._parameters, _empty_parameter), (module._buffers, on_meta)
-        ]  # fmt: skip
-        for own, make in places:
-            for name, tensor in own.items():
-                if tensor is not None:
-                    kept.append((own, name, tensor))
-                    made.setdefault(id(tensor), make(tensor))
-    for own, name, tensor in kept:
-        own[name] = made[id(tensor)]
-    try:
-        yield list(made.values())
-    finally:
-        for own, name, tensor in kept:
-            own[name] = tensor
-
-
-def _empty_parameter(parameter: Tensor) -> nn.Parameter:
-    return nn.Parameter(on_meta(parameter).detach(), requires_grad=parameter.requires_grad)
 
 
 def _planned(

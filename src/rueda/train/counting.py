@@ -180,6 +180,36 @@ def on_meta(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
 
 
+@contextmanager
+def without_values(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Replace the parameters and buffers inside the block by those of the *meta* device, and yield them.
+
+    ``torch.func.functional_call`` would leave them there where one module has two places in the model.
+    """
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        places: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
+            (module._parameters, _empty_parameter), (module._buffers, on_meta)
+        ]  # fmt: skip
+        for own, make in places:
+            for name, tensor in own.items():
+                if tensor is not None:
+                    kept.append((own, name, tensor))
+                    made.setdefault(id(tensor), make(tensor))
+    for own, name, tensor in kept:
+        own[name] = made[id(tensor)]
+    try:
+        yield list(made.values())
+    finally:
+        for own, name, tensor in kept:
+            own[name] = tensor
+
+
+def _empty_parameter(parameter: Tensor) -> nn.Parameter:
+    return nn.Parameter(on_meta(parameter).detach(), requires_grad=parameter.requires_grad)
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__

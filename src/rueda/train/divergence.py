@@ -4,7 +4,8 @@ Once an activation, the loss or a weight is NaN or infinite, the chain rule carr
 below. Two small tensors therefore show it: the first one, which lies at the end of the backward pass, and the last one,
 whose gradient is that of the outputs. Their sums are tested at every update, after the gradients were averaged over the
 workers: all workers have the same averaged gradient, so all come to the same answer without a further collective. If
-the recipe clips gradients, the norm of the whole gradient is known anyway and is tested instead.
+the recipe clips gradients, the norm of the whole gradient is known anyway and is tested instead. Workers that have
+parts of one model have parts of the gradient as well: they sum up what they test.
 
 On a CPU the number is read before the update is made. On a GPU that would make the host wait for the device; there the
 number is copied to pinned memory and read one update later. What the test misses, such as an infinite weight behind a
@@ -25,6 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
@@ -73,7 +75,7 @@ class FiniteTest:
         """Test the gradients after the backward pass, before the update; return False if the update is to be left out.
 
         Args:
-            norm: the norm of the whole gradient, if it has been computed.
+            norm: the norm of the whole gradient, or another number that is finite if the gradient is, if there is one.
 
         Raises:
             NonFiniteError: this update's gradients, or on a GPU those of the update before, are not finite; the message
@@ -95,8 +97,19 @@ class FiniteTest:
             raise NonFiniteError(f"{self._found()}: {ADVICE}")
         return False
 
+    def sum_over(self, group: dist.ProcessGroup | None, device: torch.device) -> Tensor:
+        """Sum the tested gradients of the workers that have parts of one model, which must all call it.
+
+        Each of them has other numbers, but all must come to the same answer. A norm of the whole gradient, which reads
+        every number, is left to recipes that clip.
+        """
+        own = self._sum()
+        total = torch.zeros((), device=device) if own is None else own.detach().to(torch.float32, copy=True)
+        dist.all_reduce(total, group=group)
+        return total
+
     def _sum(self) -> Tensor | None:
-        sums = [tensor.grad.sum() for tensor in self._tested if tensor.grad is not None]
+        sums = [local(tensor.grad).sum() for tensor in self._tested if tensor.grad is not None]
         return None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1]
 
     def _found(self) -> str:

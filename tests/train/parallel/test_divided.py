@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from rueda.records.recipe.parallel_form import mesh_of
 from rueda.tasks import models
 from rueda.tasks.language import predict_next
 from rueda.tasks.task import Task
+from rueda.train.divergence import FiniteTest
 from rueda.train.micro_batches import MicroBatch
 from rueda.train.optimizers import build_optimizer
 from rueda.train.parallel.dividing import divided_updater
@@ -166,6 +168,19 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all() -> None:
     for form in ("sharded", "tensor"):
         with pytest.raises(rueda.errors.NonFiniteError):
             divided(cnn_task(), Recipe(batch=EXAMPLES, parallel=form, rate=1e30), torch.float32, 1)
+
+
+@workers(2)
+def test_a_part_that_is_not_finite_is_seen_by_workers_with_other_parts() -> None:
+    device = torch.device("cpu")
+    for value, is_finite in ((1.0, True), (torch.nan, False), (torch.inf, False)):
+        model = torch.nn.Linear(2, 2)
+        test = FiniteTest(model)
+        if current().rank == 1:
+            model.bias.grad = torch.full((2,), value)
+        assert math.isfinite(test.sum_over(None, device)) == is_finite, value
+        model.bias.grad = None  # its next update has no gradients here, and must meet the others all the same
+        assert test.sum_over(None, device) == 0
 
 
 @workers(2)

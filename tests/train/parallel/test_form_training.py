@@ -16,6 +16,7 @@ import rueda
 from everyform import every_or
 from harness import workers
 from rueda.errors import RecipeError, TaskError
+from rueda.measure.wire_bytes import WireBytes
 from rueda.records import Recipe, Row
 from rueda.records.recipe.parallel_form import mesh_of
 from rueda.tasks import models
@@ -171,6 +172,19 @@ def test_bf16_is_that_of_data_parallelism() -> None:
     for form in ("sharded", "tensor"):
         found = trained(tiny_task(), in_form(recipe, form, 2), current())[0]
         assert found[:3] == pytest.approx(wanted[:3], rel=0.02), form
+
+
+@workers(2)
+def test_bf16_gathers_parameters_and_averages_gradients_in_float32() -> None:
+    counts = []
+    for precision in ("float32", "bf16"):
+        recipe = in_form(RECIPE.change(precision=precision), "sharded", 2)
+        training = Training(tiny_task(), recipe, current())
+        training.step()
+        with WireBytes() as wire:
+            training.step()
+        counts.append([wire.num_bytes(kind) for kind in ("all-gather", "reduce-scatter")])
+    assert counts[0] == counts[1] and min(counts[0]) > 0
 
 
 class Scale(nn.Module):

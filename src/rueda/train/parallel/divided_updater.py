@@ -51,6 +51,7 @@ class DividedUpdater(Updater):
         place: this worker's place among those that divide the data.
         replicas: the workers that have the same parts and other examples, if the step does not average over them.
         order: the order of the rows of split matrices.
+        sharers: the workers that have the other parts of this worker's model; None if these are all workers.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class DividedUpdater(Updater):
         place: World,
         replicas: dist.ProcessGroup | None,
         order: RowOrder,
+        sharers: dist.ProcessGroup | None,
     ) -> None:
         super().__init__(task, recipe, world, model, step, optimizer, {}, place=place)
-        self._replicas, self._order = replicas, order
+        self._replicas, self._order, self._sharers = replicas, order, sharers
         self._root = step if isinstance(step, FSDPModule) else None
 
     @contextmanager
@@ -103,10 +105,11 @@ class DividedUpdater(Updater):
             raise
 
     def _clipped_norm(self) -> Tensor | None:
-        """Clip the gradient by the norm of all parts; without clipping the norm tells whether it is finite."""
+        """Clip the gradient by the norm of all parts; without clipping return a number that is finite if it is."""
+        if self._recipe.clip is None:
+            return self._finite.sum_over(self._sharers, self._world.device)
         norm = gradients.norm_of(self._parameters, self._world.device)
-        if self._recipe.clip is not None:
-            gradients.clip_by_norm(self._parameters, self._recipe.clip, norm)
+        gradients.clip_by_norm(self._parameters, self._recipe.clip, norm)
         return norm
 
     def gathered(self) -> AbstractContextManager[None]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from rueda.records import Recipe
 from rueda.records.recipe.parallel_form import Mesh
@@ -57,10 +59,16 @@ def divided_updater(
     split_groups(optimizer, {id(parameter): name for name, parameter in model.named_parameters()})
     updater = DividedUpdater(
         task, recipe, world, model, step, optimizer, place=data_place(world, mesh), order=order,
-        replicas=devices.get_group("data") if averages else None,
+        replicas=devices.get_group("data") if averages else None, sharers=_sharers(devices, mesh),
     )  # fmt: skip
     updater.remarks += remarks
     return updater
+
+
+def _sharers(devices: DeviceMesh, mesh: Mesh) -> dist.ProcessGroup | None:
+    """Return the group of the workers that have parts of one model; None if these are all workers."""
+    kinds = [kind for kind in mesh.kinds if kind != "data"]
+    return devices.get_group(kinds[0]) if len(kinds) == 1 else None
 
 
 def _num_split(model: nn.Module) -> int:

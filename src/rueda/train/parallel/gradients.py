@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from rueda.optim.engine.lanes import local, shards_of
 from rueda.optim.engine.norms import norms
+from rueda.world.device import widest_dtype
 
 
 def settle(parameters: Sequence[nn.Parameter]) -> None:
@@ -53,7 +54,7 @@ def norm_of(
         device: that of this worker.
         over: groups of workers that have other parameters, such as the stages of a pipeline.
     """
-    wide = torch.float64 if device.type == "cpu" else torch.float32
+    wide = widest_dtype(device)
     total = torch.zeros((), dtype=wide, device=device)
     of_shards: dict[tuple[dist.ProcessGroup, ...], list[Tensor]] = {}
     for parameter in parameters:

@@ -27,6 +27,11 @@ class MeasuredStage(PipelineStage):
 
     clock: StageClock | None = None
 
+    def _compute_outputs(self, *arguments: Any, module: Any, **named: Any) -> Any:
+        """Find the shapes of the outputs in a pass of its own, which must not change the buffers."""
+        module.infers_shapes = True
+        return super()._compute_outputs(*arguments, module=module, **named)
+
     def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
         """Run the forward pass of a micro-batch."""
         with nullcontext() if self.clock is None else self.clock.computes("F", self.stage_index):

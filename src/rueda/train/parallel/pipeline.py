@@ -27,8 +27,9 @@ from rueda.errors import RecipeError
 from rueda.tasks import Task
 from rueda.tasks.step import Losses
 from rueda.train.parallel.bubble import StageClock
+from rueda.train.parallel.known_shapes import shapes_of
 from rueda.train.parallel.stages import Stage
-from rueda.train.parallel.stand_in import inputs_of, losses_of
+from rueda.train.parallel.stand_in import ModelInputs, inputs_of, losses_of
 
 CHUNKS = 2
 """the stages of a worker in the interleaved schedule"""
@@ -95,7 +96,7 @@ class Pipeline:
         self._task, self._group, self._device = task, group, device
         self.schedule, self.micro_batches = schedule, micro_batches
         self.workers, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        self.num_stages = len(stages)
+        self.num_stages, self._stages = len(stages), stages
         self.chunks = self.num_stages // self.workers
         self.own = {number: stages[number] for number in range(self.rank, self.num_stages, self.workers)}
         """the stages of this worker, by number"""
@@ -147,7 +148,7 @@ class Pipeline:
         self._results.clear()
         inputs = inputs_of(self._task, batch)
         shapes = tuple((tuple(one.shape), one.dtype) for one in tensors([inputs.arguments, inputs.named]))
-        schedule = self._schedule_for((shapes, number, weigh is not None), number, trains=weigh is not None)
+        schedule = self._schedule_for((shapes, number, weigh is not None), inputs, number, trains=weigh is not None)
         arguments, named = (inputs.arguments, inputs.named) if self.is_first else ((), {})
         places = torch.arange(num_examples) if self.is_last else None
         timed = self.clock is not None and weigh is not None
@@ -161,7 +162,7 @@ class Pipeline:
         self._batch = None
         return found
 
-    def _schedule_for(self, key: Any, number: int, *, trains: bool) -> Any:
+    def _schedule_for(self, key: Any, inputs: ModelInputs, number: int, *, trains: bool) -> Any:
         """Return the schedule for inputs of some shapes; a new one finds the shapes between its stages once."""
         if key not in self._schedules:
             from rueda.train.parallel import measured_stage
@@ -169,12 +170,15 @@ class Pipeline:
 
             asks = self.chunks == 1 and self._device.type == "cpu"
             kind = measured_stage.AskingStage if asks else measured_stage.MeasuredStage
+            known = shapes_of(self._stages, inputs.arguments, inputs.named, number, trains=trains)
             stages = [
-                kind(stage, index, self.num_stages, self._device, group=self._group)
+                kind(
+                    stage, index, self.num_stages, self._device, group=self._group,
+                    input_args=None if known is None else known[index].inputs,
+                    output_args=None if known is None else known[index].outputs,
+                )
                 for index, stage in self.own.items()
-            ]
-            for stage in self.own.values():
-                stage.infers_shapes = True
+            ]  # fmt: skip
             name = self.schedule if trains or self.chunks > 1 else "gpipe"
             whole: Any = stages if self.chunks > 1 or name == "interleaved" else stages[0]
             self._schedules[key] = (SCHEDULES[name](whole, number, loss_fn=self._loss, scale_grads=False), stages)

@@ -117,12 +117,13 @@ class PipelineUpdater(Updater):
     def _clipped_norm(self) -> Tensor | None:
         """Clip the gradient by the norm over all stages, in which a shared parameter counts once.
 
-        Without clipping the norm tells whether the gradient is finite.
+        Without clipping return a number that is finite if the gradient is.
         """
+        if self._recipe.clip is None:
+            return self._finite.sum_over(self._group, self._world.device)
         counted = [one for one in self._parameters if self._tied.is_counted[id(one)]]
         norm = gradients.norm_of(counted, self._world.device, over=(self._group,))
-        if self._recipe.clip is not None:
-            gradients.clip_by_norm(self._parameters, self._recipe.clip, norm)
+        gradients.clip_by_norm(self._parameters, self._recipe.clip, norm)
         return norm
 
     def synchronize_buffers(self) -> None:

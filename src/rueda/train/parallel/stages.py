@@ -148,6 +148,8 @@ class Stage(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.segments: list[Callable[..., Any]] = []
         """what a forward pass of a training calls instead, to keep the inputs of some layers only"""
+        self.trained = {name for name, one in self.named_parameters() if one.requires_grad}
+        """the names of its trained parameters, also on workers that do not keep them"""
         self.infers_shapes = False
         """whether the next forward pass only finds the shapes of the outputs, and must not change the buffers"""
 

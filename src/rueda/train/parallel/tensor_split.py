@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from rueda.data.nest import map_tensors
@@ -91,12 +92,31 @@ def split_matrices(model: nn.Module, own: Mapping[str, Any] | None, mesh: Device
     return order
 
 
+class _Plain(torch.autograd.Function):
+    """Gives the memory of a layer's output to a tensor that is no view and waits for no collective."""
+
+    @staticmethod
+    def forward(context: Any, output: Tensor) -> Tensor:
+        """Return a tensor that has a version of its own, so that it may be overwritten in place."""
+        if isinstance(output, AsyncCollectiveTensor):
+            output = output.trigger_wait()  # type: ignore[no-untyped-call]
+        return output.data
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient as it is."""
+        return gradient
+
+
 def _return_plain(module: nn.Module, inputs: Any, outputs: Any) -> Any:
     """Return outputs that may be overwritten in place, and that lie at the address that they give.
 
     A split layer returns a view, which torch lets nobody overwrite, or a tensor without memory that a collective still
-    brings, which a kernel that is not one of torch's would read at address 0.
+    brings, which a kernel that is not one of torch's would read at address 0. The backward pass of a linear layer does
+    not read its outputs, so that these are passed on as they are; what other layers return is copied.
     """
+    if isinstance(module, nn.Linear) and type(outputs) in (Tensor, AsyncCollectiveTensor):
+        return _Plain.apply(outputs)  # type: ignore[no-untyped-call]
     return map_tensors(torch.clone, outputs)
 
 
