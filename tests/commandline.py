@@ -73,7 +73,7 @@ def environ(**more: str) -> dict[str, str]:
 def rueda_without_torch(*words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command that only starts others in a process of its own, which must not load torch."""
     modules = Path("modules").resolve()
-    Path("sitecustomize.py").write_text(WATCH)
+    Path("sitecustomize.py").write_text(Path(QUICK_START, "sitecustomize.py").read_text() + WATCH)  # it hides that one
     watched = environ(TELL_MODULES="1", MODULES_FILE=str(modules))
     command = [sys.executable, "-m", "rueda", *words]
     done = subprocess.run(command, env=watched, input=input, capture_output=True, text=True)

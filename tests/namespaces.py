@@ -108,6 +108,7 @@ def _servers(prefix: str, folder: Path) -> list[subprocess.Popen[bytes]]:
         f"Host *\n  User root\n  Port 2222\n  IdentityFile {folder}/user_key\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {folder}/known_hosts\n  StrictHostKeyChecking yes\n"
     )
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(SOURCES)])
     known, servers = "", []
     for number, name in ((2, "a"), (3, "b")):
         address = f"10.77.0.{number}"
@@ -116,7 +117,7 @@ def _servers(prefix: str, folder: Path) -> list[subprocess.Popen[bytes]]:
         (folder / f"sshd_{name}").write_text(
             f"Port 2222\nListenAddress {address}\nHostKey {folder}/host_key\nPidFile none\nUsePAM no\n"
             f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nPermitRootLogin yes\n"
-            f"PasswordAuthentication no\nMaxStartups 50\nSetEnv PYTHONPATH={SOURCES}\n"
+            f"PasswordAuthentication no\nMaxStartups 50\nSetEnv PYTHONPATH={path}\n"
         )
         start = f"hostname host{name.upper()} && exec /usr/sbin/sshd -D -e -f {folder}/sshd_{name}"
         log = open(folder / f"sshd_{name}.log", "wb")  # noqa: SIM115

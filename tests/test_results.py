@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks_here import names_in_benchmark
 from labs.stored_results import all_of_them
 from rueda.records import Run
 from rueda.records.archive import FILE as ARCHIVE
@@ -167,18 +168,18 @@ def test_the_table_of_the_keras_scripts_is_that_of_its_rows() -> None:
     assert table(json.loads(file.read_text())) in (RESULTS / "README.md").read_text()
 
 
-def test_the_table_of_the_panel_is_that_of_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    table = runpy.run_path(str(ROOT / "benchmarks" / "plans.py"))["table"]
+def test_the_table_of_the_panel_is_that_of_its_cases() -> None:
+    table = names_in_benchmark("plans")["table"]
     panel = json.loads((BENCHMARKS / "plans.json").read_text())
     page = (ROOT / "docs" / "plan.md").read_text()
     assert table(panel["cases"]) in page and panel["environment"]["commit"] in page
     assert f"Kept: {panel['kept']['8']} at 8 workers, {panel['kept']['64']} at 64" in page
 
 
-def test_the_table_of_the_parallel_forms_is_that_of_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    table = runpy.run_path(str(ROOT / "benchmarks" / "parallel.py"))["markdown"]
+def test_the_table_of_the_parallel_forms_is_that_of_its_cases() -> None:
+    import plan.profiles  # noqa: F401  (a folder of the tests, beside a benchmark of that name)
+
+    table = names_in_benchmark("parallel")["markdown"]
     cases = json.loads((BENCHMARKS / "parallel.json").read_text())["cases"]
     assert table(cases) in (ROOT / "docs" / "parallelism_study.md").read_text()
 

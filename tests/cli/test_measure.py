@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from commandline import settle_in
-from jobshere import run_jobs_here
+from jobshere import fork_workers_of_jobs, run_jobs_here
 from rueda.cli.measure import EPILOG, measure
 from rueda.errors import RuedaError
 from rueda.measure.request import Budget
@@ -32,7 +32,8 @@ def rueda_measure(*words: str) -> None:
     app(["clouds.py", *words], standalone_mode=False)
 
 
-def test_a_profile_with_two_workers(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_with_two_workers(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_workers_of_jobs(monkeypatch)
     rueda_measure("--quick", "--workers", "2", "--batches", "8,24", "--set", "rate=0.01")
     shown = capfd.readouterr()
     profile = Profile.load("profile.json")

@@ -45,7 +45,7 @@ class WatchedJob:
         self._place = 0
         self.last_fault = 0.0
         mark = uuid.uuid4().hex
-        path = os.pathsep.join([str(TESTS), str(SOURCES)])
+        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS), str(SOURCES)])
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RUEDA_TEST_MARK": mark, **variables}
         process = subprocess.Popen(
             list(command), cwd=control, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

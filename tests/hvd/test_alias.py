@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import QUICK_START
 from rueda.errors import WorldError
 from rueda.hvd import alias
 
@@ -19,12 +20,13 @@ SHIM = str(alias.FOLDER)
 def python(code: str, *words: str, fails: bool = False, cwd: Path | None = None, **environ: str) -> str:
     """Run code in a new interpreter and give its output, or the last line of its error if it must fail.
 
-    PYTHONPATH is what the test says and nothing else.
+    PYTHONPATH is what the test says, and behind it the folder by which torch is imported sooner.
     """
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RUEDA_HOROVOD")}
+    variables = {name: value for name, value in os.environ.items() if name != "RUEDA_HOROVOD"}
+    path = os.pathsep.join([*filter(None, [environ.pop("PYTHONPATH", None)]), QUICK_START])
     done = subprocess.run(
         [sys.executable, *(["-c", code] if code else []), *words],
-        cwd=cwd, env={**variables, **environ}, text=True, capture_output=True, timeout=60,
+        cwd=cwd, env={**variables, **environ, "PYTHONPATH": path}, text=True, capture_output=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr.strip().splitlines()[-1] if fails else done.stdout.strip()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import QUICK_START
 from rueda.hvd.alias import FOLDER
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "horovod"
@@ -18,11 +19,8 @@ RUN = [sys.executable, "-m", "rueda", "run"]
 
 
 def run(command: list[str], cwd: Path, **environ: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=cwd, env={**variables, "OMP_NUM_THREADS": "1", **environ}, text=True, capture_output=True,
-        timeout=240,
-    )  # fmt: skip
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": QUICK_START, **environ}
+    done = subprocess.run(command, cwd=cwd, env=variables, text=True, capture_output=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -82,6 +80,10 @@ def test_the_benchmark_under_mpirun_and_alone(tmp_path: Path) -> None:
         pytest.skip("no mpirun here: the benchmark ran alone only")
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
     options = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
-    out = run([mpirun, *options, "-np", "2", sys.executable, *script], tmp_path, PYTHONPATH=str(FOLDER))
+    out = run(
+        [mpirun, *options, "-np", "2", sys.executable, *script],
+        tmp_path,
+        PYTHONPATH=os.pathsep.join([str(FOLDER), QUICK_START]),
+    )
     assert re.search(r"^Number of CPUs: 2$", out, re.MULTILINE), out
     assert re.search(r"^Total img/sec on 2 CPU\(s\): \d", out, re.MULTILINE) and out.count("Total") == 1

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import runpy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks_here import BENCHMARKS, names_in_benchmark
 from plan.profiles import noise, profile, step
 from rueda.plan import load_cluster, make_plan
 from rueda.records import Recipe
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES: list[dict[str, Any]] = json.loads((BENCHMARKS / "results" / "plans.json").read_text())["cases"]
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        return runpy.run_path(str(BENCHMARKS / "plans.py"))
+    return names_in_benchmark("plans")
 
 
 def planned(case: dict[str, Any], base: Recipe, benchmark: dict[str, Any], workers: int) -> tuple[dict[str, Any], int]:

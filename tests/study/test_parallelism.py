@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from commandline import rueda, settle_in
+from jobshere import fork_workers_of_jobs, run_jobs_here
 from rueda.errors import ProfileError
 from rueda.records.parallelism import FormPrediction, MeasuredForm, Parallelism, Traffic, WorkerMemory
 from rueda.report import write_report
@@ -18,6 +19,8 @@ def test_every_form_is_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settle_in(tmp_path, monkeypatch)
+    run_jobs_here(monkeypatch)
+    fork_workers_of_jobs(monkeypatch)
     words = "study clouds.py --parallelism --workers 2 --steps 5 --set micro_batches=2 --json"
     assert rueda(*words.split()) == 0
     shown = capsys.readouterr()
