@@ -36,14 +36,13 @@ MOST_PROCESSES = 4  # each has up to nine workers, of a quarter of a gigabyte
 LONG = tuple(
     f"test_{name}.py"
     for name in (
-        *("browser", "many_hosts", "gallery", "drivers", "scripts", "elastic", "site", "local", "training"),
-        *("parallelism", "form_training", "elastic_horovod", "divided", "strangers", "techniques", "elastic_training"),
-        *("parallel", "elastic_faults", "trainings", "run", "any_step", "signals", "any_stage", "check_command"),
-        *("streams", "pipeline", "damaged", "resume", "study", "stall", "docs", "kubernetes_job", "checked", "train"),
-        *("noise_scale", "forked_faults", "optimizers", "instruction_sets", "fuzz", "tasks", "dataloader"),
-        *("confirmation", "examine", "study_folder", "cycles", "commands", "host_group", "forecast", "archive"),
-        *("shared_memory", "page", "init", "house", "measure", "command", "read", "plan", "toolbox", "alias"),
-        *("rehearsal", "asynchronous_checkpoints", "startup", "silent_errors", "steps_to_target", "answers"),
+        *("browser", "many_hosts", "scripts", "drivers", "gallery", "strangers", "site"),
+        *("elastic_training", "elastic", "elastic_horovod", "elastic_faults", "kubernetes_job"),
+        *("local", "parallel", "signals", "training", "stall", "docs", "run"),
+        *("trainings", "check_command", "sampling", "init", "study", "resume", "fuzz"),
+        *("cycles", "damaged", "runner", "techniques", "command", "on_workers", "instruction_sets"),
+        *("any_stage", "any_step", "shared_memory", "density", "noise_scale", "train", "checked"),
+        *("commands", "examine", "measure", "forecast", "schedules"),
     )
 )
 """files that take longest: they are begun first, so that no process is left alone with one at the end; those that wait

@@ -196,7 +196,7 @@ import rueda
 world = rueda.init()
 
 def nap():
-    time.sleep(5.0)
+    time.sleep(8.0)
 
 world.on_main(nap)  # longer than the time limit, but declared
 print("rested", flush=True)
@@ -234,7 +234,7 @@ Jobs = dict[str, tuple[Path, subprocess.Popen[str]]]
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     """Start both jobs at once, since most of their time is a limit that must pass."""
-    limits = ["--stall-warning", "1", "--stall-timeout", "3"]
+    limits = ["--stall-warning", "1", "--stall-timeout", "6"]  # the first collective connects, on busy cores too
     commands = {
         "run": ["run", "-np", "3", *limits, "--stall-dump", "dumps", "FOLDER/train.py"],
         "train": ["train", "FOLDER/task.py", "--workers", "2", "--run", "run", *limits],
