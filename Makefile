@@ -2,8 +2,9 @@
 # pip, not uv: with the constraints file pip takes the CPU build of torch where one lies ready.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo lab test test-keras test-slurm fuzz forms faults check docs bench clean
+.PHONY: demo lab test test-slow test-keras test-slurm fuzz forms faults check docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -17,13 +18,16 @@ lab: .venv/installed  # the first lab of the course, in the browser
 	$(BIN)/rueda lab 1
 
 test: .venv/installed
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not slow'
+
+test-slow: .venv/installed  # the tests that take longest: galleries of scripts, every pair of parallel forms, compiled optimizers
+	$(PYTEST) -m slow $$(grep --recursive --files-with-matches 'pytest\.mark\.slow' tests --include 'test_*.py')
 
 .venv-keras/installed: constraints.txt .ci/keras-environment
 	PYTHON=$(PYTHON) .ci/keras-environment
 
 test-keras: .venv-keras/installed  # what needs TensorFlow, Keras 3, JAX, Lightning or transformers, and what takes longest: whole labs, graded scripts, pages in a browser
-	.venv-keras/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder tests/frameworks tests/assess tests/report/test_browser.py \
+	$(subst .venv,.venv-keras,$(PYTEST)) tests/frameworks tests/assess tests/report/test_browser.py \
 		$(wildcard src/rueda/keras src/rueda/integrations src/rueda/hvd/bridge src/rueda/hvd/tensorflow src/rueda/hvd/keras src/rueda/hvd/jax)
 
 test-slurm: .venv/installed  # jobs on a real Slurm of two nodes, made of network namespaces; needs root, slurm-wlm, munge and iproute2

@@ -85,6 +85,7 @@ def test_every_reason_is_still_needed() -> None:
 # Get started: one session from the first line to the last.
 
 
+@pytest.mark.slow
 def test_get_started_prints_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     run_jobs_here(monkeypatch)  # trainings of the study too: ten starts with torch cost half a minute
     brief = replace(QUICK, steps=0.5, communication=0.2, together=0.5, noise=0.5)  # its figures are not compared below

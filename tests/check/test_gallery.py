@@ -10,6 +10,8 @@ from checkhere import GALLERY, check, marked
 from rueda.check.audit.judge.checks import CHECKS
 from rueda.records.script_check import ADVICE, FAILED, WARNING
 
+pytestmark = pytest.mark.slow
+
 ACCUSED = (FAILED, WARNING, ADVICE)
 WRONG, RIGHT = (sorted((GALLERY / kind).glob("*.py")) for kind in ("wrong", "right"))
 

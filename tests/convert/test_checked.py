@@ -12,6 +12,8 @@ from rueda.check.convert import convert
 from rueda.records.script_check import ADVICE, FAILED, WARNING
 from scalehere import SCRIPTS
 
+pytestmark = pytest.mark.slow
+
 SURE = [(name, to) for name in NAMES for to in STYLES if (name, to) not in UNSURE]
 CHECKED = [key for number, key in enumerate(SURE) if key[1] == "ddp" or number % 4 == 0]
 INFORMED = {"batch_norm": {"few-examples-per-statistic"}}  # of its 12 examples each worker has 6

@@ -12,6 +12,8 @@ from harness import workers
 from rueda.check.convert import convert
 from scalehere import SCRIPTS, flat
 
+pytestmark = pytest.mark.slow
+
 
 @workers(2)
 def on_2(file: str, folder: str) -> None:

@@ -49,6 +49,7 @@ def assert_close(one: Any, other: Any) -> None:
                 assert value == theirs[name], name
 
 
+@pytest.mark.slow
 @on_impostor()
 def test_every_named_recipe_has_the_numbers_of_the_cpu() -> None:
     device = torch.device("cuda", 1)

@@ -127,7 +127,7 @@ def _without_trial_compilations(backend: str) -> contextlib.AbstractContextManag
         (LAMB, "raise", "aot_eager"),
         (NovoGrad, "raise", "aot_eager"),
         (NovoGrad, "skip", "aot_eager"),
-        pytest.param(LAMB, "skip", "inductor", marks=inductor),
+        pytest.param(LAMB, "skip", "inductor", marks=[inductor, pytest.mark.slow]),
     ],
 )
 def test_a_compiled_step_is_the_same(kind, nonfinite, backend):

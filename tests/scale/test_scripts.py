@@ -10,6 +10,8 @@ import torch
 from harness import workers
 from scalehere import flat, scaled, serial
 
+pytestmark = pytest.mark.slow
+
 EXACT = [
     "accumulation", "arguments", "balanced", "by_hand", "cnn_augmentation", "compiled", "ema", "gan", "grad_scaler",
     "lstm", "mlp", "processes", "progress", "stream", "tokens", "trainer_class", "transformer", "vae",

@@ -132,6 +132,7 @@ def test_checkpoints_of_each_form_resume_in_each_other() -> None:
     resumes_in_other_forms(tiny_task(), RECIPE.change(optimizer="adamw", rate=1e-2), pairs)
 
 
+@pytest.mark.slow
 @workers(4)
 def test_checkpoints_of_combinations_resume_in_others() -> None:
     forms = ["data", "data 2 x sharded 2", "sharded", "sharded 2 x tensor 2", "data 2 x tensor 2", "tensor"]
