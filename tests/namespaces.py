@@ -41,9 +41,9 @@ class Hosts:
 def missing_tools() -> str | None:
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "network namespaces need root on Linux"
-    for tool in ("ip", "ssh", "ssh-keygen", "unshare"):
+    for tool in ("ip", "tc", "ssh", "ssh-keygen", "unshare"):
         if shutil.which(tool) is None:
-            return f"{tool} is not installed"
+            return f"{tool} is not installed, or not on the PATH"
     if not Path("/usr/sbin/sshd").exists():
         return "sshd is not installed"
     return None
