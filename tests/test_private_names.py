@@ -1,7 +1,7 @@
 """The private names of torch that this package uses: a list, and for each a test of what it must do.
 
-torch may change them in any version. The list is complete (the first test reads the source), and the tests run with the
-lowest and the highest version that ``pyproject.toml`` claims: ``.ci/run`` tries both.
+torch may change them in any version. The list is complete (the first test reads the source), and ``pyproject.toml``
+claims no version of torch but the one that the tests run with.
 """
 
 from __future__ import annotations
