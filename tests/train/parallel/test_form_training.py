@@ -29,7 +29,11 @@ from rueda.world import World, current
 from tinytask import network, parameters, rehearsal, run, tiny_task
 
 BATCH = 24
-RECIPE = Recipe(batch=BATCH, epochs=2, rate=0.05, precision="float64", micro_batches=4, clip=1.0, base_batch=BATCH)
+RECIPE = Recipe(
+    batch=BATCH, epochs=2, rate=0.05, precision="float64", parallel="pipeline", micro_batches=4, clip=1.0,
+    base_batch=BATCH,
+)  # fmt: skip
+"""on one worker the whole model, in other forms without the fields of pipelines"""
 
 
 def in_form(recipe: Recipe, form: str, workers: int) -> Recipe:
