@@ -75,7 +75,7 @@ def arrays() -> Any:
 
 def rueda_training(case: str) -> Any:
     import rueda
-    from rueda.records.recipe.parallel_form import mesh_of
+    from rueda.records.recipe.parallel_form import has_pipeline, mesh_of
     from rueda.train.training import Training
 
     form, schedule, workers = CASES[case]
@@ -83,7 +83,8 @@ def rueda_training(case: str) -> Any:
     task = rueda.Task(name="parallel", model=model, train=data, test=data.subset(slice(0, 64)))
     recipe = rueda.Recipe(
         workers=world.size, batch=BATCH // mesh_of(form, workers).replicas, parallel=form, pipeline_schedule=schedule,
-        micro_batches=MICRO_BATCHES, optimizer="adamw", rate=RATE, weight_decay=DECAY, recalibrate="never",
+        micro_batches=MICRO_BATCHES if has_pipeline(form) else None, optimizer="adamw", rate=RATE, weight_decay=DECAY,
+        recalibrate="never",
     )  # fmt: skip
     return Training(task, recipe, world)
 

@@ -67,7 +67,7 @@ def test_a_run_is_saved_and_resumed(bucket: str, tmp_path: Path) -> None:
     assert [row.epoch for row in Run(tmp_path / "there").rows("epoch")] == [2]
     again = rueda.fit(tiny_task(), RECIPE.change(epochs=3), folder=tmp_path / "there", resume=True, progress=False)
     assert again.row is not None and again.row.step == 60  # the run itself remembers where its checkpoints are
-    with pytest.raises(RunError, match="holds a run already"):
+    with pytest.raises(RunError, match="holds checkpoints of another run"):
         rueda.fit(tiny_task(), RECIPE, folder=tmp_path / "new", checkpoints=where, progress=False)
 
 

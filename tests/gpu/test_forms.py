@@ -15,7 +15,9 @@ from rueda.world import World, current
 from tinytask import parameters, tiny_task
 
 BATCH, STEPS = 24, 12
-BASE = Recipe(batch=BATCH, epochs=2, precision="float64", optimizer="adamw", rate=1e-2, micro_batches=4)
+BASE = Recipe(
+    batch=BATCH, epochs=2, precision="float64", optimizer="adamw", rate=1e-2, parallel="pipeline", micro_batches=4
+)  # fmt: skip
 FORMS: dict[str, dict[str, Any]] = {
     "sharded": {"parallel": "sharded"},
     "sharded, clipped": {"parallel": "sharded", "clip": 0.5, "optimizer": "lamb"},

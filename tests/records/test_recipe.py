@@ -123,11 +123,29 @@ def test_bad_settings(setting: str, message: str) -> None:
         ({"adascale": True, "workers": 4, "keep_updates": True}, "keep_updates would make them 4 times as many"),
         ({"schedule": "one-cycle", "warmup_epochs": 1.0}, "warmup_epochs = 0"),
         ({"reasons": {"bacth": "typo"}}, "reasons"),
+        (
+            {"micro_batches": 8},
+            "^micro_batches = 8 is for pipelines, and parallel = 'data' has none; leave it out, or set parallel = "
+            "'pipeline'$",
+        ),
+        ({"pipeline_schedule": "gpipe"}, "pipeline_schedule = 'gpipe' is for pipelines, and parallel = 'data' has"),
+        ({"parallel": "data 2 x tensor 2", "micro_batches": 8}, "parallel = 'data 2 x tensor 2' has none"),
     ],
 )
 def test_contradictions(changes: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Recipe().change(**changes)
+
+
+def test_fields_of_pipelines_leave_with_the_pipeline() -> None:
+    piped = Recipe(parallel="data 2 x pipeline 2", micro_batches=8, pipeline_schedule="gpipe")
+    assert Recipe.from_toml(piped.to_toml()) == piped
+    assert piped.with_settings(["parallel=sharded"]) == Recipe(parallel="sharded")
+    assert piped.with_settings(["parallel=pipeline"]).micro_batches == 8
+    assert Recipe.from_toml(Recipe().to_toml(), base=piped) == Recipe()  # written out whole, with defaults
+    assert Recipe.from_toml('parallel = "sharded"\npipeline_schedule = "1f1b"').parallel == "sharded"
+    with pytest.raises(RecipeError, match="micro_batches = 4 is for pipelines"):
+        piped.with_settings(["parallel=data", "micro_batches=4"])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from rueda.train.parallel.pipeline_updater import PipelineUpdater
 from rueda.train.training import Training
 from rueda.world import World, current
 
-RECIPE = Recipe(batch=8, optimizer="adamw", rate=1e-3, micro_batches=4, recalibrate="never")
+RECIPE = Recipe(batch=8, optimizer="adamw", rate=1e-3, parallel="pipeline", micro_batches=4, recalibrate="never")
 
 
 def transformer() -> Task:

@@ -9,10 +9,14 @@ import pytest
 
 from commandline import rueda, settle_in
 from jobshere import fork_workers_of_jobs, run_jobs_here
-from rueda.errors import ProfileError
+from rueda.errors import ProfileError, RecipeError
+from rueda.plan.parallel_forms import all_meshes
 from rueda.records.parallelism import FormPrediction, MeasuredForm, Parallelism, Traffic, WorkerMemory
+from rueda.records.recipe.parallel_form import Mesh
 from rueda.report import write_report
 from rueda.report.parallelism import bytes_table, forms_table, sentences
+from rueda.study.form_jobs import recipe_of
+from rueda.tasks.loading import load_task
 
 
 def test_every_form_is_as_predicted(
@@ -39,7 +43,22 @@ def test_every_form_is_as_predicted(
     assert (tmp_path / "runs" / "study-clouds" / "report.html").exists()
 
 
-WRONG = {"--workers 1": "workers: expected 2 or more, got 1", "--steps 0": "steps: expected 1 or more, got 0"}
+WRONG = {
+    "--workers 1": "workers: expected 2 or more, got 1",
+    "--steps 0": "steps: expected 1 or more, got 0",
+    "--set parallel=tensor": "parallel: every form is trained and compared; leave it out of the settings",
+}
+
+
+def test_settings_of_pipelines_are_those_of_the_forms_that_have_one() -> None:
+    settings = ("micro_batches=2", "pipeline_schedule=gpipe", "rate=0.5")
+    found = {mesh.form: recipe_of(load_task("linear"), settings, mesh, workers=4) for mesh in all_meshes(4)}
+    fields = {form: (one.micro_batches, one.pipeline_schedule, one.rate) for form, one in found.items()}
+    assert fields["pipeline"] == fields["data 2 x pipeline 2"] == (2, "gpipe", 0.5)
+    assert {fields[form] for form in fields if "pipeline" not in form} == {(None, "1f1b", 0.5)}
+    assert [one.parallel for one in found.values()] == list(found)
+    with pytest.raises(RecipeError, match="micro_batches: expected a whole number, got 'x'"):
+        recipe_of(load_task("linear"), ("micro_batches=x",), Mesh(), workers=2)
 
 
 @pytest.mark.parametrize("words", WRONG)

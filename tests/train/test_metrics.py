@@ -29,6 +29,7 @@ from rueda.train.evaluate import Evaluator, evaluate
 from rueda.train.loaders import evaluation_loader
 from rueda.train.loss_watch import LossWatch
 from rueda.train.recorder import Recorder
+from rueda.train.recording import display
 from rueda.train.totals import former_sums
 from rueda.train.training import Training
 from rueda.world import World, current
@@ -274,6 +275,38 @@ def test_a_loss_that_explodes_in_the_first_updates_is_said(weight: float, told: 
         lines.append(watch.take(total, weight * step, step))
     assert [index for index, line in enumerate(lines, 1) if line] == told
     assert told == [] or "the loss is 150, 136 times that of the first update, 1.1; lower" in str(lines[10])
+
+
+def watched(watch: LossWatch, losses: list[float]) -> list[str]:
+    total, lines = 0.0, []
+    for step, loss in enumerate(losses, 1):
+        total += 24.0 * loss
+        lines.append(watch.take(total, 24.0 * step, step))
+    return [line for line in lines if line]
+
+
+def test_a_loss_near_an_exact_fit_is_none_that_explodes_after_a_resume() -> None:
+    """Single hard batches differ by such factors; the loss of the first epoch, 3, tells that they are all small."""
+    losses = [0.001, *[0.0015, 0.02] * 20]
+    assert watched(LossWatch(is_resumed=True, former=3.0), losses) == []
+    assert len(watched(LossWatch(is_resumed=True), losses)) > 1  # if nothing is known of before
+
+
+def test_a_resumed_training_that_explodes_at_once_is_told_with_what_it_is_compared() -> None:
+    (line,) = watched(LossWatch(is_resumed=True, former=3.0), [0.01, 40.0, *[150.0, 90.0] * 40])
+    assert "the loss is 150, 15,000 times that of the first update since the training was resumed, 0.01; l" in line
+
+
+def test_a_resumed_run_knows_the_loss_of_its_first_epoch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    task, recipe = regression(metric=None), Recipe(batch=10, epochs=1, rate=0.05)
+    first = rueda.fit(task, recipe, folder=tmp_path / "run", progress=False).row
+    assert first is not None and first.train_loss is not None
+    seen: list[float | None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(display, "LossWatch", lambda **known: seen.append(known["former"]) or LossWatch(**known))
+        rueda.fit(task, recipe.change(epochs=3), folder=tmp_path / "run", resume=True, progress=False)
+        rueda.fit(task, recipe.change(epochs=1), folder=tmp_path / "new", progress=False)
+    assert seen == [first.train_loss, None]
 
 
 def test_sums_of_an_older_checkpoint_are_read() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rueda
+from commandline import rueda as rueda_command
 from rueda.errors import MissingExtra, RunError
 from rueda.files.remote import RemotePath, any_path
 from rueda.records import Recipe, Run
@@ -53,6 +54,37 @@ def test_a_run_is_saved_and_resumed(url: str, tmp_path: Path) -> None:
     assert best_checkpoint(folder) is not None and not list(folder.glob("*.part"))
     resumed = rueda.fit(tiny_task(), RECIPE, folder=tmp_path / "run", resume=True, progress=False)
     assert torch.equal(parameters(whole.model), parameters(resumed.model))
+
+
+def test_a_folder_that_holds_checkpoints_is_named(url: str, tmp_path: Path) -> None:
+    rueda.fit(tiny_task(), RECIPE.change(epochs=1), folder=tmp_path / "run", checkpoints=url, progress=False)
+    for where in (url, str(tmp_path / "run" / "other")):
+        if where != url:
+            rueda.fit(tiny_task(), RECIPE.change(epochs=1), folder=tmp_path / "one", checkpoints=where, progress=False)
+        with pytest.raises(RunError) as caught:
+            rueda.fit(tiny_task(), RECIPE, folder=tmp_path / "new", checkpoints=where, progress=False)
+        assert str(caught.value) == (
+            f"{where} holds checkpoints of another run; continue it with resume=True (--resume), or choose another "
+            "folder for the checkpoints"
+        )
+    with pytest.raises(RunError, match=f"^{tmp_path}/run holds a run already; continue it"):
+        rueda.fit(tiny_task(), RECIPE, folder=tmp_path / "run", checkpoints=url, progress=False)
+
+
+@pytest.mark.parametrize("words", [[], ["--workers", "2"]], ids=["alone", "two workers"])
+def test_memory_is_refused_since_it_ends_with_the_process(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert rueda_command("train", "linear", "--checkpoints", "memory://a/b", *words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == (
+        "rueda: memory://a/b: the memory of a process ends with it, and with it every checkpoint; give a folder, or a "
+        "URL such as s3://bucket/folder\n"
+    )
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(RunError, match="memory of a process"):
+        rueda.fit(tiny_task(), RECIPE, folder=tmp_path / "run", checkpoints="memory://a/b", workers=2, progress=False)
 
 
 def test_another_folder_of_this_machine(tmp_path: Path) -> None:

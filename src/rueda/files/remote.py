@@ -191,6 +191,21 @@ def any_path(text: str | Path | RemotePath) -> AnyPath:
     return RemotePath(str(text)) if isinstance(text, str) and _URL.match(text) else Path(text)
 
 
+def check_outlasts_process(url: str | None) -> None:
+    """Refuse a storage that ends with the process, where another process is to find what was written.
+
+    >>> check_outlasts_process("s3://bucket/run")
+
+    Raises:
+        RunError: it is fsspec's ``memory://``.
+    """
+    if url is not None and url.lower().startswith("memory:"):
+        raise RunError(
+            f"{url}: the memory of a process ends with it, and with it every checkpoint; give a folder, or a URL such "
+            "as s3://bucket/folder"
+        )
+
+
 def _storage(url: str) -> Any:
     try:
         import fsspec

@@ -16,8 +16,12 @@ from rueda.terminal.numbers import amount, milliseconds
 
 HEADROOM = 0.9
 """fraction of a device's memory that a training may fill"""
+MARGIN = 0.15
+"""by how much the step of a simpler form may be longer than the shortest one before it is given up: a predicted step is
+wrong by up to 8 % (``benchmarks/plan.py``), the ratio of two of them by 1.4 times as much if their errors are
+independent"""
 _SIMPLE = ("data", "sharded", "tensor", "pipeline")
-"""the forms in the order in which they are preferred if they are equally fast"""
+"""the forms from the simplest on: of several within :data:`MARGIN` the first one is chosen"""
 
 
 def predict_form(
@@ -145,12 +149,15 @@ def compare_forms(
 
 
 def best_form(forms: Iterable[FormPrediction]) -> FormPrediction | None:
-    """Return the fastest form that fits, of nearly equally fast ones (1 %) the simplest; None if none fits."""
+    """Return the simplest of the forms that fit and are as fast as any within the prediction's error; None: none fits.
+
+    It is data parallelism if it fits, unless another form is faster by more than :data:`MARGIN`.
+    """
     usable = [form for form in forms if form.fits is not False]
     if not usable:
         return None
     fastest = min(form.step_seconds for form in usable)
-    close = [form for form in usable if form.step_seconds <= 1.01 * fastest]
+    close = [form for form in usable if form.step_seconds <= (1 + MARGIN) * fastest]
     return min(close, key=lambda form: (" x " in form.form, _SIMPLE.index(form.form.split()[0])))
 
 
@@ -171,7 +178,9 @@ def reason(forms: Sequence[FormPrediction], profile: Profile, cluster: Cluster) 
         if data.fits is False:
             parts.append(f"data does not fit ({amount(data.memory.total)} a worker)")
         else:
-            parts.append(f"data takes {milliseconds(data.step_seconds)}")
+            more = 100 * (data.step_seconds / chosen.step_seconds - 1)
+            parts.append(f"data takes {milliseconds(data.step_seconds)}, {more:.0f} % more")
+    parts += _simpler_than(chosen, forms)
     parts.append(
         f"a worker holds {amount(chosen.memory.total)} and sends {amount(chosen.sent)} a step, "
         f"{milliseconds(chosen.communication_seconds)} on the links"
@@ -188,3 +197,14 @@ def reason(forms: Sequence[FormPrediction], profile: Profile, cluster: Cluster) 
     if share > 0.5:
         parts.append(f"layer {largest.name} has {100 * share:.0f} % of the parameters, so no cut balances the memory")
     return "; ".join(parts)
+
+
+def _simpler_than(chosen: FormPrediction, forms: Iterable[FormPrediction]) -> list[str]:
+    """Say that a predicted step is shorter, if one is, by less than the error of the prediction."""
+    fastest = min((form for form in forms if form.fits is not False), key=lambda form: form.step_seconds)
+    if fastest.step_seconds >= chosen.step_seconds:
+        return []
+    return [
+        f"{fastest.form} takes {milliseconds(fastest.step_seconds)}, but predictions less than {100 * MARGIN:.0f} % "
+        "apart may be wrong by as much, so the simpler form is taken"
+    ]

@@ -323,10 +323,17 @@ class Run:
         """Check that a training may write this folder.
 
         Raises:
-            RunError: the folder holds a run and ``resume`` is False, or a recipe that does not belong to a run.
+            RunError: the folder holds a run, or that of the checkpoints holds some, and ``resume`` is False; or there
+                is a recipe that does not belong to a run.
         """
         has_rows = self.metrics_file.exists() and self.metrics_file.stat().st_size > 0
-        if not resume and (has_rows or any(self.checkpoints.glob("*.pt"))):
+        is_kept = not resume and any(self.checkpoints.glob("*.pt"))
+        if is_kept and not has_rows and self.checkpoints != self.folder / "checkpoints":
+            raise RunError(
+                f"{self.checkpoints} holds checkpoints of another run; continue it with resume=True (--resume), or "
+                "choose another folder for the checkpoints"
+            )
+        if is_kept or (has_rows and not resume):
             raise RunError(
                 f"{self.folder} holds a run already; continue it with resume=True (--resume), or choose another folder"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,8 @@ from rueda.measure.worker_tensors import StepTensors, state_of_worker
 from rueda.records import Recipe
 from rueda.records.parallelism import Traffic, WorkerMemory
 from rueda.records.profile import Communication, Profile
-from rueda.records.recipe.parallel_form import Mesh
+from rueda.records.recipe.parallel_form import PIPELINES_ALONE, Mesh, has_pipeline
+from rueda.records.recipe.values import parse_setting
 from rueda.records.throughput import counted_unit
 from rueda.study.form_traffic import Sent, counted, mean_traffic, sent
 from rueda.tasks import Task
@@ -89,7 +91,7 @@ class FormAnswer:
 def one_worker(request: FormRequest) -> OneWorkerAnswer:
     """Train one worker for some steps and keep its parameters; measure its step and count its layers."""
     task = load_task_and_data(request.task)
-    recipe = recipe_of(task, request.settings, workers=request.workers, parts=1)
+    recipe = recipe_of(task, request.settings, Mesh(), workers=request.workers)
     world = World(device=open_world().device)
     training = _trained(task, recipe, world, request.num_steps)
     torch.save([one.detach().cpu() for one in training.model.parameters()], request.folder / _REFERENCE)
@@ -112,8 +114,7 @@ def one_form(request: FormRequest) -> FormAnswer:
     """
     os.environ[TRANSPORT] = "gloo"
     task, world, mesh = load_task_and_data(request.task), open_world(), Mesh(*request.mesh)
-    recipe = recipe_of(task, request.settings, workers=request.workers, parts=mesh.replicas)
-    recipe = recipe.change(parallel=mesh.form, workers=world.size)
+    recipe = recipe_of(task, request.settings, mesh, workers=request.workers).change(workers=world.size)
     reset_peak(world.device)
     before = peak_bytes(world.device)
     training = _trained(task, recipe, world, request.num_steps)
@@ -186,11 +187,18 @@ def stage_layers(training: Training) -> tuple[int, ...]:
     return tuple(counts[number] for number in sorted(counts))
 
 
-def recipe_of(task: Task, settings: tuple[str, ...], *, workers: int, parts: int) -> Recipe:
-    """Return the recipe of each of ``parts`` workers, which share the largest multiple of ``workers`` in the batch."""
-    recipe = task.recipe.with_settings(settings)
+def recipe_of(task: Task, settings: Sequence[str], mesh: Mesh, *, workers: int) -> Recipe:
+    """Return the recipe of a form, whose replicas share the largest multiple of ``workers`` in the batch.
+
+    Settings that only a pipeline uses are those of the forms that have one.
+    """
+    of_pipelines = [setting for setting in settings if parse_setting(setting)[0] in PIPELINES_ALONE]
+    if not has_pipeline(mesh.form):
+        Recipe(parallel="pipeline").with_settings(of_pipelines)  # says what is wrong with them
+        settings = [setting for setting in settings if setting not in of_pipelines]
+    recipe = task.recipe.with_settings([*settings, f'parallel="{mesh.form}"'])
     batch = max(1, recipe.batch // workers) * workers
-    return recipe.change(workers=parts, batch=batch // parts, accumulate=1)
+    return recipe.change(workers=mesh.replicas, batch=batch // mesh.replicas, accumulate=1)
 
 
 def _trained(task: Task, recipe: Recipe, world: World, num_steps: int) -> Training:

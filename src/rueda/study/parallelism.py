@@ -25,6 +25,7 @@ from rueda.records.model_layers import LayerWork
 from rueda.records.parallelism import MeasuredForm, Parallelism
 from rueda.records.profile import Profile
 from rueda.records.recipe.parallel_form import Mesh
+from rueda.records.recipe.values import parse_setting
 from rueda.study.form_jobs import FormAnswer, FormRequest, OneWorkerAnswer
 from rueda.tasks.half_precision import protect_before_loading
 from rueda.terminal.phases import PhasesProgress
@@ -53,11 +54,13 @@ def study_parallelism(
         progress: show a bar, or a line.
 
     Raises:
-        ProfileError: fewer than 2 workers or no step.
+        ProfileError: fewer than 2 workers or no step, or a setting names a form.
     """
     for name, value, least in (("workers", workers, 2), ("steps", num_steps, 1)):
         if value < least:
             raise ProfileError(name, expected=f"{least} or more", got=value, do="correct it")
+    if any(parse_setting(setting)[0] == "parallel" for setting in settings):
+        raise ProfileError("parallel: every form is trained and compared; leave it out of the settings")
     start, meshes = Path.cwd(), all_meshes(workers)
     protect_before_loading(task)
     found: dict[Mesh, FormAnswer] = {}

@@ -3,7 +3,9 @@
 The loss of each update is compared with its running mean. A loss of ten times the mean is reported, unless it is still
 far below the loss of the first update: near an exact fit, single hard batches differ by such factors without harm. A
 learning rate that is far too high raises the loss within the first few updates, and the mean with it; until the mean
-covers many updates, the loss is therefore compared with that of the first update as well.
+covers many updates, the loss is therefore compared with that of the first update as well. A training that is resumed
+begins anew with both, but what counts as far below the first loss is known from the rows of its run: it may be near an
+exact fit, where the first update since then is no measure.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ FEWEST_EXAMPLES = 8
 class LossWatch:
     """Compares each update's loss with the running mean of the losses before.
 
+    Args:
+        is_resumed: whether updates were made before those that it sees.
+        former: the loss of the training's first epoch, if it is resumed and this is known.
+
     >>> watch, total = LossWatch(), 0.0
     >>> for step in range(1, 31):
     ...     total += 2.0 if step < 30 else 45.0
@@ -35,7 +41,9 @@ class LossWatch:
     'update 30: the loss is 45, 22 times its running mean of 2; lower the learning rate, warm up, or clip the gradients'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_resumed: bool = False, former: float | None = None) -> None:
+        self._named = "the first update since the training was resumed" if is_resumed else "the first update"
+        self._former = former if former is not None and math.isfinite(former) else 0.0
         self._mean: float | None = None
         self._first = 0.0
         self._first_counts = False
@@ -68,10 +76,9 @@ class LossWatch:
             return None
         usual, of = before, "its running mean of"
         if self._first_counts and self._first < before and self._num_taken <= MEMORY:
-            usual, of = self._first, "that of the first update,"
-        is_high = (
-            self._num_taken > FEWEST and usual > 0 and loss > FACTOR * usual and loss > FRACTION_OF_FIRST * self._first
-        )
+            usual, of = self._first, f"that of {self._named},"
+        least = FRACTION_OF_FIRST * max(self._first, self._former)
+        is_high = self._num_taken > FEWEST and usual > 0 and loss > FACTOR * usual and loss > least
         if is_high and not self._is_high:
             self._is_high = True
             return (

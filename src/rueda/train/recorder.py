@@ -63,7 +63,7 @@ class Recorder:
         opening = self._open(resume)
         self.epoch = EpochProgress(training)
         """what this process has trained of the epoch"""
-        self.display = Display(training, self.epoch, title=opening.title(training), show=show)
+        self.display = Display(training, self.epoch, run, title=opening.title(training), show=show)
         """what is shown"""
         self._rows = RowBuilder(training, self.epoch, self.display.progress.say)
         self._writer = RunWriter(training.world, run, track, self.display.announce)

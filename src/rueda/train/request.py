@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rueda.files.remote import check_outlasts_process
 from rueda.files.start_directory import located
 from rueda.jobs import Job
 from rueda.records import Recipe, Run
@@ -52,6 +53,9 @@ class TrainRequest:
     progress: bool = True
     directory: Path = field(default_factory=Path.cwd)
     """the directory to which ``folder`` is relative, even if the task file calls ``os.chdir``"""
+
+    def __post_init__(self) -> None:
+        check_outlasts_process(self.checkpoints)
 
     def known_workers(self) -> int | None:
         """Return the number of workers, or None if only the recipe of the task states it, which is not loaded here."""

@@ -23,13 +23,18 @@ from rueda.tasks import models
 from rueda.tasks.task import Task
 from rueda.train.evaluate import Evaluator
 from rueda.train.parallel.sharding import sharded_layers
+from rueda.train.parallel.tensor_plan import styles_of
 from rueda.train.state import checkpoint_contents, restore
 from rueda.train.training import Training
 from rueda.world import World, current
 from tinytask import network, parameters, rehearsal, run, tiny_task
 
 BATCH = 24
-RECIPE = Recipe(batch=BATCH, epochs=2, rate=0.05, precision="float64", micro_batches=4, clip=1.0, base_batch=BATCH)
+RECIPE = Recipe(
+    batch=BATCH, epochs=2, rate=0.05, precision="float64", parallel="pipeline", micro_batches=4, clip=1.0,
+    base_batch=BATCH,
+)  # fmt: skip
+"""on one worker the whole model, in other forms without the fields of pipelines"""
 
 
 def in_form(recipe: Recipe, form: str, workers: int) -> Recipe:
@@ -222,17 +227,45 @@ def test_layers_beside_split_ones_may_overwrite_and_read_their_outputs() -> None
 @workers(2)
 def test_what_is_refused() -> None:
     lone = replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(8, 3)))
-    wrong_name = replace(tiny_task(), tensor_plan={"none.*": None})
+    no_style = replace(tiny_task(), tensor_plan={"0": None})
     for task, recipe, error, message in (
         (tiny_task(), RECIPE.change(parallel="data 2 x tensor 2"), RecipeError, "expected 4 workers, got 2"),
         (lone, RECIPE.change(parallel="tensor"), RecipeError, r"expected two linear layers in a row.*tensor_plan"),
-        (wrong_name, RECIPE.change(parallel="tensor"), TaskError, r"expected a style of torch.distributed"),
+        (no_style, RECIPE.change(parallel="tensor"), TaskError, r"expected a style of torch.distributed"),
         (with_scalar(), RECIPE.change(parallel="sharded"), RecipeError, r"got '1\.scale of shape \[\]'; make it one"),
         (frozen(), RECIPE.change(parallel="pipeline"), RecipeError, r"require a gradient on each.*none on worker 0"),
         (tiny_task(), RECIPE.change(parallel="sharded", compile=True), RecipeError, "compile is not supported"),
     ):
         with pytest.raises(error, match=message):
             Training(task, recipe.change(workers=2), current())
+
+
+class Named(nn.Module):
+    """Has layers with names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.ReLU()
+        self.blocks = nn.ModuleList([nn.ModuleDict({"up": nn.Linear(4, 8), "down": nn.Linear(8, 4)})])
+
+
+UNKNOWN = {
+    "misspelt": (("blocks.0.upp", "blocks.*.down"), "got 'blocks.0.upp'; did you mean blocks.0.up?"),
+    "two": (("block.0.up", "block.0.down"), "got 'block.0.up, block.0.down'; did you mean blocks.0.up, blocks.0.down?"),
+    "nothing like it": (
+        ("encoder.*",),
+        "got 'encoder.*'; name modules as model.named_modules() does, such as blocks.0.up, blocks.0.down",
+    ),
+}
+
+
+@pytest.mark.parametrize(("names", "message"), UNKNOWN.values(), ids=list(UNKNOWN))
+def test_names_of_a_plan_that_are_no_layers_are_told_with_similar_ones(names: tuple[str, ...], message: str) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel
+
+    with pytest.raises(TaskError) as caught:
+        styles_of(Named(), dict.fromkeys(names, ColwiseParallel()))
+    assert str(caught.value) == f"tensor_plan: expected names of modules of the model, {message}"
 
 
 @workers(2)

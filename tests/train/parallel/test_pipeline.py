@@ -161,7 +161,9 @@ def test_every_schedule_and_optimizer_on_two_workers() -> None:
         ("text", "interleaved", "adamw", torch.float32),
     ]
     for name, schedule, optimizer, dtype in every_or(few, TASKS, SCHEDULES, OPTIMIZERS, DTYPES):
-        recipe = Recipe(batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4, **OPTIMIZERS[optimizer])
+        recipe = Recipe(
+            batch=EXAMPLES, parallel="pipeline", pipeline_schedule=schedule, micro_batches=4, **OPTIMIZERS[optimizer]
+        )
         equal_to_one_worker(TASKS[name](), recipe, dtype)
 
 
@@ -173,13 +175,17 @@ def test_two_pipelines_beside_each_other() -> None:
         ("text", "interleaved", "lamb", torch.float64),
     ]
     for name, schedule, optimizer, dtype in every_or(few, TASKS, SCHEDULES, OPTIMIZERS, DTYPES):
-        recipe = Recipe(batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4, **OPTIMIZERS[optimizer])
+        recipe = Recipe(
+            batch=EXAMPLES, parallel="pipeline", pipeline_schedule=schedule, micro_batches=4, **OPTIMIZERS[optimizer]
+        )
         equal_to_one_worker(TASKS[name](), recipe, dtype, num_pipelines=2)
 
 
 @workers(2)
 def test_batch_norm_sees_micro_batches() -> None:
-    recipe = Recipe(batch=EXAMPLES, pipeline_schedule="1f1b", micro_batches=4, **OPTIMIZERS["adamw"])
+    recipe = Recipe(
+        batch=EXAMPLES, parallel="pipeline", pipeline_schedule="1f1b", micro_batches=4, **OPTIMIZERS["adamw"]
+    )
     equal_to_one_worker(cnn_task(batch_norm=True), recipe, torch.float64, parts=4)
 
 
@@ -192,8 +198,8 @@ def test_activation_checkpointing_in_every_schedule() -> None:
         (text_task(), "interleaved", 1),
     ):
         recipe = Recipe(
-            batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4, activation_checkpointing=True,
-            **OPTIMIZERS["adamw"],
+            batch=EXAMPLES, parallel="pipeline", pipeline_schedule=schedule, micro_batches=4,
+            activation_checkpointing=True, **OPTIMIZERS["adamw"],
         )  # fmt: skip
         equal_to_one_worker(task, recipe, torch.float64, parts=parts)
 
@@ -220,7 +226,7 @@ def test_a_stage_that_is_computed_again_keeps_less_and_draws_the_same_numbers() 
 def test_losses_without_gradients() -> None:
     for name, schedule in (("cnn", "1f1b"), ("text", "interleaved")):
         task = TASKS[name]()
-        recipe = Recipe(batch=EXAMPLES, pipeline_schedule=schedule, micro_batches=4)
+        recipe = Recipe(batch=EXAMPLES, parallel="pipeline", pipeline_schedule=schedule, micro_batches=4)
         updater, model, groups = in_pipeline(task, recipe, torch.float64)
         state = gather_model_state(model, groups.pipeline)
         model.eval()
@@ -239,7 +245,7 @@ def test_losses_without_gradients() -> None:
 
 @workers(2)
 def test_a_gradient_that_is_not_finite_is_seen_by_all_stages() -> None:
-    recipe = Recipe(batch=EXAMPLES, micro_batches=4, rate=1e30)
+    recipe = Recipe(batch=EXAMPLES, parallel="pipeline", micro_batches=4, rate=1e30)
     with pytest.raises(rueda.errors.NonFiniteError):
         in_pipeline(cnn_task(), recipe, torch.float32)
 

@@ -124,7 +124,11 @@ def test_a_stopped_worker_of_a_blocked_collective_is_replaced(launcher: Any) -> 
     job.wait(lambda what, size, step: what == "recovered")
     assert job.trains_on(2) > before
     assert job.pids[0] == kept and job.pids[1] != stopped
-    assert any("was stopped for 2 s (--timeout) and is killed" in line for line in job.finish())
+    (told,) = [line for line in job.finish() if "(--timeout)" in line or "SIGKILL" in line]
+    assert told == (
+        "rueda: rank 1 on localhost was killed by the launcher since it was stopped (SIGSTOP) for 2 s (--timeout); "
+        "restart 1"
+    )
 
 
 def test_a_host_is_cut_off_and_comes_back_and_its_agent_is_killed(launcher: Any, hosts: Any) -> None:
@@ -271,6 +275,15 @@ def test_a_host_that_gets_notice_leaves_and_its_workers_commit(launcher: Any, pr
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_unknown_hosts_are_each_told_once(launcher: Any, pretend_ssh: str) -> None:
+    words = ["-H", "nowhere:1,nowhere2:1", "--ssh", pretend_ssh, "--min-np", "1"]
+    status, _, err = launcher.run(*plain(launcher, "wait()", *words))
+    assert status == 2 and err.count("\n") == 2
+    assert sorted(line.split(";")[0] for line in err.splitlines()) == [
+        f"rueda: host {name}: ssh failed (ssh: Could not resolve hostname {name})" for name in ("nowhere2", "nowhere")
+    ]
 
 
 def test_too_few_workers_end_the_job_in_one_line(launcher: Any, pretend_ssh: str) -> None:

@@ -24,6 +24,9 @@ KNOWN_FORMS = "data, sharded, pipeline, tensor, or one of " + ", ".join(
 )
 """what a recipe may name, for messages"""
 
+PIPELINES_ALONE = {"pipeline_schedule": "1f1b", "micro_batches": None}
+"""the fields of a recipe that only a pipeline uses, and their defaults"""
+
 
 class Mesh(NamedTuple):
     """How many workers each form has; their product is the number of workers."""
@@ -85,6 +88,15 @@ def is_known_form(parallel: str) -> bool:
         return True
     sizes = _sizes(parallel)
     return tuple(sizes) in COMBINATIONS and min(sizes.values()) > 0 and list(sizes.values())[1] > 1
+
+
+def has_pipeline(parallel: object) -> bool:
+    """Return whether a form is a pipeline or has one.
+
+    >>> [has_pipeline(form) for form in ("pipeline", "data 2 x pipeline 2", "sharded")]
+    [True, True, False]
+    """
+    return isinstance(parallel, str) and "pipeline" in parallel
 
 
 def mesh_of(parallel: str, workers: int) -> Mesh:

@@ -26,7 +26,7 @@ from rueda.errors import RecipeError, read_failure, suggest
 from rueda.files.atomic import write_atomically
 from rueda.files.text import read_text
 from rueda.records.recipe.default_rates import DEFAULT_RATES, INSTEAD
-from rueda.records.recipe.parallel_form import mesh_of
+from rueda.records.recipe.parallel_form import PIPELINES_ALONE, has_pipeline, mesh_of
 from rueda.records.recipe.rules import check
 from rueda.records.recipe.values import parse_setting, take_value
 
@@ -263,8 +263,16 @@ class Recipe:
         return global_batch / (self.base_batch or self.local_batch)
 
     def change(self, **changes: Any) -> Recipe:
-        """Return the recipe with other values; the reasons of fields that change are dropped, new ones are added."""
+        """Return the recipe with other values; the reasons of fields that change are dropped, new ones are added.
+
+        Another form without a pipeline gives the fields of pipelines their defaults.
+
+        >>> Recipe(parallel="pipeline", micro_batches=8).change(parallel="data").micro_batches is None
+        True
+        """
         _check_names(changes)
+        if changes.get("parallel", self.parallel) != self.parallel and not has_pipeline(changes["parallel"]):
+            changes = {**PIPELINES_ALONE, **changes}
         reasons = {name: text for name, text in self.reasons.items() if name not in changes}
         return replace(self, **{**changes, "reasons": {**reasons, **changes.get("reasons", {})}})
 

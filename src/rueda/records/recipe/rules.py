@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.errors import RecipeError
 from rueda.records.recipe.default_rates import DEFAULT_RATES
-from rueda.records.recipe.parallel_form import KNOWN_FORMS, is_known_form
+from rueda.records.recipe.parallel_form import KNOWN_FORMS, PIPELINES_ALONE, has_pipeline, is_known_form
 
 if TYPE_CHECKING:
     from rueda.records.recipe.recipe import Recipe
@@ -95,6 +95,8 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
     compared = "adascale" if r.adascale else "noise_scale_every"
     leaves_out = "precision = 'fp16'" if r.precision == "fp16" else "on_divergence = 'skip'"
     noise = "growth_from_noise" if r.growth_from_noise else "noise_scale_groups"
+    others = {name: getattr(r, name) for name, default in PIPELINES_ALONE.items() if getattr(r, name) != default}
+    piped = next((f"{name} = {value!r}" for name, value in others.items()), "")
     return {
         f"warmup_epochs = {r.warmup_epochs:g} is longer than the training of {r.epochs} epochs; lower it or raise "
         "epochs": r.warmup_epochs > r.epochs,
@@ -169,6 +171,8 @@ def _contradictions(recipe: Recipe) -> dict[str, bool]:
             compresses and (r.adascale or r.noise_scale_every is not None),
         f"gradient_compression compresses what DistributedDataParallel sends, but parallel = {r.parallel!r} sends its "
         "gradients by itself; keep one of them": compresses and r.parallel != "data",
+        f"{piped} is for pipelines, and parallel = {r.parallel!r} has none; leave it out, or set parallel = 'pipeline'":
+            piped != "" and not has_pipeline(r.parallel),
         f"{leaves_out} leaves out updates whose gradient is not finite, but PowerSGD's error would keep it for ever; "
         "keep one of them": power and (r.precision == "fp16" or r.on_divergence == "skip"),
         f"powersgd_start = {r.powersgd_start}: torch arranges its buckets in the first two updates; give 2 or more":

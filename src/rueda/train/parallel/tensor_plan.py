@@ -19,7 +19,8 @@ All other layers are whole on each worker.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -66,27 +67,36 @@ def styles_of(model: nn.Module, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task's styles by the names of the model's modules.
 
     Raises:
-        TaskError: a name belongs to no module, or a value is no parallel style.
+        TaskError: names belong to no module, a value is no parallel style, or a parameter is shared.
     """
     from torch.distributed.tensor.parallel import ParallelStyle
 
     names = [name for name, _ in model.named_modules() if name]
+    unknown = [pattern for pattern in own if not any(_fits(name, pattern) for name in names)]
+    if unknown:
+        expected = "names of modules of the model"
+        raise TaskError("tensor_plan", expected=expected, got=", ".join(unknown), do=_meant(unknown, model))
     found: dict[str, Any] = {}
     for pattern, style in own.items():
         if not isinstance(style, ParallelStyle):
             expected, do = "a style of torch.distributed.tensor.parallel", "write e.g. ColwiseParallel()"
             raise TaskError(f"tensor_plan[{pattern!r}]", expected=expected, got=style, do=do)
-        fitting = [name for name in names if _fits(name, pattern)]
-        if not fitting:
-            do = "name modules as model.named_modules() does"
-            raise TaskError("tensor_plan", expected="names of modules of the model", got=pattern, do=do)
-        found |= dict.fromkeys(fitting, style)
+        found |= dict.fromkeys((name for name in names if _fits(name, pattern)), style)
     shared = shared_parameters(model)
     for name in found:
         if any(id(one) in shared for one in model.get_submodule(name).parameters()):
             do = "leave it out of the plan"
             raise TaskError("tensor_plan", expected="layers with parameters of their own", got=name, do=do)
     return found
+
+
+def _meant(unknown: Iterable[str], model: nn.Module) -> str:
+    """Return which layers names that belong to none may mean, or else some that there are."""
+    layers = [name for name, module in model.named_modules() if name and module._parameters]
+    similar = dict.fromkeys(name for pattern in unknown for name in get_close_matches(pattern, layers, 1))
+    if similar:
+        return f"did you mean {', '.join(similar)}?"
+    return f"name modules as model.named_modules() does, such as {', '.join(layers[:3])}"
 
 
 def shared_parameters(model: nn.Module) -> set[int]:

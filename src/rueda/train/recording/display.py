@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rueda.records import Row
+from rueda.errors import RunError
+from rueda.records import Row, Run
 from rueda.terminal.training import Progress
 from rueda.train.loss_watch import LossWatch
 from rueda.train.recording.epoch_progress import EpochProgress
@@ -17,11 +18,14 @@ class Display:
     Args:
         training: the training.
         epoch: what this process has trained of the epoch.
+        run: the run folder, whose rows tell what was trained before a resume; None: there is none.
         title: the first line.
         show: whether progress is shown; what is announced is shown without it, too.
     """
 
-    def __init__(self, training: Training, epoch: EpochProgress, *, title: str, show: bool) -> None:
+    def __init__(
+        self, training: Training, epoch: EpochProgress, run: Run | None = None, *, title: str, show: bool
+    ) -> None:
         self._training, self._epoch = training, epoch
         self.progress = Progress(
             speak=show and training.world.is_main, title=title,
@@ -29,7 +33,9 @@ class Display:
             shows_utilisation=training.utilisation is not None, unit=training.task.unit,
             evaluated_on="test" if training.task.validation is None else "validation",
         )  # fmt: skip
-        self._watch = LossWatch()
+        is_resumed = training.state.step > 0
+        former = _first_loss(run) if is_resumed and training.world.is_main else None
+        self._watch = LossWatch(is_resumed=is_resumed, former=former)
         self._sees_losses = training.world.device.type == "cpu"
         self._reported: set[tuple[str, str]] = set()
 
@@ -84,3 +90,12 @@ class Display:
             loss=found.loss if sees_losses else None, value=found.primary if sees_losses else None,
             metric=found.metrics[0],
         )  # fmt: skip
+
+
+def _first_loss(run: Run | None) -> float | None:
+    """Return the training loss of the first epoch, or part of one, of which a run has a row; None if there is none."""
+    try:
+        rows = run.rows() if run is not None and run.metrics_file.exists() else []
+    except RunError:  # told by those who need the rows
+        return None
+    return next((row.train_loss for row in rows if row.train_loss is not None), None)

@@ -46,6 +46,7 @@ class Failure:
         traceback: when its traceback began, or None.
         left: the ranks that had ended with status 0 before it ended.
         number: in an elastic job, the number of the process; its rank may have been that of others.
+        killed: in an elastic job, why the launcher's agent has killed it, which is no failure of the worker's own.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class Failure:
     traceback: float | None = None
     left: tuple[int, ...] = ()
     number: int | None = None
+    killed: str = ""
 
     @property
     def exit_status(self) -> int:
@@ -102,8 +104,12 @@ def summary(failure: Failure, stderr: str = "") -> str:
     'rank 1 left early with exit status 0; rank 0 on server1, which still needed it, failed with exit status 1'
     >>> summary(failure, "ValueError: bad")
     'rank 0 on server1 failed with exit status 1 (rank 1 had left with exit status 0)'
+    >>> summary(Failure(rank=0, host="server1", status=-9, ended=0, killed="since it was stopped for 60 s"))
+    'rank 0 on server1 was killed by the launcher since it was stopped for 60 s'
     """
-    if failure.status < 0:
+    if failure.killed:
+        how = f"was killed by the launcher {failure.killed}"
+    elif failure.status < 0:
         how = f"was ended by {signal_name(-failure.status)}"
         if -failure.status == signal.SIGKILL:
             how += " (if no user sent it, the host probably ran out of memory)"

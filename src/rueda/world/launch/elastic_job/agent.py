@@ -73,6 +73,7 @@ class _Member:
     received: bytearray = field(default_factory=bytearray)
     outbox: list[Message] = field(default_factory=list)  # for a connection that is not open yet
     stopped_since: float | None = None
+    killed: str = ""  # why this agent has killed it, if the driver did not ask for it
     ended_at: float | None = None
     told: bool = False
 
@@ -186,6 +187,9 @@ class HostAgent:
         if why == "the driver is gone":  # as in any job, they may save
             self._stop(signal.SIGTERM, self._grace)
         else:
+            for member in self._members.values():
+                if member.ended_at is None:
+                    member.killed = f"since {why}"
             self._stop(signal.SIGKILL, 0.0)
 
     def _look_at_members(self) -> None:
@@ -203,13 +207,13 @@ class HostAgent:
                     member.told = True
                     self._close(member)
                     self._sender.message(
-                        say="ended", member=member.number, status=member.process.returncode, stopped=self._stopping
-                    )
+                        say="ended", member=member.number, status=member.process.returncode, stopped=self._stopping,
+                        killed=member.killed,
+                    )  # fmt: skip
             elif process_state(member.process.pid) == "T":
                 member.stopped_since = member.stopped_since or now
                 if now - member.stopped_since > self._timeout:
-                    text = f"process {member.process.pid} was stopped for {self._timeout:g} s (--timeout) and is killed"
-                    self._sender.message(say="note", text=text)
+                    member.killed = f"since it was stopped (SIGSTOP) for {self._timeout:g} s (--timeout)"
                     signal_worker(member.process.pid, signal.SIGKILL)
             else:
                 member.stopped_since = None

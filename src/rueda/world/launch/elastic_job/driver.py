@@ -110,8 +110,15 @@ class ElasticDriver(HostsDriver):
 
     # The hosts.
 
-    def _lose(self, state: HostState, why: str, now: float) -> None:
-        """Give up a host: its agent is killed, its workers are counted as lost, and it is tried again later."""
+    def _lose(self, state: HostState, why: str, now: float, *, is_said: bool = True) -> None:
+        """Give up a host: its agent is killed, its workers are counted as lost, and it is tried again later.
+
+        Args:
+            state: the host.
+            why: why it is given up.
+            now: the time.
+            is_said: whether to print it; what ends the job is printed as its error.
+        """
         members = self._members.alive(state)
         if state.agent is not None:
             if state.host.is_local:
@@ -125,7 +132,7 @@ class ElasticDriver(HostsDriver):
         state.num_attempts = 0 if was is HostPhase.READY and now - state.since > 60.0 else state.num_attempts + 1
         pause = self._settings.timeout if was is HostPhase.LEAVING else max(1.0, pause_before(state.num_attempts + 1))
         state.retry_at = now + pause
-        if why != state.why and was is not HostPhase.LEAVING and state.wanted:
+        if is_said and why != state.why and was is not HostPhase.LEAVING and state.wanted:
             known = why if why.startswith(f"host {state.name}") else f"host {state.name} is lost: {why}"
             self._output.note(f"{known}; it is tried again" if state.came_before else known)
         state.why = why
@@ -183,7 +190,7 @@ class ElasticDriver(HostsDriver):
         elif name == "spawned":
             agent.pids.append(message["pid"])
         elif name == "ended":
-            self._on_member_end(self._members[message["member"]], message["status"], now)
+            self._on_member_end(self._members[message["member"]], message["status"], now, killed=message["killed"])
         elif name == "member":
             self._on_said(self._members[message["member"]], message["message"], now)
         elif name == "signalled":
@@ -240,12 +247,14 @@ class ElasticDriver(HostsDriver):
             why = "its workers have left" if state.phase is HostPhase.LEAVING else f"its agent ended ({last[0]})"
         else:
             why = why_no_agent(self._plan, state.host, status, stderr)
-        self._lose(state, why, now)
-        nobody = not any(one.agent or one.came_before or not one.answered for one in self._hosts.values())
-        if nobody and self._discovery is None:
+        others = [one for one in self._hosts.values() if one is not state]
+        nobody = not (state.came_before or any(one.agent or one.came_before or not one.answered for one in others))
+        ends = nobody and self._discovery is None
+        self._lose(state, why, now, is_said=not ends)
+        if ends:
             self._fail(why)
 
-    def _on_member_end(self, member: Member, status: int, now: float) -> None:
+    def _on_member_end(self, member: Member, status: int, now: float, *, killed: str) -> None:
         was_active, rank = member.active, member.rank
         member.ended = True
         self._running.discard(member.number)
@@ -265,6 +274,7 @@ class ElasticDriver(HostsDriver):
         self._failures.append(Failure(
             rank=member.shown_rank if rank is None else rank, host=member.host.name, status=status, ended=now,
             traceback=min(began, default=None), left=tuple(map(self._rank_of, self._left)), number=member.number,
+            killed=killed,
         ))  # fmt: skip
         if was_active:
             self._incident(now, f"rank {rank} on {member.host.name} has ended", counts=True)
