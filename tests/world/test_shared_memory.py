@@ -323,6 +323,41 @@ def test_wrapped_models_average_their_gradients_in_it() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
+def joined(wrap: Callable[[nn.Module], nn.Module], rank: int, **options: bool) -> list[Tensor]:
+    """Train with one batch more on each further rank, within and after torch's ``join``."""
+    torch.manual_seed(0)
+    model = wrap(nn.Sequential(nn.Linear(300, 1000), nn.ReLU(), nn.Linear(1000, 300), nn.Linear(300, 2)))
+    assert isinstance(model, nn.parallel.DistributedDataParallel)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        model(draw((8, 300), torch.float32, 100 * number + rank)).square().mean().backward()
+        optimizer.step()
+
+    with model.join(**options):
+        for number in range(2 + 2 * rank):
+            step(number)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@workers(3)
+def test_ranks_that_have_no_more_batches_join_with_zeros() -> None:
+    world = current()
+    shared = world_group()
+    assert shared is not None
+    for static in (True, False):
+        begun = shared.num_operations
+        ours = joined(lambda model: world.wrap(model), world.rank, divide_by_initial_world_size=static)
+        assert shared.num_operations > begun
+        theirs = joined(
+            lambda model: nn.parallel.DistributedDataParallel(model), world.rank, divide_by_initial_world_size=static
+        )
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same_bits(mine)
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
 @workers(2)
 def test_a_model_keeps_the_hook_of_its_program() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
