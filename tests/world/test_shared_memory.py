@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 import torch
@@ -373,6 +374,22 @@ def test_a_model_keeps_the_hook_of_its_program() -> None:
 
 
 @workers(2)
+def test_gloo_is_used_by_all_where_one_rank_wants_it() -> None:
+    world = current()
+    for unwilling in (0, 1):
+        said: list[str] = []
+        with pytest.MonkeyPatch().context() as patched:
+            patched.setattr(transport, "_say", said.append)
+            if world.rank == unwilling:
+                patched.setenv("RUEDA_TRANSPORT", "gloo")
+            soon = timedelta(seconds=5)
+            assert connect_group(new_store(), world.rank, world.size, soon) is None
+            assert connect_buckets(new_store(), world.rank, world.size, [1 << 20], soon) is None
+        why = f"rank {unwilling} of the group does not take part: RUEDA_TRANSPORT=gloo"
+        assert said == ([] if world.rank == unwilling else [why, why]), (world.rank, unwilling, said)
+
+
+@workers(2)
 def test_gloo_is_used_where_it_is_wanted_or_memory_is_short() -> None:
     world = current()
     patch = pytest.MonkeyPatch()
@@ -391,6 +408,14 @@ def test_gloo_is_used_where_it_is_wanted_or_memory_is_short() -> None:
         patched.setattr(transport, "_say", said.append)
         patched.setattr(transport, "_host", lambda: f"host {world.rank}")
         assert connect_group(new_store(), world.rank, world.size, SECONDS) is None and not said
+
+
+def test_why_gloo_is_used_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch().context() as patched:
+        patched.setattr(transport, "_said", set())
+        for _ in range(2):
+            transport._say("a reason")
+    assert capfd.readouterr().err.count("a reason") == 1
 
 
 def test_memory_of_another_file_is_refused() -> None:
