@@ -295,6 +295,12 @@ def test_it_works_inside_and_outside_of_inference_mode() -> None:
                 x = torch.full((5,), float(world.rank), dtype=torch.float64)
                 shared.all_reduce(x)
                 assert x[0].item() == 1.0
+        with torch.inference_mode():
+            rows = torch.full((2, 5), float(world.rank))
+        for tensor in (rows, rows[:, :1]):  # contiguous and not, changed in place where torch forbids it
+            shared.all_reduce(tensor)
+            shared.broadcast(tensor, 1)
+        assert rows[:, 0].tolist() == [2.0, 2.0] and rows[0, 1].item() == 1.0
 
 
 def train(wrap: Callable[[nn.Module], nn.Module], rank: int, num_steps: int = 4) -> list[Tensor]:
