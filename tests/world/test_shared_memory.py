@@ -210,6 +210,28 @@ def test_ranks_that_call_something_else_get_an_error() -> None:
             shared.all_reduce(torch.zeros(3))
 
 
+@workers(3)
+def test_ranks_that_name_another_operation_or_source_get_an_error() -> None:
+    world = current()
+    with group(world) as shared, pytest.raises(RuntimeError, match=r"all_reduce of .*: expected the same"):
+        shared.all_reduce(torch.zeros(3), "sum" if world.rank < 2 else "max")
+    with group(world) as shared, pytest.raises(RuntimeError, match=r"broadcast of .*: expected the same"):
+        shared.broadcast(torch.zeros(3), (world.rank + 1) % 3)
+
+
+@workers(2)
+def test_a_rank_whose_collective_fails_leaves_the_group_at_once() -> None:
+    world = current()
+    with group(world) as shared:
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match="got another one on rank 1"):
+                shared.all_reduce(torch.zeros(3))
+        else:
+            shared.broadcast(torch.zeros(3), 1)  # which does not wait for the others
+            with pytest.raises(RuntimeError, match="rank 0 of the group is gone"):
+                shared.all_reduce(torch.zeros(3))
+
+
 @workers(2)
 def test_waiting_for_a_rank_that_has_left_is_an_error() -> None:
     world = current()

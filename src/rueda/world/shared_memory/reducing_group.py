@@ -234,7 +234,7 @@ def not_the_same(operation: Operation, rank: int) -> RuntimeError:
     """Return the error of a rank that has called another collective."""
     return RuntimeError(
         f"{operation}: expected the same collective of the same size on all ranks, got another one on rank {rank}; "
-        "let all ranks call the same collectives in the same order"
+        "let all ranks call the same collectives, with the same operation or source, in the same order"
     )
 
 
