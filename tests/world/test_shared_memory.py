@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -453,6 +454,23 @@ def test_memory_of_another_file_is_refused() -> None:
     os.close(descriptor)
 
 
+def test_a_file_of_the_program_is_not_changed_where_the_segment_is_sought(tmp_path: Path) -> None:
+    """A process of the same number in another container may have anything open under the segment's descriptor."""
+    content = bytes(range(256)) * 256
+    file = tmp_path / "data.bin"
+    file.write_bytes(content)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    before = len(os.listdir("/proc/self/fd"))
+    for path, flags in ((file, os.O_RDONLY), (pipe, os.O_RDWR)):
+        opened = os.open(path, flags)
+        with pytest.raises(OSError, match="another file was found"):
+            transport._opened(os.getpid(), opened, "00", 1, 2, 4096)
+        os.close(opened)
+    assert file.read_bytes() == content
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_parts_cover_all_elements() -> None:
     for num_elements in (0, 1, 63, 64, 65, 1000):
         for size in (1, 2, 3, 7):
@@ -468,7 +486,7 @@ def test_a_rank_whose_process_has_ended_is_gone() -> None:
     code = f"""
         import os, sys, time
         from rueda.world.shared_memory.segment import Segment, open_of
-        segment = Segment(open_of({os.getpid()}, {descriptor}), 1, 2, 4096)
+        segment = Segment(open_of({os.getpid()}, {descriptor}, lambda about: True), 1, 2, 4096)
         if os.fork() == 0:
             time.sleep(120)
             os._exit(0)

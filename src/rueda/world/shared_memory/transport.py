@@ -27,7 +27,7 @@ from rueda.world.shared_memory.host_group import DEPTH, HostGroup
 from rueda.world.shared_memory.links import connect_links
 from rueda.world.shared_memory.operations import Place
 from rueda.world.shared_memory.routes import HostPlace
-from rueda.world.shared_memory.segment import Segment, create, open_of
+from rueda.world.shared_memory.segment import Segment, create, open_segment, total_bytes
 from rueda.world.shared_memory.waiting import ORDERED, Check
 
 TRANSPORT = "RUEDA_TRANSPORT"
@@ -282,11 +282,7 @@ def _foreign(key: str, expected: str, content: bytes) -> WorldError:
 
 
 def _opened(process: int, descriptor: int, nonce: str, rank: int, size: int, num_bytes: int) -> Segment:
-    segment = Segment(open_of(process, descriptor), rank, size, num_bytes)
-    if segment.nonce != nonce:  # a process of the same number in another container
-        segment.close()
-        raise OSError("another file was found")
-    return segment
+    return Segment(open_segment(process, descriptor, nonce, total_bytes(size, num_bytes)), rank, size, num_bytes)
 
 
 def _attempt(make: Callable[[], Made]) -> tuple[Made | None, str]:
