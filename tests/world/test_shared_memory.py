@@ -11,6 +11,8 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -209,6 +211,28 @@ def test_ranks_that_call_something_else_get_an_error() -> None:
             shared.all_reduce(torch.zeros(3))
 
 
+@workers(3)
+def test_ranks_that_name_another_operation_or_source_get_an_error() -> None:
+    world = current()
+    with group(world) as shared, pytest.raises(RuntimeError, match=r"all_reduce of .*: expected the same"):
+        shared.all_reduce(torch.zeros(3), "sum" if world.rank < 2 else "max")
+    with group(world) as shared, pytest.raises(RuntimeError, match=r"broadcast of .*: expected the same"):
+        shared.broadcast(torch.zeros(3), (world.rank + 1) % 3)
+
+
+@workers(2)
+def test_a_rank_whose_collective_fails_leaves_the_group_at_once() -> None:
+    world = current()
+    with group(world) as shared:
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match="got another one on rank 1"):
+                shared.all_reduce(torch.zeros(3))
+        else:
+            shared.broadcast(torch.zeros(3), 1)  # which does not wait for the others
+            with pytest.raises(RuntimeError, match="rank 0 of the group is gone"):
+                shared.all_reduce(torch.zeros(3))
+
+
 @workers(2)
 def test_waiting_for_a_rank_that_has_left_is_an_error() -> None:
     world = current()
@@ -294,6 +318,12 @@ def test_it_works_inside_and_outside_of_inference_mode() -> None:
                 x = torch.full((5,), float(world.rank), dtype=torch.float64)
                 shared.all_reduce(x)
                 assert x[0].item() == 1.0
+        with torch.inference_mode():
+            rows = torch.full((2, 5), float(world.rank))
+        for tensor in (rows, rows[:, :1]):  # contiguous and not, changed in place where torch forbids it
+            shared.all_reduce(tensor)
+            shared.broadcast(tensor, 1)
+        assert rows[:, 0].tolist() == [2.0, 2.0] and rows[0, 1].item() == 1.0
 
 
 def train(wrap: Callable[[nn.Module], nn.Module], rank: int, num_steps: int = 4) -> list[Tensor]:
@@ -323,6 +353,41 @@ def test_wrapped_models_average_their_gradients_in_it() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
+def joined(wrap: Callable[[nn.Module], nn.Module], rank: int, **options: bool) -> list[Tensor]:
+    """Train with one batch more on each further rank, within and after torch's ``join``."""
+    torch.manual_seed(0)
+    model = wrap(nn.Sequential(nn.Linear(300, 1000), nn.ReLU(), nn.Linear(1000, 300), nn.Linear(300, 2)))
+    assert isinstance(model, nn.parallel.DistributedDataParallel)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        model(draw((8, 300), torch.float32, 100 * number + rank)).square().mean().backward()
+        optimizer.step()
+
+    with model.join(**options):
+        for number in range(2 + 2 * rank):
+            step(number)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@workers(3)
+def test_ranks_that_have_no_more_batches_join_with_zeros() -> None:
+    world = current()
+    shared = world_group()
+    assert shared is not None
+    for static in (True, False):
+        begun = shared.num_operations
+        ours = joined(lambda model: world.wrap(model), world.rank, divide_by_initial_world_size=static)
+        assert shared.num_operations > begun
+        theirs = joined(
+            lambda model: nn.parallel.DistributedDataParallel(model), world.rank, divide_by_initial_world_size=static
+        )
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same_bits(mine)
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
 @workers(2)
 def test_a_model_keeps_the_hook_of_its_program() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -335,6 +400,22 @@ def test_a_model_keeps_the_hook_of_its_program() -> None:
     begun = shared.num_operations
     model(torch.ones(1, 2)).sum().backward()
     assert shared.num_operations == begun
+
+
+@workers(2)
+def test_gloo_is_used_by_all_where_one_rank_wants_it() -> None:
+    world = current()
+    for unwilling in (0, 1):
+        said: list[str] = []
+        with pytest.MonkeyPatch().context() as patched:
+            patched.setattr(transport, "_say", said.append)
+            if world.rank == unwilling:
+                patched.setenv("RUEDA_TRANSPORT", "gloo")
+            soon = timedelta(seconds=5)
+            assert connect_group(new_store(), world.rank, world.size, soon) is None
+            assert connect_buckets(new_store(), world.rank, world.size, [1 << 20], soon) is None
+        why = f"rank {unwilling} of the group does not take part: RUEDA_TRANSPORT=gloo"
+        assert said == ([] if world.rank == unwilling else [why, why]), (world.rank, unwilling, said)
 
 
 @workers(2)
@@ -358,11 +439,36 @@ def test_gloo_is_used_where_it_is_wanted_or_memory_is_short() -> None:
         assert connect_group(new_store(), world.rank, world.size, SECONDS) is None and not said
 
 
+def test_why_gloo_is_used_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch().context() as patched:
+        patched.setattr(transport, "_said", set())
+        for _ in range(2):
+            transport._say("a reason")
+    assert capfd.readouterr().err.count("a reason") == 1
+
+
 def test_memory_of_another_file_is_refused() -> None:
     descriptor = create(2, 4096)
     with pytest.raises(OSError, match="another file was found"):
         transport._opened(os.getpid(), descriptor, "00", 1, 2, 4096)
     os.close(descriptor)
+
+
+def test_a_file_of_the_program_is_not_changed_where_the_segment_is_sought(tmp_path: Path) -> None:
+    """A process of the same number in another container may have anything open under the segment's descriptor."""
+    content = bytes(range(256)) * 256
+    file = tmp_path / "data.bin"
+    file.write_bytes(content)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    before = len(os.listdir("/proc/self/fd"))
+    for path, flags in ((file, os.O_RDONLY), (pipe, os.O_RDWR)):
+        opened = os.open(path, flags)
+        with pytest.raises(OSError, match="another file was found"):
+            transport._opened(os.getpid(), opened, "00", 1, 2, 4096)
+        os.close(opened)
+    assert file.read_bytes() == content
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_parts_cover_all_elements() -> None:
@@ -380,7 +486,7 @@ def test_a_rank_whose_process_has_ended_is_gone() -> None:
     code = f"""
         import os, sys, time
         from rueda.world.shared_memory.segment import Segment, open_of
-        segment = Segment(open_of({os.getpid()}, {descriptor}), 1, 2, 4096)
+        segment = Segment(open_of({os.getpid()}, {descriptor}, lambda about: True), 1, 2, 4096)
         if os.fork() == 0:
             time.sleep(120)
             os._exit(0)

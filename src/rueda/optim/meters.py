@@ -153,7 +153,7 @@ class ExchangeMeter:
         self.active = True
         self.num_workers: int = torch.distributed.get_world_size(model.process_group)
         self._group = model.process_group
-        self._average = BucketAverage(self._group)
+        self._average = BucketAverage(model, self._group)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._sums_by_group = GroupSums(parameters, groups)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from rueda.world.shared_memory.group import SharedGroup
 from rueda.world.shared_memory.operations import Fusion
 from rueda.world.shared_memory.reducing_group import Begun, ReducingGroup
 from rueda.world.shared_memory.reductions import can_reduce
-from rueda.world.shared_memory.transport import connect_buckets, connect_group, is_tried
+from rueda.world.shared_memory.transport import connect_buckets, connect_group
 from rueda.world.stall.limits import GROUP_TIMEOUT
 from rueda.world.stall.peers import own_connection
 
@@ -251,8 +250,6 @@ class ProcessGroups:
             connect = partial(_connect_nccl, store, rank, size, gpu)
         else:
             gloo = partial(self._gloo, store, rank, size)
-            if not is_tried(os.environ, size):
-                return gloo()
             shared = self._connect(
                 partial(self._connect_shared, connect_group, PrefixStore("shared", store), rank, size)
             )
@@ -282,8 +279,6 @@ class ProcessGroups:
 
         :meth:`close_group` and :meth:`drop` close them as they close a group of this name.
         """
-        if not is_tried(os.environ, len(members)):
-            return None
         store, rank = PrefixStore(f"group/{name}/buckets", self._store), members.index(self._rank)
         connect = partial(self._connect_shared, connect_buckets, store, rank, len(members), bucket_bytes)
         found: FixedBuckets | None = self._connect(connect)

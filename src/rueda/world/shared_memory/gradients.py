@@ -5,12 +5,16 @@ begun at once, as far as its slot has room, and all of them are finished with th
 goes on, even if another rank is late. Large buckets lie in memory that all ranks have mapped, and are averaged where
 they are (:mod:`rueda.world.shared_memory.mapped_buckets`).
 
+Within torch's ``model.join()``, a rank that has no more batches takes part with buckets of zeros, which are allocated
+anew each time. They cannot be mapped, and the others do not know which rank it is, so all buckets go through the slots.
+
 A model has one hook. So that a program can still register its own (a meter of gradient norms, a compression), this one
 is registered in the first forward pass, and only if there is no other by then.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -32,10 +36,12 @@ class BucketAverage:
     """Averages the buckets of a model over all workers: in shared memory where they have it, otherwise as torch does.
 
     Args:
-        process_group: the process group of the model; None for that of all workers.
+        model: the model.
+        process_group: its process group; None for that of all workers.
     """
 
-    def __init__(self, process_group: Any = None) -> None:
+    def __init__(self, model: DistributedDataParallel, process_group: Any = None) -> None:
+        self._model = weakref.ref(model)  # which keeps its hook
         self._process_group = process_group
         self._mapped: MappedBuckets | None = None
         self._shared: SharedGroup | None = None  # whose ranks have mapped the buckets
@@ -48,7 +54,10 @@ class BucketAverage:
 
             return allreduce_hook(self._process_group, bucket)
         index = bucket.index()
-        if isinstance(shared, SharedGroup) and (mapped := self._mapped_by_all(shared, index, buffer)) is not None:
+        model = self._model()
+        if model is not None and model._join_config.enable:
+            reduction = shared.begin_all_reduce(buffer, divisor=_joined_divisor(shared, model))
+        elif isinstance(shared, SharedGroup) and (mapped := self._mapped_by_all(shared, index, buffer)) is not None:
             reduction = shared.begin_all_reduce_in_place(mapped, divisor=shared.size)
         else:
             reduction = shared.begin_all_reduce(buffer, divisor=shared.size)
@@ -59,6 +68,16 @@ class BucketAverage:
         if self._mapped is None or self._shared is not shared:
             self._mapped, self._shared = MappedBuckets(shared), shared
         return self._mapped.of(index, buffer)
+
+
+def _joined_divisor(shared: ReducingGroup, model: DistributedDataParallel) -> float:
+    """Return the number of ranks, or, if ``model.join()`` was told so, of those that still have batches."""
+    if getattr(model, "_divide_by_initial_world_size", True):
+        return shared.size
+    has_batch = torch._C._current_graph_task_id() >= 0  # this hook is called by a backward pass
+    number = torch.tensor([float(has_batch)])
+    shared.all_reduce(number)
+    return number.item()
 
 
 def _finish_with_the_last(
@@ -87,7 +106,7 @@ def exchange_in_shared_memory(model: DistributedDataParallel) -> None:
 
 def _register(model: Any, inputs: Any) -> None:
     if not model._comm_hooks:
-        model.register_comm_hook(BucketAverage(), _hook)
+        model.register_comm_hook(BucketAverage(model), _hook)
 
 
 def _hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and wants types instead of strings

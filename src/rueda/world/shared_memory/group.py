@@ -82,7 +82,7 @@ class SharedGroup(ReducingGroup):
                 while self._num_posted < self._num_begun and self._may_post():
                     self._post()
             except BaseException as error:
-                self._error = error
+                self._fail(error)
                 raise
         return operation
 
@@ -98,10 +98,15 @@ class SharedGroup(ReducingGroup):
                     self._complete_next()
                 if operation.in_place:
                     self._counters.wait(COMBINED, end)
-            except BaseException as error:  # this rank is not in step with the others any more
-                self._error = error
+            except BaseException as error:
+                self._fail(error)
                 raise
         return True
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep an error, after which this rank is not in step any more, and let the others not wait for it."""
+        self._error = error
+        self.shutdown()
 
     def _complete_next(self) -> None:
         """Complete the oldest chunk, and post another one meanwhile if its slot is free."""

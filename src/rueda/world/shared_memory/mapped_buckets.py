@@ -94,6 +94,10 @@ class _File(NamedTuple):
     device: int = 0
     num_bytes: int = -1
 
+    def is_it(self, about: os.stat_result) -> bool:
+        """Return whether this is the file, and not one of a process of that number in another container."""
+        return (about.st_ino, about.st_dev) == (self.inode, self.device)
+
 
 def _moved(buffer: Tensor, size: int) -> _File:
     """Move a bucket into shared memory; a file of -1 bytes says that it is not possible."""
@@ -114,13 +118,10 @@ def _moved(buffer: Tensor, size: int) -> _File:
 def _opened(file: _File, like: Tensor) -> Tensor | None:
     """Map the bucket of another rank; None if it cannot be opened."""
     try:
-        descriptor = open_of(file.process, file.descriptor)
+        descriptor = open_of(file.process, file.descriptor, file.is_it)
     except OSError:
         return None
     try:
-        about = os.fstat(descriptor)
-        if (about.st_ino, about.st_dev) != (file.inode, file.device):  # a process of that number in another container
-            return None
         mapped = mmap.mmap(descriptor, file.num_bytes)
     except (OSError, ValueError):
         return None

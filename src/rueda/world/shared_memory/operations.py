@@ -25,6 +25,7 @@ COMBINE_BYTES = 32768
 
 
 _KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_reduce in place")
+_OPERATIONS = ("sum", "min", "max", "product")
 _NUMBERS = {dtype: number for number, dtype in enumerate(sorted(_all_dtypes(), key=str))}
 
 
@@ -44,12 +45,19 @@ class Operation:
         dtype: their dtype.
         chunk_elements: how many of them a chunk holds at most.
         source: the rank whose chunks are awaited; None: all.
+        operation: ``sum``, ``min``, ``max`` or ``product`` of a reduction.
     """
 
     kind = ""
 
     def __init__(
-        self, place: Place, num_elements: int, dtype: torch.dtype, chunk_elements: int, source: int | None = None
+        self,
+        place: Place,
+        num_elements: int,
+        dtype: torch.dtype,
+        chunk_elements: int,
+        source: int | None = None,
+        operation: str = "sum",
     ) -> None:
         self.place = place
         self.dtype = dtype
@@ -60,8 +68,10 @@ class Operation:
         self.first = 0  # the number of its first chunk among all chunks of the group
         self._num_elements = num_elements
         self._chunk_elements = chunk_elements
-        self.what = (num_elements * 64 + _NUMBERS[dtype]) * 8 + _KINDS.index(self.kind)
-        """a number that is the same on all ranks that call the same collective, with tensors of one size and dtype"""
+        variant = _OPERATIONS.index(operation) if source is None else source  # below 128, the most ranks of a group
+        self.what = ((num_elements * 64 + _NUMBERS[dtype]) * 8 + _KINDS.index(self.kind)) * 128 + variant
+        """a number that is the same on all ranks that call the same collective: of one size, dtype and operation, or
+        from one source"""
         self.num_chunks = max(1, -(-num_elements // chunk_elements))  # one also of an empty tensor: all ranks meet
 
     def __str__(self) -> str:
@@ -108,7 +118,7 @@ class Reduction(Operation):
         divisor: float | None,
         finish: Callable[[Tensor], object],
     ) -> None:
-        super().__init__(place, num_elements, dtype, chunk_elements)
+        super().__init__(place, num_elements, dtype, chunk_elements, operation=operation)
         self._operation = operation
         self._divisor = divisor
         self._finish = finish
@@ -313,7 +323,7 @@ class ReduceScatter(Operation):
     def __init__(
         self, place: Place, result: Tensor, tensor: Tensor, chunk_elements: int, operation: str, divisor: float | None
     ) -> None:
-        super().__init__(place, result.numel(), tensor.dtype, max(1, chunk_elements // place.size))
+        super().__init__(place, result.numel(), tensor.dtype, max(1, chunk_elements // place.size), operation=operation)
         self._result = result
         self._tensor = tensor
         self._operation = operation

@@ -234,18 +234,23 @@ def not_the_same(operation: Operation, rank: int) -> RuntimeError:
     """Return the error of a rank that has called another collective."""
     return RuntimeError(
         f"{operation}: expected the same collective of the same size on all ranks, got another one on rank {rank}; "
-        "let all ranks call the same collectives in the same order"
+        "let all ranks call the same collectives, with the same operation or source, in the same order"
     )
 
 
 def flat_view(tensor: Tensor) -> tuple[Tensor, Finish]:
-    """Return a flat view or copy of a tensor, and a function that copies the result back if it is a copy."""
+    """Return a flat view or copy of a tensor, and a function that copies the result back if it is a copy.
+
+    An inference tensor can only be changed in inference mode, so outside of it a copy takes its place.
+    """
     tensor = tensor.detach()
-    if tensor.is_contiguous():
+    frozen = tensor.is_inference() and not torch.is_inference_mode_enabled()
+    if tensor.is_contiguous() and not frozen:
         return tensor.view(-1), _nothing
-    flat = tensor.reshape(-1).contiguous()
+    flat = tensor.reshape(-1).clone() if frozen else tensor.reshape(-1).contiguous()
     return flat, lambda: _copy_back(tensor, flat)
 
 
 def _copy_back(tensor: Tensor, flat: Tensor) -> None:
-    tensor.copy_(flat.view(tensor.shape))
+    with torch.inference_mode(tensor.is_inference()):
+        tensor.copy_(flat.view(tensor.shape))

@@ -11,7 +11,9 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -114,9 +116,39 @@ def create(size: int, num_bytes: int) -> int:
     return descriptor
 
 
-def open_of(process: int, descriptor: int) -> int:
-    """Open the file that another process on this host has created."""
-    return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+def open_of(process: int, descriptor: int, is_right: Callable[[os.stat_result], bool]) -> int:
+    """Open the file that another process on this host has created.
+
+    In another container, a process of the same number has other files open: pipes, devices, data of the program.
+
+    Args:
+        process: the number of the process.
+        descriptor: the descriptor of the file there.
+        is_right: returns whether what is there may be the file; asked before it is opened.
+
+    Raises:
+        OSError: it cannot be opened, or is another file.
+    """
+    path = f"/proc/{process}/fd/{descriptor}"
+    if not is_right(os.stat(path)):
+        raise OSError("another file was found")
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def open_segment(process: int, descriptor: int, nonce: str, total: int) -> int:
+    """Open the file of a segment that another process has created, of ``total`` bytes, and nothing else.
+
+    Raises:
+        OSError: it cannot be opened, or is another file.
+    """
+    opened = open_of(process, descriptor, lambda about: stat.S_ISREG(about.st_mode) and about.st_size == total)
+    try:
+        if os.pread(opened, _NONCE_BYTES, 0).hex() != nonce:
+            raise OSError("another file was found")
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
 
 
 def _data_offset(size: int) -> int:

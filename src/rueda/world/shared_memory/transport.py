@@ -3,13 +3,15 @@
 ``RUEDA_TRANSPORT`` decides: ``gloo`` or ``shared``. By default, shared memory is used where all ranks of a group are on
 one host and can open the segment that the first of them has created; where that fails, one line tells why, and Gloo is
 used. Ranks on several hosts, the same number on each, use shared memory within the hosts if ``shared`` asks for it.
-All ranks come to the same decision, which the first of them takes.
+All ranks come to the same decision, which the first of them takes. A rank whose variable or processor forbids it says
+so in the store, and the others need not wait for it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +27,7 @@ from rueda.world.shared_memory.host_group import DEPTH, HostGroup
 from rueda.world.shared_memory.links import connect_links
 from rueda.world.shared_memory.operations import Place
 from rueda.world.shared_memory.routes import HostPlace
-from rueda.world.shared_memory.segment import Segment, create, open_of
+from rueda.world.shared_memory.segment import Segment, create, open_segment, total_bytes
 from rueda.world.shared_memory.waiting import ORDERED, Check
 
 TRANSPORT = "RUEDA_TRANSPORT"
@@ -33,8 +35,12 @@ _CHUNK_BYTES, _HOST_CHUNK_BYTES = 1 << 21, 1 << 22  # at most, on one host and o
 _LEAST_CHUNK_BYTES = 1 << 16
 _MOST_RANKS = 128
 _MOST_HOSTS = 16
+_NOBODY = -2  # in place of the descriptor of a first rank that does not take part
+_DECLINED = "declined "  # begins what a rank that does not take part answers in place of its host
 
 Made = TypeVar("Made")
+
+_said: set[str] = set()
 
 
 def wanted(environ: Mapping[str, str]) -> str:
@@ -59,6 +65,16 @@ def is_tried(environ: Mapping[str, str], size: int) -> bool:
     return possible and choice != "gloo" and (ORDERED or choice == "shared")
 
 
+def _why_declined(environ: Mapping[str, str], rank: int) -> str:
+    """Return why a rank does not take part, for the others: their variables or processors may differ.
+
+    >>> _why_declined({"RUEDA_TRANSPORT": "gloo"}, 3)
+    'rank 3 of the group does not take part: RUEDA_TRANSPORT=gloo'
+    """
+    why = "RUEDA_TRANSPORT=gloo" if wanted(environ) == "gloo" else f"{sys.platform}, {platform.machine()}"
+    return f"rank {rank} of the group does not take part: {why}"
+
+
 def connect_group(
     store: Store, rank: int, size: int, timeout: timedelta, check: Check = lambda: None
 ) -> SharedGroup | HostGroup | None:
@@ -72,8 +88,12 @@ def connect_group(
         check: see :class:`ReducingGroup`.
     """
     if not is_tried(os.environ, size):
+        if size > 1:
+            _decline_hosts(store, rank)
         return None
     hosts = find_hosts(store, rank, size, timeout)
+    if not hosts:
+        return None
     if len(hosts) > 1:
         return _connect_hosts(store, rank, size, hosts, timeout, check)
     chunk_bytes = _chunk_bytes(size, HALVES, _CHUNK_BYTES)
@@ -82,22 +102,37 @@ def connect_group(
 
 
 def find_hosts(store: Store, rank: int, size: int, timeout: timedelta) -> list[list[int]]:
-    """Return the ranks of each host, in the order of the hosts' first ranks."""
+    """Return the ranks of each host, in the order of the hosts' first ranks; none if a rank does not take part."""
     store.set(f"host/{rank}", _host())
     if rank == 0:
         keys = [f"host/{other}" for other in range(size)]
         store.wait(keys, timeout)
+        answers = [store.get(key).decode(errors="replace") for key in keys]
+        declined = [answer for answer in answers if answer.startswith(_DECLINED)]
+        if declined:
+            _say(declined[0].removeprefix(_DECLINED))
         found: dict[str, list[int]] = {}
-        for other, key in enumerate(keys):
-            found.setdefault(store.get(key).decode(errors="replace"), []).append(other)
-        store.set("hosts", json.dumps(list(found.values())))
+        for other, answer in enumerate(answers):
+            found.setdefault(answer, []).append(other)
+        store.set("hosts", json.dumps([] if declined else list(found.values())))
     store.wait(["hosts"], timeout)
     content = store.get("hosts")
     try:
-        hosts: list[list[int]] = json.loads(content)
+        hosts: list[list[int]] | str = json.loads(content)
     except ValueError:
         raise _foreign("hosts", "lists of ranks", content) from None
+    if isinstance(hosts, str):
+        _say_once(store, hosts)
+        return []
     return hosts
+
+
+def _decline_hosts(store: Store, rank: int) -> None:
+    """Tell ranks that may be in :func:`find_hosts` that this one does not take part."""
+    why = _why_declined(os.environ, rank)
+    store.set(f"host/{rank}", _DECLINED + why)
+    if rank == 0:
+        store.set("hosts", json.dumps(why))
 
 
 def _connect_hosts(
@@ -165,6 +200,8 @@ def connect_buckets(
 ) -> FixedBuckets | None:
     """Connect the ranks for buckets of these sizes; otherwise as :func:`connect_group`."""
     if not is_tried(os.environ, size):
+        if size > 1:
+            _decline_segment(store, rank)
         return None
     segment = connect_segment(store, rank, size, needed_bytes(bucket_bytes, size), timeout)
     return None if segment is None else FixedBuckets(segment, bucket_bytes, check)
@@ -188,9 +225,9 @@ def connect_segment(store: Store, rank: int, size: int, num_bytes: int, timeout:
         store.wait(["segment"], timeout)
         content = store.get("segment")
         try:
-            host, process, descriptor, nonce, _ = json.loads(content)
+            host, process, descriptor, nonce, refusal = json.loads(content)
         except ValueError:
-            host, process, descriptor, nonce = None, 0, -1, ""
+            host, process, descriptor, nonce, refusal = None, 0, -1, "", ""
         segment, why = None, "none"
         if host is None:
             why = str(_foreign("segment", "a segment", content))
@@ -201,9 +238,21 @@ def connect_segment(store: Store, rank: int, size: int, num_bytes: int, timeout:
         store.set(answers[rank - 1], why or "yes")
         store.wait(["agreed"], timeout)
         agreed = _is_yes(store, "agreed")
+        if descriptor == _NOBODY:
+            _say_once(store, refusal)
     if segment is not None and not agreed:
         segment.close()
     return segment if agreed else None
+
+
+def _decline_segment(store: Store, rank: int) -> None:
+    """Tell ranks that may be in :func:`connect_segment` that this one does not take part."""
+    why = _why_declined(os.environ, rank)
+    if rank == 0:
+        store.set("segment", json.dumps([_host(), os.getpid(), _NOBODY, "", why]))
+        store.set("agreed", "no")
+    else:
+        store.set(f"opened/{rank}", why)
 
 
 def _refusals(store: Store, keys: Sequence[str]) -> list[str]:
@@ -233,11 +282,7 @@ def _foreign(key: str, expected: str, content: bytes) -> WorldError:
 
 
 def _opened(process: int, descriptor: int, nonce: str, rank: int, size: int, num_bytes: int) -> Segment:
-    segment = Segment(open_of(process, descriptor), rank, size, num_bytes)
-    if segment.nonce != nonce:  # a process of the same number in another container
-        segment.close()
-        raise OSError("another file was found")
-    return segment
+    return Segment(open_segment(process, descriptor, nonce, total_bytes(size, num_bytes)), rank, size, num_bytes)
 
 
 def _attempt(make: Callable[[], Made]) -> tuple[Made | None, str]:
@@ -255,6 +300,16 @@ def _host() -> str:
         return ""
 
 
+def _say_once(store: Store, why: str) -> None:
+    """Say it on the first of several ranks that know it, where the first rank of the group does not take part."""
+    if store.add("said", 1) == 1:
+        _say(why)
+
+
 def _say(why: str) -> None:
+    """Say why Gloo is used, once in a process: a program has several groups."""
+    if why in _said:
+        return
+    _said.add(why)
     sys.stderr.write(f"rueda: CPU tensors go through Gloo instead of shared memory ({why})\n")
     sys.stderr.flush()
