@@ -107,6 +107,15 @@ def module_state() -> None:
     assert isinstance(nn.InstanceNorm1d(2), nn.modules.batchnorm._NormBase)
 
 
+def graph_task() -> None:
+    """The number of the backward pass that runs, -1 outside of one."""
+    seen: list[int] = []
+    tensor = torch.ones(1, requires_grad=True)
+    tensor.register_hook(lambda gradient: seen.append(torch._C._current_graph_task_id()))
+    tensor.sum().backward()
+    assert seen[0] >= 0 and torch._C._current_graph_task_id() == -1
+
+
 def loader_info() -> None:
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import worker
@@ -163,6 +172,7 @@ WHAT: dict[str, Callable[[], None]] = {
     "_BatchNorm": module_state,
     "_NormBase": module_state,
     "_worker_info": loader_info,
+    "_current_graph_task_id": graph_task,
     "_get_default_store": group_methods,
     "_get_default_group": group_methods,
     "_resolve_process_group": group_methods,

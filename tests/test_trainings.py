@@ -52,12 +52,14 @@ def test_two_workers_train_the_same(name: str, tmp_path: Path) -> None:
     same_training(name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAVED)
 @workers(3)
 def test_three_workers_train_the_same(name: str, tmp_path: Path) -> None:
     same_training(name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAVED)
 def test_they_run_as_their_users_start_them(name: str, tmp_path: Path) -> None:
     """In float32, with shuffling and augmentation of their own."""

@@ -119,6 +119,7 @@ def _without_trial_compilations(backend: str) -> contextlib.AbstractContextManag
     return torch._inductor.config.patch({"cpp.vec_isa_ok": True, "compile_threads": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "nonfinite", "backend"),
     [
@@ -127,7 +128,7 @@ def _without_trial_compilations(backend: str) -> contextlib.AbstractContextManag
         (LAMB, "raise", "aot_eager"),
         (NovoGrad, "raise", "aot_eager"),
         (NovoGrad, "skip", "aot_eager"),
-        pytest.param(LAMB, "skip", "inductor", marks=[inductor, pytest.mark.slow]),
+        pytest.param(LAMB, "skip", "inductor", marks=inductor),
     ],
 )
 def test_a_compiled_step_is_the_same(kind, nonfinite, backend):
