@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -43,6 +42,7 @@ from faults.outcomes import (
 from faults.plan import JOBS, PlannedJob
 from forked import forked
 from launching import Started
+from ports import free_port
 from rueda.records import Run
 from rueda.train.checkpoint import latest_checkpoint
 
@@ -69,12 +69,6 @@ class Ended(NamedTuple):
     said: str
     time: float
     problem: str = ""
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def run_forked(code: str, size: int, words: Sequence[str], **variables: str) -> Ended:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from forked import forked
+from ports import free_port
 from rueda.world.identity import Identity
 from rueda.world.rendezvous import _wait_for_all_ranks, local_store
 
@@ -41,12 +41,6 @@ if "OWN_PORT" in os.environ:           # a group of the script's own is adopted
     assert dist.is_initialized()       # it was not ours to close
     dist.destroy_process_group()
 """
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def environ(**variables: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from chromium import CHROMIUM, FLAGS
+from ports import free_port
 from rueda.labs.catalogue import Lab
 
 if CHROMIUM is None:
@@ -36,7 +37,8 @@ def started_browser() -> Iterator[Any]:
 @contextmanager
 def served(lab: Lab, state: Path) -> Iterator[str]:
     """Open a lab as the command does, without a browser; give the address."""
-    command = [sys.executable, "-m", "rueda", "lab", str(lab.number), "--no-browser"]
+    # Of a port that marimo chooses for two labs at once, one tells the address and the other one listens there.
+    command = [sys.executable, "-m", "rueda", "lab", str(lab.number), "--no-browser", "--port", free_port()]
     environment = {**os.environ, "RUEDA_STATE": str(state), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
