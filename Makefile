@@ -35,7 +35,7 @@ test-slurm: .venv/installed  # jobs on a real Slurm of two nodes, made of networ
 
 fuzz: .venv/installed  # 10,000 damaged files and wrong command lines (the tests try 500), and 100 kills in a reduction, twice (3)
 	RUEDA_FUZZ=10000 $(BIN)/python -m pytest tests/test_fuzz.py tests/hvd/test_random_collectives.py tests/world/test_random_collectives.py
-	RUEDA_FUZZ=1000 $(BIN)/python -m pytest tests/hvd/test_kills.py tests/world/test_shared_memory.py --keyword killed
+	RUEDA_FUZZ=1000 $(BIN)/python -m pytest tests/hvd/test_kills.py tests/world/test_shared_memory.py -k killed
 
 forms: .venv/installed  # every parallel form with every model, optimizer, precision and schedule, and each resumed in each (the tests try some)
 	RUEDA_EVERY_FORM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/train/parallel
