@@ -80,3 +80,8 @@ def test_all_ranks_cost_the_same_and_start_as_fast_as_one_of_eight() -> None:
     assert few["memory"]["parameters"] == SIZE // 8 * first["memory"]["parameters"]
     for one in (first, last):
         assert one["seconds"] < few["seconds"] + 2.0  # seconds of the processor
+
+
+def test_the_last_rank_of_a_pipeline_starts_as_fast_as_one_of_eight() -> None:
+    few, many = as_ranks([("data 2 x pipeline 4", 7, 8), ("data 256 x pipeline 4", SIZE - 1, SIZE)])
+    assert many["seconds"] < few["seconds"] + 2.0  # seconds of the processor
